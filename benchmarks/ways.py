@@ -37,8 +37,8 @@ from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.service.exporters import opened_telemetry
 from cosmos_outbox.service.fleet import Fleet
-from cosmos_outbox.service.health import HealthState, Identity
 from cosmos_outbox.service.polling import MeteredFeed, poll
+from cosmos_outbox.service.vitals import WorkerVitals
 
 PAGE = 100
 RELAY_PAGE = 1000  # the worker's default
@@ -97,8 +97,8 @@ async def relay(
         feed = CosmosChangeFeed(container, account_host=account_host(client), polls=lean_polls(client))
         lease_store = CosmosLeases(database.get_container_client(leases))
         parked = await open_parked(client, DATABASE, PARKED)
-        health = HealthState(
-            Identity(instance=name, processor=PROCESSOR, container=data, topic=topic),
+        health = WorkerVitals(
+            {"instance": name, "processor": PROCESSOR, "container": data, "topic": topic},
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(minutes=1),
         )

@@ -15,9 +15,8 @@ from cosmos_outbox.adapters.servicebus.administration import messages_counted
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
+from cosmos_outbox.service.health import ParkedSeen, parked_seen
 from cosmos_outbox.service.named_consumer import consumer_named, made
-from cosmos_outbox.service.polling import parked_in
-from cosmos_outbox.service.vitals import ParkedSeen
 from cosmos_outbox.write.outbox import Outbox
 
 
@@ -72,7 +71,7 @@ async def consumer_status_of(named: str, outbox: Connection, settings: ConsumerS
     consumer, parked = made(consumer_named(named), Outbox(CosmosStore(outbox.data))), None
     if outbox.parked is not None:
         scope = Scope(processor=consumer.name, container=settings.source)
-        parked = await parked_in(ParkedKeys(await outbox.parked_store(), scope=scope))
+        parked = parked_seen(await ParkedKeys(await outbox.parked_store(), scope=scope).list())
     source = settings.topic, settings.subscription
     waiting, dead_lettered = await messages_counted(*source, **outbox.namespace)
     return ConsumerStatus(

@@ -26,9 +26,8 @@ from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiratio
 from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.consumer_settings import load_consumer
-from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.polling import parked_in
-from cosmos_outbox.service.vitals import ParkedSeen, Phase
+from cosmos_outbox.service.fleet import Heartbeat, Phase
+from cosmos_outbox.service.health import ParkedSeen, parked_seen, troubles
 
 _COLUMNS = ("range", "owner", "state", "waiting", "oldest_age", "written_ago")
 
@@ -184,7 +183,7 @@ async def _polls(
 
 
 async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
-    parked = await parked_in(await outbox.parked_keys()) if outbox.parked else None
+    parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
     processor = outbox.settings.processor_name
     listing = await outbox.leases.list(f"{await outbox.prefix()}..")
     listed = listed_in(listing)
@@ -203,11 +202,5 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
         transactions=lag.transactions,
         oldest_age=lag.oldest_age,
         parked=parked,
-        errors=(
-            *(one.error for one in listed if one.error),
-            *(f"Lease {row['range']}: {row['standstill']}" for row in rows if row["standstill"]),
-            *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
-            *lag.ahead.values(),
-            *(map(str, parked.unreadable.values()) if parked else ()),
-        ),
+        errors=troubles(lag, parked),
     )

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosmos_outbox.service.assembly import Worker, running_worker
-    from cosmos_outbox.service.consumer_health import ConsumerSnapshot
     from cosmos_outbox.service.consumer_settings import ConsumerSettings, load_consumer
     from cosmos_outbox.service.consuming import RunningConsumer, running_consumer
-    from cosmos_outbox.service.health import Snapshot
+    from cosmos_outbox.service.health import ConsumerSnapshot, Snapshot
     from cosmos_outbox.service.settings import Settings, load
 
 __all__ = [
@@ -37,21 +36,17 @@ __all__ = [
     "running_worker",
 ]
 _MODULES = {
-    "ConsumerSettings": "consumer_settings",
-    "ConsumerSnapshot": "consumer_health",
-    "RunningConsumer": "consuming",
-    "Settings": "settings",
-    "Snapshot": "health",
-    "Worker": "assembly",
-    "load": "settings",
-    "load_consumer": "consumer_settings",
-    "running_consumer": "consuming",
-    "running_worker": "assembly",
+    "assembly": ("Worker", "running_worker"),
+    "consumer_settings": ("ConsumerSettings", "load_consumer"),
+    "consuming": ("RunningConsumer", "running_consumer"),
+    "health": ("ConsumerSnapshot", "Snapshot"),
+    "settings": ("Settings", "load"),
 }
 
 
 def __getattr__(name: str) -> object:
     # On demand: the command line reads the settings and has no use for OpenTelemetry.
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,9 +5,8 @@ Assembly: the composition root of the worker; a process of its own, or part of a
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,19 +17,16 @@ from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
-from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.checks.doctor import check_start
-from cosmos_outbox.service.connection import connected
-from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.health import HealthState, Identity, Snapshot
+from cosmos_outbox.service.health import Snapshot
 from cosmos_outbox.service.polling import MeteredFeed, poll
-from cosmos_outbox.service.program import Program, Reporting, running
+from cosmos_outbox.service.program import Program, opened_parts, running
 from cosmos_outbox.service.settings import Settings, load
-from cosmos_outbox.service.status_page import page_of
+from cosmos_outbox.service.vitals import WorkerVitals
 
 _MOST_MEMORY = 1024 * 1024 * 1024
 
@@ -41,8 +37,6 @@ class Worker(Program[ChangeFeedProcessor, Snapshot]):
     """
     A worker that is put together: it reads the change feed and sends the events.
     """
-
-    __slots__ = ()
 
 
 @asynccontextmanager
@@ -75,35 +69,24 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; sent events are to be
             deleted that other processors may not have read; or the health server cannot listen.
     """
-    if errors := settings.contradictions():
-        raise ConfigurationError("\n".join(errors))
-    async with AsyncExitStack() as stack:
-        telemetry = stack.enter_context(
-            opened_telemetry(
-                topic=settings.topic,
-                instance=settings.instance_name,
-                environ=os.environ,
-                sign_in=settings.signs_in,
-            )
-        )
-        connection = await stack.enter_async_context(connected(settings))
+    async with opened_parts(settings, topic=settings.topic) as parts:
+        stack, connection, telemetry = parts.stack, parts.connection, parts.telemetry
         bus = await stack.enter_async_context(connection.service_bus())
         for found in await check_start(connection, topics=True):
             _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
-        health = HealthState(
-            Identity(
-                instance=settings.instance_name,
-                processor=settings.processor_name,
-                container=f"{settings.cosmos_database}/{settings.cosmos_container}",
-                topic=settings.topic,
-            ),
-            leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
-            stalled_after=timedelta(seconds=settings.stalled_seconds),
-            poll_interval=timedelta(seconds=settings.poll_seconds),
+        health = WorkerVitals(
+            {
+                "instance": settings.instance_name,
+                "processor": settings.processor_name,
+                "container": settings.container,
+                "topic": settings.topic,
+            },
+            leases=lambda stalled_after: worker.processor.status(stalled_after=stalled_after),
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
+            **parts.times,
         )
-        reporting = Reporting(health, telemetry)
-        notify = reporting.notify
+        worker = Worker(health, telemetry)
+        notify = worker.notify
         publisher = await stack.enter_async_context(
             connection.publisher(
                 bus,
@@ -124,19 +107,17 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
 
         if settings.delete_after_publish:
             await _refuse_to_delete_what_others_read(others)
-        parked = None
-        if settings.parked_container is not None:
-            parked = await retry_reads(connection.parked_store, RetryOptions())
+        parking = None if parts.parked is None else Parking(parts.parked)
         deletion = await stack.enter_async_context(
             Deletion(
-                Relay(publisher, parking=parking_of(settings, parked), notify=notify).handle,
+                Relay(publisher, parking=parking, notify=notify).handle,
                 CosmosStore(connection.data),  # deletes only, under the keys of the events
                 delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
                 others=others,
                 notify=notify,
             )
         )
-        processor = ChangeFeedProcessor(
+        worker.processor = ChangeFeedProcessor(
             MeteredFeed(connection.feed, charged=telemetry.instruments.charged),
             connection.leases,
             deletion,
@@ -144,28 +125,22 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             hooks=(notify, deletion.hear),
         )
         await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
-        health_url = None
-        if serve_health:
-            health_url = await stack.enter_async_context(reporting.serving(settings, page_of))
-        yield Worker(
-            processor=processor,
+        worker.poll = partial(
+            poll,
+            settings.processor_name,
+            feed=connection.feed,
+            leases=connection.leases,
+            parked=parts.parked,
+            fleet=connection.fleet,
+            reach=partial(connection.reach_topics, bus),
+            every=health.poll_interval,
             health=health,
-            poll=partial(
-                poll,
-                settings.processor_name,
-                feed=connection.feed,
-                leases=connection.leases,
-                parked=parked,
-                fleet=connection.fleet,
-                reach=partial(connection.reach_topics, bus),
-                every=timedelta(seconds=settings.poll_seconds),
-                health=health,
-                observe=reporting.observe,
-                notify=notify,
-            ),
-            metrics=reporting.exposition,
-            health_url=health_url,
+            observe=worker.observe,
+            notify=notify,
         )
+        if serve_health:
+            worker.health_url = await stack.enter_async_context(worker.serving(settings.health_port))
+        yield worker
 
 
 async def _refuse_to_delete_what_others_read(others: Others) -> None:
@@ -178,13 +153,6 @@ async def _refuse_to_delete_what_others_read(others: Others) -> None:
             f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
             "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
         )
-
-
-def parking_of(settings: Settings, store: ParkedStore | None) -> Parking | None:
-    """
-    Return the parking that the settings ask for; None without a store.
-    """
-    return None if store is None else Parking(store)
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:

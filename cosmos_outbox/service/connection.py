@@ -73,9 +73,7 @@ class Connection:
         """
         Return the heartbeats of the processor's workers.
         """
-        settings = self.settings
-        container = f"{settings.cosmos_database}/{settings.cosmos_container}"
-        return Fleet(self.leases, processor=settings.processor_name, container=container)
+        return Fleet(self.leases, processor=self.settings.processor_name, container=self.settings.container)
 
     async def key_named(self, text: str) -> str:
         """
@@ -194,7 +192,7 @@ class Connection:
             if settings.message_format is not MessageFormat.PLAIN:
                 shape = functools.partial(
                     as_cloud_event,
-                    source=f"/{settings.cosmos_database}/{settings.cosmos_container}",
+                    source=f"/{settings.container}",
                     mode=ContentMode(settings.message_format.removeprefix("cloudevents-")),
                 )
             yield Topics(publishers, routes, shape=shape, around=around)

@@ -5,25 +5,20 @@ Consuming: the composition root of a consumer; a process of its own, or part of 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 
 from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys
-from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.checks.doctor import check_start
-from cosmos_outbox.service.connection import connected
-from cosmos_outbox.service.consumer_health import ConsumerHealth, ConsumerSnapshot, WatchedSubscription
-from cosmos_outbox.service.consumer_page import consumer_page_of
 from cosmos_outbox.service.consumer_settings import ConsumerSettings, load_consumer
-from cosmos_outbox.service.exporters import opened_telemetry
+from cosmos_outbox.service.health import ConsumerSnapshot, parked_seen
 from cosmos_outbox.service.named_consumer import ConsumerSource, bound, handling_of
-from cosmos_outbox.service.polling import keep_polling, parked_in
-from cosmos_outbox.service.program import Program, Reporting, running
+from cosmos_outbox.service.polling import WatchedSubscription, keep_polling
+from cosmos_outbox.service.program import Program, opened_parts, running
+from cosmos_outbox.service.vitals import ConsumerVitals
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 
 _BLOCKED_LOOP_SECONDS = 5.0
@@ -37,8 +32,6 @@ class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
     """
     A consumer that is put together: it receives messages and has its handlers take them.
     """
-
-    __slots__ = ()
 
 
 @asynccontextmanager
@@ -75,73 +68,55 @@ async def assembled_consumer(
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; or the health server
             cannot listen.
     """
-    if errors := settings.contradictions():
-        raise ConfigurationError("\n".join(errors))
-    async with AsyncExitStack() as stack:
-        telemetry = stack.enter_context(
-            opened_telemetry(
-                topic=None, instance=settings.instance_name, environ=os.environ, sign_in=settings.signs_in
-            )
-        )
-        connection = await stack.enter_async_context(connected(settings))
+    async with opened_parts(settings, topic=None) as parts:
+        connection, parked = parts.connection, parts.parked
         for found in await check_start(connection, topics=False):
             _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
-        tracers = telemetry.tracer_provider
+        tracers = parts.telemetry.tracer_provider
         consumer = await bound(source, connection, tracer_provider=tracers)
-        parked = None
-        if settings.parked_container is not None:
-            parked = await retry_reads(connection.parked_store, RetryOptions())
-        health = ConsumerHealth(
-            instance=settings.instance_name,
-            consumer=consumer.name,
-            source=settings.source,
-            container=f"{settings.cosmos_database}/{settings.cosmos_container}",
-            sessions=lambda: processor.status(),  # noqa: PLW0108 - it is made below
+        health = ConsumerVitals(
+            {
+                "instance": settings.instance_name,
+                "consumer": consumer.name,
+                "source": settings.source,
+                "container": settings.container,
+            },
+            sessions=lambda: program.processor.status(),  # noqa: PLW0108 - it is made below
             halted=lambda: handling.halted,
             delayed=lambda: handling.delayed,
-            receiving=lambda: processor.receiving,
-            stalled_after=timedelta(seconds=settings.stalled_seconds),
-            poll_interval=timedelta(seconds=settings.poll_seconds),
+            receiving=lambda: program.processor.receiving,
+            **parts.times,
         )
-        reporting = Reporting(health, telemetry)
-        handling = handling_of(consumer, settings, parked, notify=reporting.notify, tracer_provider=tracers)
-        subscription = await stack.enter_async_context(connection.subscription(settings))
-        processor = SessionProcessor(
+        program = RunningConsumer(health, parts.telemetry)
+        notify = program.notify
+        handling = handling_of(consumer, settings, parked, notify=notify, tracer_provider=tracers)
+        subscription = await parts.stack.enter_async_context(connection.subscription(settings))
+        program.processor = SessionProcessor(
             WatchedSubscription(subscription, reached=health.reached),
             handling,
             session_options(settings, consumer),
-            hooks=[reporting.notify],
+            hooks=[notify],
         )
 
         async def poll_keys() -> Iterable[Exception]:
-            health.vitals.sample()
+            health.sample()
             if parked is None:
                 return ()
-            seen = await parked_in(ParkedKeys(parked, scope=handling.scope))
-            health.vitals.seen_parked(seen)
+            seen = parked_seen(await ParkedKeys(parked, scope=handling.scope).list())
+            health.seen_parked(seen)
             handling.seen_parked = {key.partition_key for key in seen.keys}
             return seen.unreadable.values()
 
         async def poll() -> None:
-            with watched(reporting.notify, after_seconds=_BLOCKED_LOOP_SECONDS):
-                await keep_polling(
-                    {"what is parked": poll_keys},
-                    every=timedelta(seconds=settings.poll_seconds),
-                    observe=reporting.observe,
-                    notify=reporting.notify,
-                )
+            polls = {"what is parked": poll_keys}
+            with watched(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
+                await keep_polling(polls, every=health.poll_interval, observe=program.observe, notify=notify)
 
+        program.poll = poll
         _logger.info("consumer.opened %s, for the messages of %s", consumer.name, settings.source)
-        health_url = None
         if serve_health:
-            health_url = await stack.enter_async_context(reporting.serving(settings, consumer_page_of))
-        yield RunningConsumer(
-            processor=processor,
-            health=health,
-            poll=poll,
-            metrics=reporting.exposition,
-            health_url=health_url,
-        )
+            program.health_url = await parts.stack.enter_async_context(program.serving(settings.health_port))
+        yield program
 
 
 def session_options(settings: ConsumerSettings, consumer: Consumer) -> SessionOptions:

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -39,22 +40,21 @@ _QUIET = {
 _logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
 class OpenedTelemetry:
     """
     Instruments, spans and the Prometheus exposition of one process.
     """
 
-    def __init__(
-        self, instruments: Telemetry, tracer_provider: trace.TracerProvider, registry: CollectorRegistry
-    ) -> None:
-        self.instruments, self.tracer_provider = instruments, tracer_provider
-        self._registry = registry
+    instruments: Telemetry
+    tracer_provider: trace.TracerProvider
+    registry: CollectorRegistry
 
     def exposition(self) -> tuple[bytes, str]:
         """
         Return the metrics as Prometheus reads them, and their content type.
         """
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
 @contextmanager
@@ -95,11 +95,15 @@ def opened_telemetry(
             processors = []
             if _goes_by_otlp("TRACES", environ):
                 processors.append(BatchSpanProcessor(OTLPSpanExporter()))
-            if environ.get(AZURE_MONITOR) and not _is_configured_already():
-                credential = stack.enter_context(_credential()) if sign_in else None
+            if environ.get(AZURE_MONITOR) and isinstance(trace.get_tracer_provider(), TracerProvider):
+                _logger.warning(
+                    "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure "
+                    "Monitor once: metrics go to Prometheus and OTLP alone"
+                )
+            elif environ.get(AZURE_MONITOR):
                 _configure_azure_monitor(
                     connection_string=environ[AZURE_MONITOR],
-                    credential=credential,
+                    sign_in=stack if sign_in else None,
                     resource=resource,
                     metric_readers=readers,
                     span_processors=processors,
@@ -127,15 +131,14 @@ def _goes_by_otlp(signal: str, environ: Mapping[str, str]) -> bool:
     Return whether the environment asks for a signal by OTLP over HTTP; the exporter reads all else by itself.
     """
 
-    def given(what: str) -> str:
-        return environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or environ.get(
-            f"OTEL_EXPORTER_OTLP_{what}", ""
-        )
-
-    exporter, protocol = environ.get(f"OTEL_{signal}_EXPORTER") or "otlp", given("PROTOCOL")
-    if not given("ENDPOINT") or exporter == "none":
+    exporter = environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
+    endpoint, protocol = (
+        environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or environ.get(f"OTEL_EXPORTER_OTLP_{what}")
+        for what in ("ENDPOINT", "PROTOCOL")
+    )
+    if not endpoint or exporter == "none":
         return False
-    supported = exporter == "otlp" and protocol in ("", "http/protobuf")
+    supported = exporter == "otlp" and protocol in (None, "", "http/protobuf")
     if not supported:  # some clusters give such variables to all of their pods
         _logger.warning(
             "telemetry.unsupported OTEL_%s_EXPORTER must be otlp, and OTEL_EXPORTER_OTLP_PROTOCOL http/protobuf, which "
@@ -145,32 +148,17 @@ def _goes_by_otlp(signal: str, environ: Mapping[str, str]) -> bool:
     return supported
 
 
-def _is_configured_already() -> bool:
-    if not isinstance(trace.get_tracer_provider(), TracerProvider) and not isinstance(
-        metrics.get_meter_provider(), MeterProvider
-    ):
-        return False
-    _logger.warning(
-        "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure Monitor once: "
-        "metrics go to Prometheus and OTLP alone"
-    )
-    return True
-
-
-def _credential() -> Any:
-    from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
-
-    return DefaultAzureCredential()
-
-
-def _configure_azure_monitor(**options: Any) -> None:
+def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> None:
     """
+    Set the providers of the process up; `sign_in` closes the default Azure credential, None does without.
+
     Raises:
         ConfigurationError: the extra is not installed, or the connection string is invalid.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     try:
+        from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
         from azure.monitor.opentelemetry import configure_azure_monitor  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise ConfigurationError(
@@ -179,6 +167,7 @@ def _configure_azure_monitor(**options: Any) -> None:
     try:
         configure_azure_monitor(
             **options,
+            credential=sign_in and sign_in.enter_context(DefaultAzureCredential()),
             # As with OTLP, drop what cannot be sent: no process would clean the disk.
             disable_offline_storage=True,
             enable_live_metrics=False,

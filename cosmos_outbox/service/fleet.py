@@ -13,18 +13,29 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from pydantic import TypeAdapter, ValidationError
 
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import Document, LeaseStore, Listing
-from cosmos_outbox.service.vitals import Phase
 
 _MOST_CHARACTERS = 300
 _MOST_TEXTS = 3
 _LATE, _KEPT = timedelta(seconds=30), timedelta(minutes=10)
 _SLOW_POLL = timedelta(seconds=10)  # a slow Cosmos DB may delay a sign by this much
 _LEAVING_SECONDS = 2.0
+
+
+class Phase(StrEnum):
+    """
+    Where a process is between its start and its end.
+    """
+
+    STARTING = "starting"  # a worker has not seen a lease for every range yet, a consumer not reached its subscription
+    RUNNING = "running"
+    DRAINING = "draining"  # it was asked to stop, and finishes what is at hand
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

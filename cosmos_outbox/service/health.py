@@ -1,19 +1,158 @@
 """
-Health: what a worker knows of itself, from the records that it hears as a hook; and a snapshot of it for any reader.
+Health: how a worker or a consumer is at one moment, as facts, and what is wrong with it; page, probes and metrics read it.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Any
 
-from cosmos_outbox.changefeed import Lag, LeaseStatus
-from cosmos_outbox.records import LeasesListed, MessagesPublished, Record
-from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.vitals import Phase, State, Vitals
+from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
+from cosmos_outbox.changefeed.leases import token_of
+from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.parking import Unreadable
+from cosmos_outbox.parking.causes import Cause, by_cause
+from cosmos_outbox.parking.documents import ParkedKey
+from cosmos_outbox.service.fleet import Heartbeat, Phase
+from cosmos_outbox.service.recent_errors import RecentError
+from cosmos_outbox.sessions import SessionStatus
+
+LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
+MOST_SHOWN = 10  # of stalled keys
+
+
+class Severity(StrEnum):
+    """
+    How bad a finding is.
+    """
+
+    UNREADY = "unready"  # the process itself does not get on
+    HALTED = "halted"  # work stands still, wherever it is
+    WAITS = "waits"  # for a person
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    What is wrong, in a sentence.
+    """
+
+    severity: Severity
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedSeen:
+    """
+    The parked keys of a processor or a consumer, whichever process parked them.
+
+    keys: empty also where there are too many to keep.
+    causes: of all keys that can be read.
+    unreadable: by partition key, the error of each key whose document cannot be read.
+    events: how many events they hold; None if a key cannot be read.
+    oldest_at: since when the oldest key is parked; None if there is none, or none says so.
+    """
+
+    count: int
+    keys: tuple[ParkedKey, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    unreadable: Mapping[str, ParkingError] = field(default_factory=dict)
+    events: int | None = None
+    oldest_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """
+    How a process was at one moment, on the loop's clock; None where it was not known.
+    """
+
+    at: float
+    waiting: int | None = None
+    oldest_seconds: float | None = None
+    per_second: float
+    parked: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """
+    What the snapshots of a worker and of a consumer have in common: how a process is at one moment.
+
+    container: that a worker reads, or of a consumer's effects, as `database/container`.
+    parked: of all processes, as of the last poll; None without a parked container, before the first poll, or while polls fail.
+    parked_at: the time of the last poll of parked keys.
+    unready: reasons; none if the process is ready.
+    history: of the last hour.
+    """
+
+    at: datetime
+    started_at: datetime
+    instance: str
+    container: str
+    phase: Phase
+    parked: ParkedSeen | None
+    parked_at: datetime | None
+    errors: tuple[RecentError, ...]
+    unready: tuple[str, ...]
+    history: tuple[Sample, ...] = ()
+
+    def findings(self) -> tuple[Finding, ...]:
+        """
+        Return what is wrong, the worst first.
+        """
+        found = (
+            (Severity.UNREADY, self.unready),
+            (Severity.HALTED, self.halted()),
+            (Severity.WAITS, self.waits()),
+        )
+        return tuple(
+            Finding(severity, reason) for severity, reasons in found for reason in dict.fromkeys(reasons)
+        )
+
+    def halted(self) -> Iterable[str]:
+        """
+        Return what stands still, besides the reasons why the process is unready.
+        """
+        return ()
+
+    def waits(self) -> Iterable[str]:
+        """
+        Return what waits for a person, one sentence each.
+        """
+        parked = self.parked.count if self.parked else 0
+        return ("1 parked key." if parked == 1 else f"{parked:,} parked keys.",) if parked else ()
+
+    def readiness(self) -> dict[str, Any]:
+        """
+        Return what `/readyz` answers, as JSON.
+        """
+        status = "unready" if self.unready else "ready"
+        return {"status": status, "phase": self.phase, "reasons": list(self.unready)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseView:
+    """
+    A lease of any worker; `trouble` where it needs a look, `halted` where it makes no progress.
+
+    waiting: changes; None where that is unknown.
+    age: of the oldest change that waits; None where none does, or its age is unknown.
+    """
+
+    token: str
+    owner: str | None
+    waiting: int | None = None
+    age: timedelta | None = None
+    age_known: bool = False
+    state: str
+    error: str = ""
+    trouble: bool
+    halted: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,166 +177,123 @@ class Snapshot(State):
     sent_per_second: float
     others: tuple[Heartbeat, ...] | None = None
 
+    def halted(self) -> Iterable[str]:
+        return (
+            f"Range {lease.token} ({lease.owner}): {lease.error or lease.state}"
+            for lease in self.leases()
+            if lease.halted and not (self.unready and lease.owner == self.instance)  # the reasons name those
+        )
+
+    def waits(self) -> Iterable[str]:
+        yield from State.waits(self)  # super() fails in a dataclass with slots
+        oldest = None if self.lag is None or self.unseen else self.lag.oldest_age
+        if oldest and oldest >= LATE:
+            yield f"The oldest unsent change waits for {duration_text(oldest)}."
+        leases = self.leases()
+        for lease in leases:
+            if lease.owner is None and lease.waiting:
+                yield f"Range {lease.token} has no owner, and {lease.waiting:,} changes wait."
+        named = {lease.owner for lease in leases if lease.halted}
+        for other in self.others or ():
+            if other.troubled and other.worker not in named:
+                yield f"Worker {other.worker} is not ready: {' '.join(other.unready)}"
+
     def readiness(self) -> dict[str, Any]:
-        """
-        Return what `/readyz` answers, as JSON.
-        """
         names = ("lease", "stalled", "failed_attempts", "error")
         leases = [
             {name: getattr(lease, name) for name in names} | {"idle_seconds": round(lease.idle_seconds, 1)}
             for lease in self.mine
         ]
-        return State.readiness(self) | {"leases": leases}  # super() fails in a dataclass with slots
+        return State.readiness(self) | {"leases": leases}
+
+    def leases(self) -> list[LeaseView]:
+        """
+        Return all leases, those that stand still first: the worker's own as it knows them, the others as they were polled.
+        """
+        mine = {status.lease: status for status in self.mine}
+        polled = {lease.lease: lease for lease in self.lag.leases} if self.lag else {}
+        damaged = self.lag.damaged if self.lag else {}
+        views = [
+            LeaseView(
+                token=token_of(lease), owner="none", state="damaged", error=error, trouble=True, halted=True
+            )
+            for lease, error in damaged.items()
+        ]
+        views += [
+            self._view(lease, mine.get(lease), polled.get(lease))
+            for lease in {*mine, *polled} - damaged.keys()
+        ]
+        # Tokens of partitions are numbers.
+        return sorted(views, key=lambda view: (not view.halted, len(view.token), view.token))
+
+    def _view(self, lease: str, status: LeaseStatus | None, lag: LeaseLag | None) -> LeaseView:
+        seen = None if self.unseen else lag
+        owner = self.instance if status else lag.owner if lag else None
+        standstill = lag.standstill if lag and status is None else None
+        if status is not None:
+            trouble = status.stalled or status.failed_attempts > 0
+        else:
+            trouble = standstill is not None or (lag is not None and not lag.owner and lag.transactions > 0)
+        return LeaseView(
+            token=token_of(lease),
+            owner=owner,
+            waiting=seen.transactions if seen else None,
+            age=seen.oldest_age if seen else None,
+            age_known=seen is not None and seen.age_known,
+            state="stands still" if standstill else self._state_of(status, owner),
+            error=(status.error if status else standstill) or "",
+            trouble=trouble,
+            halted=(status is not None and status.stalled) or standstill is not None,
+        )
+
+    def _state_of(self, status: LeaseStatus | None, owner: str | None) -> str:
+        if status is None:
+            if owner == self.instance:
+                return "no longer of this worker"  # the worker knows before the next poll does
+            if self.unseen:
+                return "unknown"
+            return "elsewhere" if owner else "no owner"
+        if status.stalled:
+            return f"stalled for {duration_text(timedelta(seconds=status.idle_seconds))}"
+        if status.failed_attempts:
+            return f"failing, attempt {status.failed_attempts + 1}"
+        return "draining" if status.draining else "moving"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class StalledKey:
     """
-    A worker's name, and what it works on.
-    """
+    A key whose message waits, and with it all later ones, because of an error that the message did not cause.
 
-    instance: str
-    processor: str
-    container: str
-    topic: str
-    dashboard: str | None = None
-
-
-class HealthState:
-    """
-    The health of a worker; a hook. All calls but those of the hook come from the worker's event loop.
-
-    Args:
-        identity: of the worker.
-        leases: returns the status of the worker's own leases; its argument is `stalled_after`.
-        stalled_after: a lease without progress for this long makes the worker unready.
-        poll_interval: time between two polls of what waits. Defaults to 15 s.
-        event_ttl: how long events live. Defaults to 10 days.
-        utcnow: the wall clock, for times that people read.
+    waited_seconds: since this process had to delay it first.
     """
 
-    def __init__(
-        self,
-        identity: Identity,
-        *,
-        leases: Callable[[timedelta], tuple[LeaseStatus, ...]],
-        stalled_after: timedelta,
-        poll_interval: timedelta = timedelta(seconds=15),
-        event_ttl: timedelta = timedelta(days=10),
-        utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        self.vitals = Vitals(
-            "worker", stalled_after=stalled_after, poll_interval=poll_interval, utcnow=utcnow
-        )
-        self._identity, self._leases, self._event_ttl = identity, leases, event_ttl
-        self._loop = asyncio.get_running_loop()
-        self._balanced_at: float | None = None
-        self._unreached: str | None = None
-        self._lag: tuple[Lag, datetime, float] | None = None
-        self._others: tuple[tuple[Heartbeat, ...], float] | None = None
-        # By lease: its oldest age, and when that was seen
-        self._ages: dict[str, tuple[timedelta, float]] = {}
+    key: str
+    message_id: str
+    waited_seconds: float
+    error: str
 
-    def __call__(self, record: Record) -> None:
-        """
-        Hear a record, from any thread: the watchdog of the event loop has its own.
-        """
-        if self.vitals.hear(record, self):
-            return
-        if isinstance(record, MessagesPublished):
-            self.vitals.count(record.messages)
-        elif isinstance(record, LeasesListed):
-            self._balanced_at = self._loop.time()
 
-    def unreached(self, why: str | None) -> None:
-        """
-        Note why it is not known that events can be sent; None once a link to each topic was opened.
-        """
-        self._unreached = why
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSnapshot(State):
+    """
+    A consumer's health at one moment.
 
-    def measured(self, lag: Lag) -> None:
-        """
-        Note what waits.
-        """
-        now = self._loop.time()
-        self._lag = (lag, self.vitals.utcnow(), now)
-        self._ages = {
-            one.lease: self._ages[one.lease]
-            if one.unseen is not None and one.lease in self._ages
-            else (one.oldest_age or timedelta(0), now)
-            for one in lag.leases
-        }
-        self.vitals.sample(waiting=lag.transactions, oldest=lag.oldest_age)
+    source: the subscription, as `topic/subscription`, or the queue.
+    stalled: keys that have waited for too long; the longest first.
+    """
 
-    def heartbeat(self) -> Heartbeat:
-        """
-        Return what the other workers are to know of this one.
-        """
-        now = self.snapshot()
-        return Heartbeat(
-            worker=now.instance,
-            every=self.vitals.poll_interval,
-            phase=now.phase,
-            unready=now.unready,
-            errors=tuple(f"{error.event} {error.text}" for error in now.errors),
-        )
+    consumer: str
+    source: str
+    sessions: tuple[SessionStatus, ...]
+    handled: int
+    handled_per_second: float
+    stalled: tuple[StalledKey, ...]
 
-    def met(self, others: tuple[Heartbeat, ...]) -> None:
-        """
-        Note the other workers.
-        """
-        self._others = (others, self._loop.time())
-
-    def snapshot(self) -> Snapshot:
-        """
-        Return the worker's health now.
-        """
-        vitals, now = self.vitals, self._loop.time()
-        phase = vitals.phase(starting=self._balanced_at is None)
-        mine = self._leases(vitals.stalled_after)
-        listed_at = vitals.began_at if self._balanced_at is None else self._balanced_at
-        reasons = reasons_against(
-            phase,
-            mine,
-            unreached=self._unreached,
-            unlisted_seconds=now - listed_at,
-            stalled_seconds=vitals.stalled_after.total_seconds(),
-            last_error=vitals.errors.last_since(vitals.utcnow() - vitals.stalled_after),
-        )
-        return Snapshot(
-            at=vitals.utcnow(),
-            started_at=vitals.started_at,
-            **{one.name: getattr(self._identity, one.name) for one in fields(self._identity)},
-            phase=phase,
-            mine=mine,
-            lag=self._aged(self._lag[0], self._lag[2]) if self._lag else None,
-            lag_at=self._lag[1] if self._lag else None,
-            unseen=vitals.unseen(self._lag[2]) if self._lag else timedelta(0),
-            event_ttl=self._event_ttl,
-            parked=vitals.parked,
-            parked_at=vitals.parked_at,
-            sent=vitals.done,
-            sent_per_second=vitals.per_second,
-            errors=vitals.errors.newest_first(),
-            unready=(vitals.end,) if vitals.end else reasons,
-            history=vitals.history.samples(),
-            others=self._others_at(now),
-        )
-
-    def _others_at(self, now: float) -> tuple[Heartbeat, ...] | None:
-        if self._others is None or self.vitals.unseen(self._others[1]):
-            return None
-        since = timedelta(seconds=now - self._others[1])
-        return tuple(replace(one, silent_for=one.silent_for + since) for one in self._others[0])
-
-    def _aged(self, lag: Lag, polled_at: float) -> Lag:
-        # What waited in a range that could not be read is older by now; where nothing waited, something may.
-        leases = []
-        for one in lag.leases:
-            age, seen_at = self._ages[one.lease]
-            late = age + timedelta(seconds=polled_at - seen_at)
-            leases.append(one if one.unseen is None else replace(one, oldest_age=late))
-        return replace(lag, leases=tuple(leases))
+    def readiness(self) -> dict[str, Any]:
+        sessions = [asdict(session) for session in self.sessions]
+        stalled = [asdict(key) for key in self.stalled[:MOST_SHOWN]]
+        return State.readiness(self) | {"sessions": sessions, "stalled": stalled}
 
 
 def reasons_against(
@@ -238,3 +334,117 @@ def reasons_against(
         if lease.stalled
     ]
     return tuple(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """
+    What has failed for how long, and with which error at last.
+    """
+
+    seconds: float
+    error: BaseException
+
+
+def reasons_against_consumer(
+    phase: Phase,
+    sessions: Iterable[SessionStatus],
+    *,
+    source: str,
+    stalled_seconds: float,
+    stalled: Sequence[StalledKey] = (),
+    cut_off: Outage | None = None,
+    delayed: Outage | None = None,
+    halted_by: object = None,
+) -> tuple[str, ...]:
+    """
+    Return why a consumer is not ready, one sentence each; none if it is.
+
+    Args:
+        phase: of the consumer.
+        sessions: that it holds.
+        source: where its messages come from.
+        stalled_seconds: the longest time without progress.
+        stalled: keys that have waited for longer.
+        cut_off: since no message could be received.
+        delayed: since messages wait for a store.
+        halted_by: the error with which the handlers fail on every key.
+    """
+    if phase is Phase.DRAINING:
+        return ("The consumer is draining.",)
+    reasons = []
+    if phase is Phase.STARTING:
+        reasons.append(f"The consumer has not reached {source} yet{f': {cut_off.error}' if cut_off else '.'}")
+    elif cut_off and cut_off.seconds > stalled_seconds:
+        reasons.append(f"No session could be accepted or kept for {cut_off.seconds:.0f} s: {cut_off.error}")
+    if delayed and delayed.seconds > stalled_seconds:
+        reasons.append(f"Messages have waited for a store for {delayed.seconds:.0f} s: {delayed.error}")
+    else:  # it would be said of each key
+        reasons += [
+            f"Key {one.key!r} has waited for {one.waited_seconds:.0f} s, through no fault of its messages: {one.error}"
+            for one in stalled[:MOST_SHOWN]
+        ]
+        if len(stalled) > MOST_SHOWN:
+            reasons.append(f"So have {len(stalled) - MOST_SHOWN} more keys.")
+    if halted_by:
+        reasons.append(f"The handlers fail on every key, so messages wait: {halted_by}")
+    reasons += [
+        f"A message{f' of session {one.session!r}' if one.session else ''} has been handled for "
+        f"{one.handling_seconds:.0f} s."
+        for one in sessions
+        if one.handling_seconds is not None and one.handling_seconds > stalled_seconds
+    ]
+    return tuple(reasons)
+
+
+def troubles(lag: Lag, parked: ParkedSeen | None) -> tuple[str, ...]:
+    """
+    Return what an operator has to look at, of any worker's leases and of what is parked: what is damaged, stands still, does
+    not answer or is ahead of its range.
+    """
+    return (
+        *lag.damaged.values(),
+        *(f"Lease {lease.token}: {lease.standstill}" for lease in lag.leases if lease.standstill),
+        *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
+        *lag.ahead.values(),
+        *(map(str, parked.unreadable.values()) if parked else ()),
+    )
+
+
+def parked_seen(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSeen:
+    """
+    Return what is parked, of all keys that were listed; one that cannot be read hides no other.
+    """
+    keys = tuple(key for key in listed if isinstance(key, ParkedKey))
+    unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
+    return ParkedSeen(
+        count=len(listed),
+        keys=keys,
+        causes=by_cause(keys),
+        unreadable=unreadable,
+        events=None if unreadable else sum(key.held for key in keys),
+        oldest_at=oldest_of(keys),
+    )
+
+
+def oldest_of(keys: Iterable[ParkedKey]) -> datetime | None:
+    """
+    Return since when the oldest of some keys is parked; None if none says so.
+    """
+    moments = []
+    for key in keys:
+        with suppress(ValueError):  # written by another program
+            moment = datetime.fromisoformat(key.parked_at)
+            moments.append(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    return min(moments, default=None)
+
+
+def duration_text(length: timedelta) -> str:
+    """
+    Return a length of time in its largest unit of which it has two.
+    """
+    seconds = int(length.total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"

@@ -7,13 +7,12 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 from aiohttp import web
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.service.page_parts import LIVE_SCRIPT
-from cosmos_outbox.service.vitals import State
+from cosmos_outbox.service.health import State
+from cosmos_outbox.service.status_page import LIVE_SCRIPT, page_of
 
 # The page loads its own script alone: what a browser loads besides is what an attacker put into an event.
 _PAGE_HEADERS = {
@@ -23,14 +22,11 @@ _PAGE_HEADERS = {
     "Referrer-Policy": "no-referrer",
 }
 
-SnapshotT = TypeVar("SnapshotT", bound=State)
-
 
 @asynccontextmanager
 async def serving_health(
-    snapshot_now: Callable[[], SnapshotT],
+    snapshot_now: Callable[[], State],
     *,
-    page_of: Callable[[SnapshotT], str],
     metrics: Callable[[], tuple[bytes, str]],
     address: str,
 ) -> AsyncIterator[str]:
@@ -42,7 +38,6 @@ async def serving_health(
 
     Args:
         snapshot_now: returns the health.
-        page_of: returns the status page.
         metrics: returns the Prometheus exposition and its content type.
         address: the port, or the address and the port, to listen on; by default the loopback's. 0 means any free port.
 

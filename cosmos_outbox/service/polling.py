@@ -12,13 +12,20 @@ from typing import Any
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.parking import ParkedKey, ParkedKeys, Scope, Unreadable
-from cosmos_outbox.parking.causes import by_cause
-from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore, MonitoredContainer, ParkedStore
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.ports import (
+    ChangeFeed,
+    ChangePage,
+    LeaseStore,
+    MonitoredContainer,
+    ParkedStore,
+    Session,
+    Subscription,
+)
 from cosmos_outbox.records import Hook, WatchFailed
 from cosmos_outbox.service.fleet import Fleet
-from cosmos_outbox.service.health import HealthState
-from cosmos_outbox.service.vitals import ParkedSeen, oldest_of
+from cosmos_outbox.service.health import parked_seen
+from cosmos_outbox.service.vitals import WorkerVitals
 
 _OBSERVE_SECONDS = 1.0
 _BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
@@ -47,6 +54,20 @@ class MeteredFeed:
         return page
 
 
+class WatchedSubscription:
+    """
+    A subscription that reports each answer of the broker.
+    """
+
+    def __init__(self, subscription: Subscription, *, reached: Callable[[], None]) -> None:
+        self._subscription, self._reached = subscription, reached
+
+    async def accept(self, wait_seconds: float) -> Session | None:
+        session = await self._subscription.accept(wait_seconds)
+        self._reached()
+        return session
+
+
 async def poll(
     processor_name: str,
     *,
@@ -56,7 +77,7 @@ async def poll(
     fleet: Fleet,
     reach: Callable[[], Awaitable[None]],
     every: timedelta,
-    health: HealthState,
+    health: WorkerVitals,
     observe: Callable[[], None],
     notify: Hook,
 ) -> None:
@@ -89,8 +110,8 @@ async def poll(
             return ()
         # The resource id is read each time: a container that is recreated has another one.
         scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
-        seen = await parked_in(ParkedKeys(parked, scope=scope))
-        health.vitals.seen_parked(seen)
+        seen = parked_seen(await ParkedKeys(parked, scope=scope).list())
+        health.seen_parked(seen)
         return seen.unreadable.values()
 
     beating = True
@@ -168,20 +189,3 @@ async def keep_polling(
         while True:
             observe()
             await asyncio.sleep(_OBSERVE_SECONDS)
-
-
-async def parked_in(keys: ParkedKeys) -> ParkedSeen:
-    """
-    Return all parked keys of a processor or a consumer; a document that cannot be read hides no other.
-    """
-    listed = await keys.list()
-    found = tuple(key for key in listed if isinstance(key, ParkedKey))
-    unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
-    return ParkedSeen(
-        count=len(listed),
-        keys=found,
-        causes=by_cause(found),
-        unreadable=unreadable,
-        events=None if unreadable else sum(key.held for key in found),
-        oldest_at=oldest_of(found),
-    )

@@ -6,20 +6,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
 
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import Record, guarded, log_hook
-from cosmos_outbox.service.exporters import OpenedTelemetry
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.service.connection import Connection, connected
+from cosmos_outbox.service.exporters import OpenedTelemetry, opened_telemetry
+from cosmos_outbox.service.health import State
 from cosmos_outbox.service.health_server import serving_health
 from cosmos_outbox.service.lifecycle import run_beside
 from cosmos_outbox.service.settings import Settings
-from cosmos_outbox.service.vitals import State, Vitals
 
 SnapshotT_co = TypeVar("SnapshotT_co", bound=State, covariant=True)
-ProcessorT_co = TypeVar("ProcessorT_co", bound="Processor", covariant=True)
+ProcessorT = TypeVar("ProcessorT", bound="Processor")
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
 
 
@@ -38,28 +44,27 @@ class Health(Protocol[SnapshotT_co]):
     What a program knows of itself; a hook.
     """
 
-    @property
-    def vitals(self) -> Vitals: ...
-
     def __call__(self, record: Record) -> None: ...
 
     def snapshot(self) -> SnapshotT_co: ...
 
+    def draining(self) -> None: ...
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program(Generic[ProcessorT_co, SnapshotT_co]):
+    def ended(self, error: BaseException | None) -> None: ...
+
+
+class Program(Generic[ProcessorT, SnapshotT_co]):
     """
-    A program that is put together.
-
-    metrics: returns the Prometheus exposition and its content type.
-    health_url: of the health server; None if none was asked for.
+    A program; its assembly sets the processor, which reports to it, and the polls.
     """
 
-    processor: ProcessorT_co
-    health: Health[SnapshotT_co]
+    processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
-    metrics: Callable[[], tuple[bytes, str]]
-    health_url: str | None
+    health_url: str | None = None  # None if no health server was asked for
+
+    def __init__(self, health: Health[SnapshotT_co], telemetry: OpenedTelemetry) -> None:
+        self.health, self._telemetry = health, telemetry
+        self.notify = guarded(log_hook, health, telemetry.instruments)
 
     async def run(self) -> None:
         """
@@ -75,13 +80,13 @@ class Program(Generic[ProcessorT_co, SnapshotT_co]):
             error = failure
             raise
         finally:
-            self.health.vitals.ended(error)
+            self.health.ended(error)
 
     def drain(self) -> None:
         """
         Ask it to finish what is at hand, release what it holds and end.
         """
-        self.health.vitals.draining()
+        self.health.draining()
         self.processor.stop()
 
     def snapshot(self) -> SnapshotT_co:
@@ -90,41 +95,69 @@ class Program(Generic[ProcessorT_co, SnapshotT_co]):
         """
         return self.health.snapshot()
 
-
-class Reporting(Generic[SnapshotT_co]):
-    """
-    Where a program reports: its log, its health and its telemetry; `notify` gives a record to all three.
-    """
-
-    def __init__(self, health: Health[SnapshotT_co], telemetry: OpenedTelemetry) -> None:
-        self._health, self._telemetry = health, telemetry
-        self.notify = guarded(log_hook, health, telemetry.instruments)
-
     def observe(self) -> None:
         """
         Have the gauges show the health as it is now.
         """
-        self._telemetry.instruments.observed = self._health.snapshot()
+        self._telemetry.instruments.observed = self.snapshot()
 
-    def exposition(self) -> tuple[bytes, str]:
+    def metrics(self) -> tuple[bytes, str]:
         """
-        Return the metrics as they are now, and their content type.
+        Return the Prometheus exposition as it is now, and its content type.
         """
         self.observe()
         return self._telemetry.exposition()
 
-    def serving(
-        self, settings: Settings, page_of: Callable[[SnapshotT_co], str]
-    ) -> AbstractAsyncContextManager[str]:
+    def serving(self, address: str) -> AbstractAsyncContextManager[str]:
         """
         Serve health and metrics; see `serving_health`.
         """
-        return serving_health(
-            self._health.snapshot,
-            page_of=page_of,
-            metrics=self.exposition,
-            address=settings.health_port,
+        return serving_health(self.snapshot, metrics=self.metrics, address=address)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """
+    What every program needs open; `stack` closes it, and what else is opened.
+    """
+
+    stack: AsyncExitStack
+    telemetry: OpenedTelemetry
+    connection: Connection
+    parked: ParkedStore | None
+
+    @property
+    def times(self) -> dict[str, timedelta]:
+        """
+        Return the times of the program's vitals.
+        """
+        settings = self.connection.settings
+        return {
+            "stalled_after": timedelta(seconds=settings.stalled_seconds),
+            "poll_interval": timedelta(seconds=settings.poll_seconds),
+        }
+
+
+@asynccontextmanager
+async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterator[Parts]:
+    """
+    Open what every program needs; `topic` is what a worker sends to, None for a consumer.
+
+    Raises:
+        ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
+    """
+    if errors := settings.contradictions():
+        raise ConfigurationError("\n".join(errors))
+    name = settings.instance_name
+    async with AsyncExitStack() as stack:
+        telemetry = stack.enter_context(
+            opened_telemetry(topic=topic, instance=name, environ=os.environ, sign_in=settings.signs_in)
         )
+        connection = await stack.enter_async_context(connected(settings))
+        parked = None
+        if settings.parked_container is not None:
+            parked = await retry_reads(connection.parked_store, RetryOptions())
+        yield Parts(stack, telemetry, connection, parked)
 
 
 @asynccontextmanager

@@ -26,7 +26,6 @@ from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay.routing import Routes, parse_routes
 
 PREFIX = "OUTBOX_"
-_COSMOS_PARTS = ("AccountEndpoint", "AccountKey")
 _ONE_OF_EACH = (
     ("cosmos_connection_string", "cosmos_endpoint"),
     ("servicebus_connection_string", "servicebus_namespace"),
@@ -36,21 +35,15 @@ _ONE_OF_EACH = (
 def _with_parts(*parts: str) -> AfterValidator:
     def check(secret: SecretStr | None) -> SecretStr | None:
         given = connection_parts(secret.get_secret_value() if secret else "")
-        signed = "sharedaccesssignature" in given  # instead of a key and its name
-        missing = [
-            part
-            for part in parts
-            if not given.get(part.casefold()) and not (signed and part.startswith("SharedAccessKey"))
-        ]
+        # A signature is instead of a key and its name.
+        signed = ("SharedAccessKeyName", "SharedAccessKey") if "sharedaccesssignature" in given else ()
+        missing = [f"{part}=…" for part in parts if part not in signed and not given.get(part.casefold())]
         if secret is not None and missing:
-            raise ValueError(
-                f"is not a connection string: it lacks {' and '.join(f'{part}=…' for part in missing)}"
-            )
-        if parts == _COSMOS_PARTS:
-            try:
-                base64.b64decode(given.get("accountkey", ""), validate=True)
-            except ValueError:
-                raise ValueError("its AccountKey is not base64; copy it again") from None
+            raise ValueError(f"is not a connection string: it lacks {' and '.join(missing)}")
+        try:
+            base64.b64decode(given.get("accountkey", ""), validate=True)
+        except ValueError:
+            raise ValueError("its AccountKey is not base64; copy it again") from None
         return secret
 
     return AfterValidator(check)
@@ -150,9 +143,11 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
-    cosmos_connection_string: Annotated[SecretStr | None, _with_parts(*_COSMOS_PARTS)] = Field(
-        default=None,
-        description="Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT.",
+    cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = (
+        Field(
+            default=None,
+            description="Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT.",
+        )
     )
     cosmos_endpoint: Annotated[str | None, AfterValidator(_url)] = Field(
         default=None,
@@ -245,6 +240,13 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO", description="Lowest level that is logged."
     )
+
+    @property
+    def container(self) -> str:
+        """
+        Return the container of the entities and events, as `database/container`.
+        """
+        return f"{self.cosmos_database}/{self.cosmos_container}"
 
     @property
     def acquire_seconds(self) -> float:

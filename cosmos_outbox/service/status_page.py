@@ -1,285 +1,222 @@
 """
-The status page of a worker: its own state, and the fleet's as the leases show it; trouble first. It reads without a script.
+The status page: what a worker or a consumer knows, from the templates beside this file; trouble first. It reads without a script.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from typing import Any
 
-from cosmos_outbox.changefeed import LeaseLag, LeaseStatus
-from cosmos_outbox.changefeed.leases import token_of
-from cosmos_outbox.service.health import Snapshot
-from cosmos_outbox.service.page_parts import (
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from cosmos_outbox.service.fleet import Heartbeat
+from cosmos_outbox.service.health import (
+    ConsumerSnapshot,
+    LeaseView,
+    Sample,
+    Severity,
+    Snapshot,
+    State,
     duration_text,
-    escaped,
-    figure_list,
-    moment_text,
-    page,
-    parked_figures,
-    parked_keys,
-    parked_waits,
-    section,
-    sparkline,
-    table,
 )
-from cosmos_outbox.service.vitals import LATE
+
+LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
+_OF_CONSUMER = " --consumer MODULE:NAME"
+_MOST_ROWS, _MOST_CAUSES = 50, 20
+_MOST_CHARACTERS = 500
+_MOODS = {Severity.UNREADY: "bad", Severity.HALTED: "bad", Severity.WAITS: "waits"}
+# The marks, embeddings, overrides and isolates of the bidirectional algorithm: they turn the direction of what follows.
+_TURNS = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
+@dataclass(frozen=True, slots=True)
+class _Line:
     """
-    A lease as the page shows it; `trouble` where it needs a look, `halted` where it makes no progress.
+    The last hour of a value: the points of a line, its highest, and how long it is.
     """
 
-    token: str
-    owner: str | None
-    waiting: int | None
-    age: timedelta | None
-    age_text: str
-    state: str
-    error: str
-    trouble: bool
-    halted: bool
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        waiting = "unknown" if self.waiting is None else f"{self.waiting:,}"
-        return self.token, self.owner or "free", waiting, self.age_text, self.state, self.error
-
-    @property
-    def order(self) -> tuple[int, str]:
-        # Tokens of partitions are numbers.
-        return len(self.token), self.token
+    points: str
+    most: float
+    lasting: str
 
 
-def page_of(snapshot: Snapshot) -> str:
+def page_of(snapshot: State) -> str:
     """
-    Return the page of a worker.
+    Return the page of a worker or a consumer.
     """
-    lead = f"Relays {snapshot.container} to topic {snapshot.topic}, as one of the workers named {snapshot.processor}."
-    rows = sorted(_rows(snapshot), key=lambda row: (not row.halted, *row.order))
-    halted = [
-        f"Range {row.token} ({row.owner}): {row.error or row.state}"
-        for row in rows
-        if row.halted and not (snapshot.unready and row.owner == snapshot.instance)
-    ]  # the reasons name those
-    free = [
-        f"Range {row.token} has no owner, and {row.waiting:,} changes wait."
-        for row in rows
-        if row.owner is None and row.waiting
-    ]
-    return page(
-        snapshot,
-        f"worker {snapshot.instance}",
-        lead,
-        [
-            _figures(snapshot),
-            section("leases", "Leases", _leases(snapshot, rows)),
-            section("workers", "Workers", _workers(snapshot, rows)),
-            section("parked", "Parked keys", parked_keys(snapshot)),
+    findings, lines = snapshot.findings(), {}
+    for name in ("per_second", "waiting", "oldest_seconds", "parked"):
+        lines[name] = _line(snapshot.history, name)
+    facts = {
+        "snapshot": snapshot,
+        "mood": _MOODS[findings[0].severity] if findings else "good",
+        "said": [finding.reason for finding in findings],
+        "lines": lines,
+        "errors": [
+            (_moment(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors
         ],
-        waits=[*parked_waits(snapshot), *_late(snapshot), *free, *_unready(snapshot, rows)],
-        bad=halted,
-    )
-
-
-def _late(snapshot: Snapshot) -> list[str]:
-    oldest = None if snapshot.lag is None or snapshot.unseen else snapshot.lag.oldest_age
-    return (
-        [f"The oldest unsent change waits for {duration_text(oldest)}."] if oldest and oldest >= LATE else []
-    )
-
-
-def _unready(snapshot: Snapshot, rows: Sequence[_Row]) -> list[str]:
-    named = {row.owner for row in rows if row.halted}
-    return [
-        f"Worker {other.worker} is not ready: {' '.join(other.unready)}"
-        for other in snapshot.others or ()
-        if other.troubled and other.worker not in named
-    ]
-
-
-def _figures(snapshot: Snapshot) -> str:
-    lag = None if snapshot.unseen else snapshot.lag
-    damaged = snapshot.lag.damaged if snapshot.lag else {}
-    least = "at least " if damaged else ""
-    oldest_unknown = lag is None or not lag.age_known or (damaged and lag.oldest_age is None)
-    figures = {
-        "Running for": duration_text(snapshot.at - snapshot.started_at),
-        "Events sent by this worker": f"{snapshot.sent:,}",
-        "Events a second, this worker": f"{snapshot.sent_per_second:,.1f}",
-        "Leases of this worker": str(len({status.lease for status in snapshot.mine} - damaged.keys())),
-        "Changes waiting, all leases": "unknown" if lag is None else f"{least}{lag.transactions:,}",
-        "Oldest unsent": "unknown" if lag is None or oldest_unknown else f"{least}{_age(lag.oldest_age)}",
-    } | parked_figures(snapshot)
-    history = snapshot.history
-    lines = {
-        "Events a second, this worker": sparkline("Events a second", history, lambda one: one.per_second),
-        "Changes waiting, all leases": sparkline("Changes waiting", history, lambda one: one.waiting),
-        "Oldest unsent": sparkline(
-            "Seconds of the oldest unsent",
-            history,
-            lambda one: one.oldest_seconds,
-            lambda most: duration_text(timedelta(seconds=most)),
-        ),
-        "Parked keys": sparkline("Parked keys", history, lambda one: one.parked),
     }
-    return figure_list(figures, lines)
+    if isinstance(snapshot, Snapshot):
+        facts |= _of_worker(snapshot) | _parked(snapshot)
+        return _TEMPLATES.get_template("worker.html").render(facts, name=f"worker {snapshot.instance}")
+    facts |= _of_consumer(snapshot) if isinstance(snapshot, ConsumerSnapshot) else {}
+    facts |= _parked(snapshot, of_messages=True)
+    return _TEMPLATES.get_template("consumer.html").render(facts, name=f"consumer {snapshot.instance}")
 
 
-def _rows(snapshot: Snapshot) -> list[_Row]:
-    mine = {status.lease: status for status in snapshot.mine}
-    estimated = {lease.lease: lease for lease in snapshot.lag.leases} if snapshot.lag else {}
-    damaged = snapshot.lag.damaged if snapshot.lag else {}
-    rows = [
-        _Row(
-            token=token_of(lease),
-            owner="none",
-            waiting=None,
-            age=None,
-            age_text="unknown",
-            state="damaged",
-            error=error,
-            trouble=True,
-            halted=True,
-        )
-        for lease, error in damaged.items()
-    ]
-    for lease in {*mine, *estimated} - damaged.keys():
-        status, lag = mine.get(lease), estimated.get(lease)
-        known = lag is not None and not snapshot.unseen
-        standstill = lag.standstill if lag is not None and status is None else None
-        rows.append(
-            _Row(
-                token=token_of(lease),
-                owner=snapshot.instance if status else (lag.owner if lag else None),
-                waiting=lag.transactions if known and lag else None,
-                age=lag.oldest_age if known and lag else None,
-                age_text=_age(lag.oldest_age) if known and lag and lag.age_known else "unknown",
-                state="stands still" if standstill else _state_of(status, lag, snapshot),
-                error=(status.error if status else standstill) or "",
-                trouble=_is_trouble(status, lag) or standstill is not None,
-                halted=(status is not None and status.stalled) or standstill is not None,
-            )
-        )
-    return rows
+def _of_worker(snapshot: Snapshot) -> dict[str, Any]:
+    leases = snapshot.leases()
+    healthy = [lease for lease in leases if not lease.trouble]
+    others = snapshot.others or ()
+    damaged = snapshot.lag.damaged.keys() if snapshot.lag else set()
+    return {
+        "owned": len({status.lease for status in snapshot.mine} - damaged),
+        "troubled": [_cells(lease) for lease in leases if lease.trouble],
+        "healthy": [_cells(lease) for lease in healthy],
+        "busy": [bool(lease.waiting) for lease in healthy],
+        "workers": _workers(snapshot, leases),
+        "errors_of_others": [(other.worker, error) for other in others for error in other.errors],
+    }
 
 
-def _is_trouble(status: LeaseStatus | None, lag: LeaseLag | None) -> bool:
-    if status is not None:
-        return status.stalled or status.failed_attempts > 0
-    return lag is not None and not lag.owner and lag.transactions > 0
+def _cells(lease: LeaseView) -> tuple[str, ...]:
+    waiting = "unknown" if lease.waiting is None else f"{lease.waiting:,}"
+    age = _age(lease.age) if lease.age_known else "unknown"
+    return lease.token, lease.owner or "free", waiting, age, lease.state, lease.error
 
 
-def _leases(snapshot: Snapshot, rows: Sequence[_Row]) -> str:
-    if not rows:
-        return "<p>No lease is known yet.</p>"
-    since = f" As of {moment_text(snapshot.lag_at)}" if snapshot.lag_at else ""
-    if snapshot.unseen:
-        late = duration_text(snapshot.unseen)
-        since += f"; unknown since then, for {late}: what waited is older, and more may wait"
-    since += "." if since else ""
-    heads = ("Range", "Owner", "Waiting", "Oldest unsent", "State", "Error")
-    troubled, healthy = [row for row in rows if row.trouble], [row for row in rows if not row.trouble]
-    parts = []
-    if troubled:
-        caption = f"Leases that need a look.{since}"
-        parts.append(table(caption, heads, [row.cells for row in troubled[:_MOST]], numbers={2, 3}))
-        if len(troubled) > _MOST:
-            parts.append(
-                f"<p>And {len(troubled) - _MOST:,} more: <code>cosmos-outbox status</code> names them.</p>"
-            )
-    if healthy:
-        number = f"{len(healthy):,} {'lease' if len(healthy) == 1 else 'leases'} without trouble."
-        if len(healthy) > _FOLDED:
-            parts.append(_strip(number, healthy))
-            parts.append(
-                f"<details><summary>{number} Show them.{since}</summary>{_compact(healthy)}</details>"
-            )
-        else:
-            parts.append(table(f"{number}{since}", heads, [row.cells for row in healthy], numbers={2, 3}))
-    return "\n".join(parts)
-
-
-_FOLDED, _MOST, _COLUMNS = 20, 50, 50
-
-
-def _strip(said: str, rows: Sequence[_Row]) -> str:
-    busy = sum(bool(row.waiting) for row in rows)
-    drawn = {"": "", "b": ""}
-    for index, row in enumerate(rows):
-        drawn["b" if row.waiting else ""] += f"M{index % _COLUMNS * 10} {index // _COLUMNS * 10 + 4}h8"
-    paths = "".join(f'<path class="{name}" d="{cells}"/>' for name, cells in drawn.items())
-    size = f"0 0 {_COLUMNS * 10} {-(-len(rows) // _COLUMNS) * 10}"
-    said = f"{said} In {busy:,} of them something waits."
-    return (
-        f'<div class="strip" role="img" aria-label="{said}"><svg viewBox="{size}" aria-hidden="true">{paths}</svg></div>'
-        '<p class="note">Each square is a lease; in the dark ones something waits.</p>'
-    )
-
-
-def _compact(rows: Sequence[_Row]) -> str:
-    body = "".join(
-        f"<tr><td>{escaped(row.token)}</td><td>{escaped(row.owner or 'free')}</td>"
-        f"<td>{'unknown' if row.waiting is None else row.waiting}</td><td>{escaped(row.age_text)}</td></tr>\n"
-        for row in rows
-    )
-    heads = "".join(f'<th scope="col">{head}</th>' for head in ("Range", "Owner", "Waiting", "Oldest unsent"))
-    return f"<table><caption>Leases without trouble.</caption><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table>"
-
-
-def _workers(snapshot: Snapshot, rows: Sequence[_Row]) -> str:
-    owned: dict[str, list[_Row]] = defaultdict(list)
-    for row in rows:
-        if row.owner and row.state != "damaged":
-            owned[row.owner].append(row)
+def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str, ...]]:
+    owned: dict[str, list[LeaseView]] = defaultdict(list)
+    for lease in leases:
+        if lease.owner and lease.state != "damaged":
+            owned[lease.owner].append(lease)
     others = {other.worker: other for other in snapshot.others or ()}
     shown = []
     for worker in sorted({snapshot.instance, *owned, *others}):
-        leases, other = owned[worker], others.get(worker)
-        ages = [row.age for row in leases if row.age is not None]
-        waiting = f"{sum(row.waiting or 0 for row in leases):,}"
-        age = _age(max(ages, default=None))
-        if any(row.age_text == "unknown" for row in leases):
-            age = "unknown"
-        if any(row.waiting is None for row in leases):
-            waiting = "unknown"
-        seen, state = "now: this page", "not ready" if snapshot.unready else str(snapshot.phase)
-        if worker != snapshot.instance:
-            # A program of another kind, or an older worker, is known by its leases alone.
-            seen = duration_text(other.silent_for) + " ago" if other else "by its leases"
-            state = other.state(owns=bool(leases)) if other else ""
-        troubled = ", ".join(row.token for row in leases if row.trouble)
-        fine = not troubled and state not in ("not ready", "silent")
-        shown.append((fine, (worker, state, seen, f"{len(leases):,}", waiting, age, troubled)))
-    rows_shown = [cells for _, cells in sorted(shown)]
-    heads = ("Worker", "State", "Last seen", "Leases", "Waiting", "Oldest unsent", "Ranges in trouble")
-    parts = [table("All workers, also those that own no lease.", heads, rows_shown, numbers={3, 4, 5})]
-    errors = [(other.worker, error) for other in others.values() for error in other.errors]
-    if errors:
-        parts.append(table("The newest errors of the others.", ("Worker", "What"), errors))
-    if snapshot.others is None:
-        parts.append("<p>No heartbeats are known now, so workers that own no lease may be missing.</p>")
-    return "\n".join(parts)
+        known = all(lease.age_known for lease in owned[worker])
+        ages = [lease.age for lease in owned[worker] if lease.age is not None]
+        waiting = [lease.waiting for lease in owned[worker]]
+        state, seen = _seen(snapshot, worker, others.get(worker), owns=bool(waiting))
+        troubled = ", ".join(lease.token for lease in owned[worker] if lease.trouble)
+        row = (
+            worker,
+            state,
+            seen,
+            f"{len(waiting):,}",
+            "unknown" if None in waiting else f"{sum(filter(None, waiting)):,}",
+            _age(max(ages, default=None)) if known else "unknown",
+            troubled,
+        )
+        shown.append((not troubled and state not in ("not ready", "silent"), row))
+    return [row for _, row in sorted(shown)]
 
 
-def _state_of(status: LeaseStatus | None, lag: LeaseLag | None, snapshot: Snapshot) -> str:
-    if status is None:
-        owner = lag.owner if lag else None
-        if owner == snapshot.instance:
-            return "no longer of this worker"  # the worker knows before the next poll does
-        if snapshot.unseen:
-            return "unknown"
-        return "elsewhere" if owner else "no owner"
-    if status.stalled:
-        return f"stalled for {duration_text(timedelta(seconds=status.idle_seconds))}"
-    if status.failed_attempts:
-        return f"failing, attempt {status.failed_attempts + 1}"
-    return "draining" if status.draining else "moving"
+def _seen(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
+    if worker == snapshot.instance:
+        return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
+    # A program of another kind, or an older worker, is known by its leases alone.
+    return (
+        (other.state(owns=owns), f"{duration_text(other.silent_for)} ago") if other else ("", "by its leases")
+    )
+
+
+def _of_consumer(snapshot: ConsumerSnapshot) -> dict[str, Any]:
+    held = sorted(snapshot.sessions, key=lambda one: -(one.handling_seconds or 0))
+    return {
+        "option": _OF_CONSUMER,
+        "sessions": [
+            (
+                one.session or "(no session)",
+                f"{one.messages:,}",
+                "waiting for a message"
+                if one.handling_seconds is None
+                else f"handling one for {duration_text(timedelta(seconds=one.handling_seconds))}",
+            )
+            for one in held
+        ],
+    }
+
+
+def _parked(snapshot: State, *, of_messages: bool = False) -> dict[str, Any]:
+    """
+    Return the rows of what is parked: by cause, with the commands to copy, and the first keys.
+    """
+    if snapshot.parked is None:
+        return {"causes": [], "keys": []}
+    option = _OF_CONSUMER if of_messages else ""
+    causes = [
+        (
+            cause.error or "waits for a release",
+            f"{cause.keys:,}",
+            f"{cause.held:,}",
+            _stored_moment(cause.parked_at),
+            f"cosmos-outbox parked show {shlex.quote(cause.example)}{option}",
+            "cosmos-outbox parked release "
+            + (f"--error {shlex.quote(cause.error)}" if cause.error else shlex.quote(cause.example))
+            + option,
+        )
+        for cause in snapshot.parked.causes[:_MOST_CAUSES]
+    ]
+    keys = [
+        (
+            key.partition_key,
+            f"{key.held:,}",
+            _stored_moment(key.parked_at),
+            key.failure.event_id if key.failure else "",
+            (f"{key.failure.reason}: " if of_messages else "") + key.failure.error if key.failure else "",
+        )
+        for key in snapshot.parked.keys[:_MOST_ROWS]
+    ]
+    unreadable = sorted(snapshot.parked.unreadable.items())
+    return {
+        "causes": causes,
+        "keys": [*keys, *((key, "unknown", "unknown", "", str(error)) for key, error in unreadable)],
+    }
+
+
+def _line(samples: Sequence[Sample], name: str) -> _Line | None:
+    known = [(sample.at, value) for sample in samples if (value := getattr(sample, name)) is not None]
+    if len(known) < 2:  # noqa: PLR2004 - a line has two ends
+        return None
+    began, most = known[0][0], max(value for _, value in known)
+    length = max(known[-1][0] - began, 1.0)
+    points = (
+        f"{144 * (at - began) / length:.0f},{30 - 28 * value / (most or 1.0):.0f}" for at, value in known
+    )
+    return _Line(" ".join(points), most, duration_text(timedelta(seconds=length)))
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _stored_moment(stored: str) -> str:
+    try:
+        return _moment(datetime.fromisoformat(stored))
+    except ValueError:  # written by another program
+        return stored
 
 
 def _age(age: timedelta | None) -> str:
     return "nothing waits" if age is None else duration_text(age)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__),
+    autoescape=True,
+    finalize=lambda value: value.translate(_TURNS) if isinstance(value, str) else value,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": _moment}
+_TEMPLATES.globals["seconds_text"] = lambda seconds: duration_text(timedelta(seconds=seconds))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -154,8 +155,9 @@ def test_missing_variables_are_all_named():
 
     from cosmos_outbox.cli.app import app  # noqa: PLC0415
 
+    tests = dict.fromkeys(name for name in os.environ if name.startswith("OUTBOX_TEST_"))
     result = CliRunner().invoke(
-        app, ["status"], env={"OUTBOX_COSMOS_DATABASE": "", "OUTBOX_COSMOS_CONTAINER": ""}
+        app, ["status"], env=tests | {"OUTBOX_COSMOS_DATABASE": "", "OUTBOX_COSMOS_CONTAINER": ""}
     )
     assert 2 == result.exit_code
     assert ["OUTBOX_COSMOS_CONNECTION_STRING", "OUTBOX_COSMOS_CONTAINER", "OUTBOX_COSMOS_DATABASE"] == [

@@ -11,11 +11,9 @@ from datetime import UTC, datetime, timedelta
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.health import Snapshot
-from cosmos_outbox.service.history import Sample
+from cosmos_outbox.service.fleet import Heartbeat, Phase
+from cosmos_outbox.service.health import ParkedSeen, Sample, Snapshot
 from cosmos_outbox.service.recent_errors import RecentError
-from cosmos_outbox.service.vitals import ParkedSeen, Phase
 from tests.support.lease_statuses import status
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -114,7 +112,6 @@ HEALTHY = Snapshot(
     sent_per_second=38.4,
     errors=(),
     unready=(),
-    dashboard="https://grafana.example/d/outbox",
     others=(beat(PODS[1]), beat(PODS[2], ago=11)),
 )
 HEALTHY = with_hour(HEALTHY)
@@ -169,9 +166,7 @@ LARGE = replace(
     ),
 )  # fmt: skip
 
-EMPTY = replace(
-    HEALTHY, mine=(), lag=Lag(leases=()), parked=None, parked_at=None, history=(), dashboard=None, others=()
-)
+EMPTY = replace(HEALTHY, mine=(), lag=Lag(leases=()), parked=None, parked_at=None, history=(), others=())
 
 _SCRIPT = (
     "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script></style></table>&amp;"

@@ -26,7 +26,7 @@ from cosmos_outbox.service.checks.coverage import Overlap
 from cosmos_outbox.service.checks.doctor import Parked, unopened
 from cosmos_outbox.service.checks.leases import Leases, Processors
 from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.vitals import ParkedSeen
+from cosmos_outbox.service.health import ParkedSeen
 
 WORDS = tomllib.loads(Path(check_module.__file__).with_name("checks.toml").read_text())
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

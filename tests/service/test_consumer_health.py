@@ -22,9 +22,11 @@ from cosmos_outbox.records import (
     MessageSettled,
     ReceivingFailed,
 )
-from cosmos_outbox.service.consumer_health import ConsumerHealth, WatchedSubscription
-from cosmos_outbox.service.consumer_page import consumer_page_of
-from cosmos_outbox.service.vitals import ParkedSeen, Phase, oldest_of
+from cosmos_outbox.service.fleet import Phase
+from cosmos_outbox.service.health import ParkedSeen, oldest_of
+from cosmos_outbox.service.polling import WatchedSubscription
+from cosmos_outbox.service.status_page import page_of
+from cosmos_outbox.service.vitals import ConsumerVitals
 from cosmos_outbox.sessions import SessionProcessor, SessionStatus
 from tests.support.shop import SOURCE, OrderPaid, World, invoicing, message
 
@@ -44,12 +46,9 @@ def state() -> State:
 
 
 @pytest.fixture
-async def health(state: State) -> ConsumerHealth:
-    return ConsumerHealth(
-        instance="c-1",
-        consumer="invoicing",
-        source="orders/<invoicing>",
-        container="db/data",
+async def health(state: State) -> ConsumerVitals:
+    return ConsumerVitals(
+        {"instance": "c-1", "consumer": "invoicing", "source": "orders/<invoicing>", "container": "db/data"},
         sessions=lambda: state.sessions,
         halted=lambda: state.halted,
         delayed=lambda: state.delayed,
@@ -118,7 +117,7 @@ async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health,
     assert () == health.snapshot().unready  # it begins anew
 
 
-async def waiting(health: ConsumerHealth, *keys: str, seconds: int = 61) -> None:
+async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61) -> None:
     """
     Have messages delivered again and again, for so long.
     """
@@ -218,12 +217,12 @@ async def test_a_message_that_is_handled_for_too_long_is_said_with_its_session(h
 
 async def test_one_that_drains_or_has_ended_is_not_ready(health):
     health.reached()
-    health.vitals.draining()
+    health.draining()
     assert (Phase.DRAINING, ("The consumer is draining.",)) == (
         health.snapshot().phase,
         health.snapshot().unready,
     )
-    health.vitals.ended(ValueError("why"))
+    health.ended(ValueError("why"))
     assert (Phase.ENDED, ("The consumer has ended: why",)) == (
         health.snapshot().phase,
         health.snapshot().unready,
@@ -282,14 +281,14 @@ async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what
     health.reached()
     state.sessions = (handling(12.0), SessionStatus(session="<s>", messages=0, handling_seconds=None))
     key = parked("<k>", "2026-01-01T00:00:00+00:00")
-    health.vitals.seen_parked(ParkedSeen(count=1, keys=(key,), events=2, oldest_at=oldest_of([key])))
-    page = consumer_page_of(health.snapshot())
+    health.seen_parked(ParkedSeen(count=1, keys=(key,), events=2, oldest_at=oldest_of([key])))
+    page = page_of(health.snapshot())
     for text in (
         "handling one for 12 s",
         "&lt;s&gt;",
         "&lt;k&gt;",
         "orders/&lt;invoicing&gt;",
-        "KeyError: &#x27;&lt;total&gt;&#x27;",
+        "KeyError: &#39;&lt;total&gt;&#39;",
         "Oldest parked",
         "Messages handled",
         "parked release KEY --consumer",
@@ -297,7 +296,7 @@ async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what
         assert text in page
     assert "<k>" not in page
     state.sessions = ()
-    assert "None is held" in consumer_page_of(health.snapshot())
+    assert "None is held" in page_of(health.snapshot())
 
 
 async def test_an_error_of_the_subscription_passes_and_is_no_answer(health):

@@ -243,9 +243,11 @@ async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
         settings = settings_of(site, monkeypatch)
         async with assembled_consumer(invoices.consumer, Watched(**settings.model_dump())):
             pass
-    assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "log_format"}
+    assert set() == set(CONSUMER_FIELDS) - read - {"log_level"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
-    assert {"lease_container"} == read & relaying, "its client is made, and never used"
+    assert {"lease_container", "sdk_only"} == read & relaying, (
+        "the client of its leases is made, and never used"
+    )
 
 
 def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPatch):

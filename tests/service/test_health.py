@@ -27,16 +27,17 @@ from cosmos_outbox.records import (
     PublishHalted,
     WatchFailed,
 )
-from cosmos_outbox.service.health import HealthState, Identity, reasons_against
-from cosmos_outbox.service.vitals import ParkedSeen, Phase
+from cosmos_outbox.service.fleet import Phase
+from cosmos_outbox.service.health import ParkedSeen, reasons_against
+from cosmos_outbox.service.vitals import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
 from tests.support.lease_statuses import status
 
-IDENTITY = Identity(instance="w", processor="p", container="db/c", topic="t")
+IDENTITY = {"instance": "w", "processor": "p", "container": "db/c", "topic": "t"}
 
 
-def vitals(*leases: LeaseStatus) -> HealthState:
-    return HealthState(IDENTITY, leases=lambda _: leases, stalled_after=timedelta(seconds=60))
+def vitals(*leases: LeaseStatus) -> WorkerVitals:
+    return WorkerVitals(IDENTITY, leases=lambda _: leases, stalled_after=timedelta(seconds=60))
 
 
 def reasons(phase: Phase, *leases: LeaseStatus, unheard: float = 0.0) -> tuple[str, ...]:
@@ -138,7 +139,7 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
 async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_last():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     still = status("7", stalled=True, idle_seconds=90.0)
-    watched = HealthState(
+    watched = WorkerVitals(
         IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
     )
     watched(LeasesListed(owner="w"))
@@ -149,7 +150,7 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_
 
 
 async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():
-    watched = HealthState(
+    watched = WorkerVitals(
         IDENTITY,
         leases=lambda _: (),
         stalled_after=timedelta(seconds=60),
@@ -166,7 +167,7 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
 
 
 async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_for_long():
-    watched = HealthState(
+    watched = WorkerVitals(
         IDENTITY,
         leases=lambda _: (),
         stalled_after=timedelta(seconds=60),
@@ -174,13 +175,13 @@ async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_fo
     )
     assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
     seen = ParkedSeen(count=1, events=2)
-    watched.vitals.seen_parked(seen)
+    watched.seen_parked(seen)
     await asyncio.sleep(75)
     assert seen == watched.snapshot().parked
     await asyncio.sleep(1)
     assert watched.snapshot().parked is None
     assert watched.snapshot().parked_at is not None
-    watched.vitals.seen_parked(seen)
+    watched.seen_parked(seen)
     assert seen == watched.snapshot().parked
 
 
@@ -191,6 +192,16 @@ async def test_what_another_thread_tells_is_noted_on_the_loop():
     await asyncio.sleep(0)
     (trouble,) = watched.snapshot().errors
     assert ("LoopBlocked", "handler.py:7" in trouble.text) == (trouble.event, True)
+
+
+async def test_an_hour_is_kept_and_what_is_older_is_forgotten():
+    watched = vitals()
+    began = asyncio.get_running_loop().time()
+    for _ in range(480):
+        watched.sample()
+        await asyncio.sleep(15)
+    kept = [sample.at - began for sample in watched.snapshot().history]
+    assert (3585, 7185, 241) == (kept[0], kept[-1], len(kept))
 
 
 async def test_what_is_no_trouble_is_not_shown():

@@ -25,8 +25,9 @@ from cosmos_outbox.ports import Listing, MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesListed, Record, WatchFailed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.service.fleet import Fleet
-from cosmos_outbox.service.health import HealthState, Identity, Snapshot
-from cosmos_outbox.service.polling import parked_in, poll
+from cosmos_outbox.service.health import Snapshot, parked_seen
+from cosmos_outbox.service.polling import poll
+from cosmos_outbox.service.vitals import WorkerVitals
 from tests.support.event_documents import batch, event
 from tests.support.parked_stores import tampered
 
@@ -40,7 +41,7 @@ async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
     )
     await relay(batch(event("a", 1), event("a", 2), event("b", 1)))
     before = store.documents()
-    seen = await parked_in(ParkedKeys(store))
+    seen = parked_seen(await ParkedKeys(store).list())
     assert (2, 3) == (seen.count, seen.events)
     assert {"a", "b"} == {key.partition_key for key in seen.keys}
     assert before == store.documents()
@@ -51,7 +52,7 @@ async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_th
     for number in range(101):
         await keys.park(f"k{number}", reason="a test")
     watched = vitals()
-    watched.vitals.seen_parked(await parked_in(keys))
+    watched.seen_parked(parked_seen(await keys.list()))
     seen = watched.snapshot().parked
     assert seen is not None
     assert (101, 0, ()) == (seen.count, seen.events, seen.keys)
@@ -68,7 +69,7 @@ async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
     await tampered(
         store, KEY_ID, Scope().partition_of("a"), lambda document: document.update({"state": "quarantined"})
     )
-    seen = await parked_in(ParkedKeys(store))
+    seen = parked_seen(await ParkedKeys(store).list())
     assert (2, None) == (seen.count, seen.events)
     assert ["b"] == [key.partition_key for key in seen.keys]
     assert ["a"] == list(seen.unreadable)
@@ -146,9 +147,9 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
     assert "could not be listed for 61 s" in told[-1].unready[0]
 
 
-def vitals() -> HealthState:
-    return HealthState(
-        Identity(instance="w", processor="p", container="c", topic="t"),
+def vitals() -> WorkerVitals:
+    return WorkerVitals(
+        {"instance": "w", "processor": "p", "container": "c", "topic": "t"},
         leases=lambda _: (),
         stalled_after=timedelta(minutes=1),
     )
@@ -159,7 +160,7 @@ async def succeed() -> None: ...
 
 @asynccontextmanager
 async def watching(
-    watched: HealthState,
+    watched: WorkerVitals,
     *,
     notify: Hook,
     feed: MemoryContainer | None = None,
@@ -268,16 +269,16 @@ async def test_a_heartbeat_without_an_answer_delays_the_next_round_by_seconds() 
     assert 1 == len(told)
 
 
-def health_of(instance: str) -> HealthState:
-    return HealthState(
-        Identity(instance=instance, processor="p", container="c", topic="t"),
+def health_of(instance: str) -> WorkerVitals:
+    return WorkerVitals(
+        {"instance": instance, "processor": "p", "container": "c", "topic": "t"},
         leases=lambda _: (),
         stalled_after=timedelta(minutes=1),
         poll_interval=timedelta(seconds=1),
     )
 
 
-def others_of(health: HealthState) -> list[tuple[str, str]]:
+def others_of(health: WorkerVitals) -> list[tuple[str, str]]:
     others = health.snapshot().others
     assert others is not None
     return [(one.worker, one.state(owns=False)) for one in others]

@@ -11,12 +11,10 @@ from html.parser import HTMLParser
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.health import Snapshot
-from cosmos_outbox.service.history import Sample
+from cosmos_outbox.service.fleet import Heartbeat, Phase
+from cosmos_outbox.service.health import ParkedSeen, Sample, Severity, Snapshot
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.status_page import page_of
-from cosmos_outbox.service.vitals import ParkedSeen, Phase
 from tests.support.lease_statuses import status
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -239,6 +237,20 @@ def test_an_error_that_is_told_again_and_again_is_one_line_with_its_number():
     assert {"1,200", "no topic"} <= set(Page(page_of(replace(SNAPSHOT, errors=(trouble,)))).texts)
 
 
+def test_page_probes_and_heartbeat_read_the_same_findings():
+    halted = replace(waiting("1", "worker-2", 3, None), standstill="The store is full.")
+    parked = ParkedSeen(count=2)
+    snapshot = replace(SNAPSHOT, unready=("No.",), lag=Lag(leases=(halted,)), parked=parked)
+    assert [
+        (Severity.UNREADY, "No."),
+        (Severity.HALTED, "Range 1 (worker-2): The store is full."),
+        (Severity.WAITS, "2 parked keys."),
+    ] == [(finding.severity, finding.reason) for finding in snapshot.findings()]
+    assert ["No."] == snapshot.readiness()["reasons"]
+    assert {finding.reason for finding in snapshot.findings()} <= set(Page(page_of(snapshot)).texts)
+    assert () == QUIET.findings()
+
+
 QUIET = replace(
     SNAPSHOT, lag=Lag(leases=(waiting("0", "worker-1", 0, None), waiting("1", "worker-2", 0, None)))
 )
@@ -355,13 +367,6 @@ def test_the_last_hour_is_drawn_and_said():
     labels = [tag["aria-label"] or "" for tag in page.all("svg")]
     assert ["Changes waiting in the last 2 min: at most 8.0"] == [one for one in labels if "Changes" in one]
     assert 3 == len(labels), "of what was never known there is no line"
-
-
-def test_a_dashboard_is_linked_where_one_is_named():
-    page = page_of(replace(QUIET, dashboard="https://grafana.example/d/1?a=1&b=2"))
-    assert ["https://grafana.example/d/1?a=1&b=2"] == [
-        link["href"] for link in Page(page).all("a") if "grafana" in str(link["href"])
-    ]
 
 
 def test_a_thousand_leases_are_a_small_page():

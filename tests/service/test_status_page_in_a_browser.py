@@ -17,7 +17,6 @@ import pytest
 
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.service.health_server import serving_health
-from cosmos_outbox.service.status_page import page_of
 from tests.service.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
 from tests.support.browser import Browser, axe_core, size_of, started_chromium, violations
 from tests.support.patience import HUNG_SECONDS
@@ -49,10 +48,8 @@ class Site:
         self._serving = AsyncExitStack()
         health = serving_health(
             lambda: self.snapshot,
-            page_of=page_of,
             metrics=lambda: (b"", "text/plain"),
-            host="127.0.0.1",
-            port=port,
+            address=str(port),
         )
         self.url = await self._serving.enter_async_context(health)
 

@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox import records
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox.service.consumer_health import ConsumerHealth
-from cosmos_outbox.service.health import HealthState, Identity
+from cosmos_outbox.service.health import ParkedSeen
 from cosmos_outbox.service.telemetry import Telemetry
-from cosmos_outbox.service.vitals import ParkedSeen
+from cosmos_outbox.service.vitals import ConsumerVitals, WorkerVitals
 from cosmos_outbox.sessions import SessionStatus
 from tests.support.lease_statuses import status
 
@@ -34,15 +33,15 @@ def used(telemetry: Telemetry) -> None:
     Have every instrument measure something.
     """
     lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
-    identity = Identity(instance="w", processor="p", container="c", topic="t")
-    vitals = HealthState(
+    identity = {"instance": "w", "processor": "p", "container": "c", "topic": "t"}
+    vitals = WorkerVitals(
         identity,
         leases=lambda _: (status(),),
         stalled_after=timedelta(1),
         utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )
     vitals.measured(Lag(leases=(lag,)))
-    vitals.vitals.seen_parked(ParkedSeen(count=1, events=2))
+    vitals.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = vitals.snapshot()
     telemetry.charged(2.5)
     for record in RECORDS:
@@ -50,11 +49,8 @@ def used(telemetry: Telemetry) -> None:
 
 
 def used_by_a_consumer(telemetry: Telemetry) -> None:
-    health = ConsumerHealth(
-        instance="c",
-        consumer="c",
-        source="t/s",
-        container="d/c",
+    health = ConsumerVitals(
+        {"instance": "c", "consumer": "c", "source": "t/s", "container": "d/c"},
         sessions=lambda: (SessionStatus(session="s", messages=1, handling_seconds=1.0),),
         halted=lambda: False,
         delayed=lambda: False,
@@ -62,7 +58,7 @@ def used_by_a_consumer(telemetry: Telemetry) -> None:
         stalled_after=timedelta(1),
         utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )
-    health.vitals.seen_parked(ParkedSeen(count=1, events=2))
+    health.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = health.snapshot()
     for record in RECORDS:
         telemetry(record)

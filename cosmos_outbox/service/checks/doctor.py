@@ -28,8 +28,7 @@ from cosmos_outbox.service.checks.permissions import OF_LEASES, OF_WRITERS, Oper
 from cosmos_outbox.service.checks.service_bus import check_source, check_topics
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
-from cosmos_outbox.service.polling import parked_in
-from cosmos_outbox.service.vitals import ParkedSeen
+from cosmos_outbox.service.health import ParkedSeen, parked_seen
 
 _LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
 _BY_PARTITION_KEY = ("/partitionKey",)
@@ -193,7 +192,7 @@ async def _parked(
     most: int,
 ) -> Parked:
     scope = await ours()
-    seen = await parked_in(ParkedKeys(await store(), scope=scope))
+    seen = parked_seen(await ParkedKeys(await store(), scope=scope).list())
     scopes = await retry_reads(CosmosParked(container).scopes, RetryOptions())
     strangers = {
         _owner(processor, of, scope): keys

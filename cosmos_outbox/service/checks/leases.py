@@ -22,7 +22,7 @@ from cosmos_outbox.service.checks.check import UNANSWERED, Check, Findings
 from cosmos_outbox.service.checks.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.service.connection import Connection
 from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.vitals import LATE
+from cosmos_outbox.service.health import LATE
 
 _SECONDS_A_RANGE = 5.0
 # Each call makes several requests, which have limits of their own.

@@ -1,0 +1,30 @@
+// Progressive enhancement: without it the page is read as it was loaded. One request at a time, whatever becomes of it.
+const every = 5000; // milliseconds
+const words = part => part.textContent.replace(/\d+/g, "");
+async function renew() {
+  if (document.hidden || String(getSelection())) return;
+  const answer = await fetch(location.href, { signal: AbortSignal.timeout(every) }).catch(() => null);
+  const text = answer?.ok ? await answer.text().catch(() => null) : null;
+  document.getElementById("away").hidden = text !== null;
+  if (text === null) return;
+  const fresh = new DOMParser().parseFromString(text, "text/html");
+  document.title = fresh.title;
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const now = fresh.getElementById(part.id);
+    if (!now || now.innerHTML === part.innerHTML || part.contains(document.activeElement)) continue;
+    const open = [...part.querySelectorAll("details")].map(one => one.open);
+    const left = [...part.querySelectorAll(".scroll")].map(one => one.scrollLeft);
+    // A screen reader says what is new, and not that seconds have passed.
+    if (part.role) part.ariaLive = words(now) === words(part) ? "off" : "polite";
+    part.className = now.className;
+    part.innerHTML = now.innerHTML;
+    part.querySelectorAll("details").forEach((one, index) => { one.open = open[index] ?? false; });
+    part.querySelectorAll(".scroll").forEach((one, index) => { one.scrollLeft = left[index] ?? 0; });
+  }
+}
+async function keepRenewing() {
+  await renew();
+  setTimeout(keepRenewing, every);
+}
+setTimeout(keepRenewing, every);
+document.addEventListener("visibilitychange", renew);
