@@ -95,7 +95,9 @@ def opened_telemetry(
             processors = []
             if _goes_by_otlp("TRACES", environ):
                 processors.append(BatchSpanProcessor(OTLPSpanExporter()))
-            if environ.get(AZURE_MONITOR) and isinstance(trace.get_tracer_provider(), TracerProvider):
+            configured = isinstance(trace.get_tracer_provider(), TracerProvider)
+            configured |= isinstance(metrics.get_meter_provider(), MeterProvider)
+            if environ.get(AZURE_MONITOR) and configured:
                 _logger.warning(
                     "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure "
                     "Monitor once: metrics go to Prometheus and OTLP alone"

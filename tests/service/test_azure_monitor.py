@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
 from cosmos_outbox.errors import ConfigurationError
@@ -109,16 +110,22 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
         pass
 
 
-def test_a_program_with_providers_of_its_own_keeps_them(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("where", "own"),
+    [
+        ("opentelemetry.trace._TRACER_PROVIDER", TracerProvider(shutdown_on_exit=False)),
+        ("opentelemetry.metrics._internal._METER_PROVIDER", MeterProvider(shutdown_on_exit=False)),
+    ],
+)
+def test_a_program_with_a_provider_of_its_own_keeps_it(
+    where: str, own: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
-    own = TracerProvider(shutdown_on_exit=False)
-    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", own)
+    monkeypatch.setattr(where, own)
     environ = {AZURE_MONITOR: f"InstrumentationKey={KEY}"}
     with opened_telemetry(topic="t", instance="w", environ=environ) as telemetry:
         assert b"outbox_alarms_total" in telemetry.exposition()[0]
     assert "telemetry.configured" in caplog.text
-    assert own is trace.get_tracer_provider()
+    assert own in (trace.get_tracer_provider(), metrics.get_meter_provider())
 
 
 async def test_a_connection_string_that_is_none_ends_the_worker_with_the_name_of_its_variable():
