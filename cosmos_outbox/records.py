@@ -118,7 +118,7 @@ class LeaseHalted(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionAhead(Record):
     """
-    A lease is ahead of its range, as after a restore: it halts, or begins again at `restarted_from`.
+    A lease is ahead of its range, as after a restore: it halts until an operator sets it back.
 
     `latest_lsn` is the lowest one seen of the range. Emitted every minute while the lease is halted.
     """
@@ -127,7 +127,6 @@ class PositionAhead(Record):
     lease: str
     position: str | None
     latest_lsn: int | None
-    restarted_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

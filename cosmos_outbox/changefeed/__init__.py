@@ -49,7 +49,7 @@ recreated is read from the start, with an alarm.
 
 from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag
 from cosmos_outbox.changefeed.lease_status import LeaseStatus
-from cosmos_outbox.changefeed.options import OnPositionAhead, ProcessorOptions
+from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.ownership import CloseReason
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
 
@@ -59,7 +59,6 @@ __all__ = [
     "Lag",
     "LeaseLag",
     "LeaseStatus",
-    "OnPositionAhead",
     "ProcessorOptions",
     "estimate_lag",
 ]

@@ -10,7 +10,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ConfigurationError
@@ -18,15 +17,6 @@ from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.retries import Backoff
 
 _ZERO = timedelta(0)
-
-
-class OnPositionAhead(StrEnum):
-    """
-    What the worker does with a lease that lies ahead of its range, as after a restore.
-    """
-
-    HALT = "halt"  # handle nothing more, with an alarm, until an operator resets the lease
-    RESTART = "restart"  # begin again at the beginning: much is handled twice
 
 
 def default_instance_name() -> str:
@@ -59,7 +49,6 @@ class ProcessorOptions:
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
-        on_position_ahead: what becomes of a lease that lies ahead of its range. Defaults to halt, with the alarm `PositionAhead`.
         slow_handler_after: a handler this slow is reported. Defaults to 60 s.
         blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
 
@@ -82,7 +71,6 @@ class ProcessorOptions:
     grace_period: timedelta = timedelta(seconds=20)
     backoff: Backoff = field(default_factory=Backoff)
     halt_after_attempts: int = 10
-    on_position_ahead: OnPositionAhead = OnPositionAhead.HALT
     slow_handler_after: timedelta = timedelta(seconds=60)
     blocked_loop_after: timedelta = timedelta(seconds=5)
 

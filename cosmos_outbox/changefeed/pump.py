@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 
 from cosmos_outbox.changefeed.coverage import asked_to_wait
-from cosmos_outbox.changefeed.leases import BEGINNING, START, start_of
-from cosmos_outbox.changefeed.options import OnPositionAhead
+from cosmos_outbox.changefeed.leases import start_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.changefeed.position import (
     AHEAD,
@@ -25,7 +24,7 @@ from cosmos_outbox.changefeed.position import (
 )
 from cosmos_outbox.changefeed.reader import Reader
 from cosmos_outbox.errors import RangeGone, StoreError
-from cosmos_outbox.ports import ChangeBatch, ChangePage, StartFrom
+from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import (
     HandlerSlow,
     LeaseHalted,
@@ -109,7 +108,8 @@ class Pump:
         try:
             following: _Following = _From(owned.continuation)
             if AHEAD in properties:
-                following = await self._ahead(lsn_of(properties[AHEAD]))
+                await self._ahead(lsn_of(properties[AHEAD]))
+                return
             while following is not None:
                 page = await self._read(following.continuation) if isinstance(following, _From) else following
                 if page is None or owned.drain.is_set():
@@ -246,24 +246,18 @@ class Pump:
             await self._pause(self._longest)
             return _From(self._owned.continuation)
         self._regression = None
-        return await self._ahead(regression.lowest)
+        await self._ahead(regression.lowest)
+        return None
 
-    async def _ahead(self, lowest: int | None) -> _Following:
+    async def _ahead(self, lowest: int | None) -> None:
         position = self._owned.continuation
         alarm = PositionAhead(lease=self._id, position=position, latest_lsn=lowest)
-        if self._options.on_position_ahead is OnPositionAhead.RESTART:
-            self._owned.continuation = None
-            self._owned.mark({BEHIND: None, AHEAD: None, START: BEGINNING})
-            self._start = StartFrom.BEGINNING
-            self._notify(replace(alarm, restarted_from=BEGINNING))
-            return _From(None)
         # Without the mark a later owner would skip changes unnoticed, once the range has grown past the position.
         self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
         self._progress.halt(ahead_of(self._id, position, lowest))
         self._notify(alarm)
         while await self._pause(_ALARM_AGAIN_SECONDS):
             self._notify(alarm)
-        return None
 
     @asynccontextmanager
     async def _reading_ahead(

@@ -137,9 +137,7 @@ class Simulation:
             case "wait":
                 await asyncio.sleep((0.3, 2, 9, 20, 70)[step.b % 5])
             case "start" if worker is None:
-                self._start(
-                    name, skew=(0, 30, -30)[step.b % 3], renamed=step.b % 2 == 0, restarts=step.b % 7 == 6
-                )
+                self._start(name, skew=(0, 30, -30)[step.b % 3], renamed=step.b % 2 == 0)
             case "stop" if worker:
                 worker.processor.stop()
                 await asyncio.wait({worker.task}, timeout=40)
@@ -290,7 +288,7 @@ class Simulation:
         self.prefix = await self._named()
         self._written.clear()
 
-    def _start(self, name: str, *, skew: float, renamed: bool = True, restarts: bool = False) -> None:
+    def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
         """
         Start a process; not `renamed`, it takes the name of the one that was killed before, as a StatefulSet's pod does.
         """
@@ -306,7 +304,6 @@ class Simulation:
             now=lambda: self.now() + skew,
             hot=lambda feed_range: self._hot is not None and self._hot.contains(feed_range),
             hears=self._hears,
-            restarts=restarts,
         )
 
     def _hears(self, record: Record) -> None:

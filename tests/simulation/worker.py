@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.changefeed import ChangeFeedProcessor, OnPositionAhead, ProcessorOptions
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
@@ -34,7 +34,6 @@ class Worker:
         now: the time on its own clock.
         hot: says which ranges of the feed are throttled.
         hears: hears its records.
-        restarts: whether a lease that lies ahead of its range begins again; else it halts.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class Worker:
         now: Callable[[], float],
         hot: Callable[[FeedRange], bool],
         hears: Callable[[Record], None],
-        restarts: bool,
     ) -> None:
         self.instance = attributed.actor
         self._invariants, self._arrives, self._looks = invariants, arrives, looks
@@ -65,7 +63,6 @@ class Worker:
                 processor_name="p",
                 instance_name=self.instance,
                 max_items=10,
-                on_position_ahead=OnPositionAhead.RESTART if restarts else OnPositionAhead.HALT,
             ),
             hooks=(hears,),
             utcnow=lambda: datetime.fromtimestamp(now(), UTC),
