@@ -15,7 +15,6 @@ message are one transactional batch; the message is completed only then.
       inbox       what took effect: a record for each message, or a watermark for each entity
       waits       how long a message waits for a store that is away
       held_messages   a message that waits in the parked store
-    testing       the same in memory, for the tests of a program
 
     delivered --> key parked? --yes--> held behind the others --> completed
                       | no
@@ -53,13 +52,10 @@ from cosmos_outbox.consumer.handler_call import HandlerStuck
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
-from cosmos_outbox.consumer.testing import ConsumerTest, Delivered, Outcome
 from cosmos_outbox.messages import Message
 
 __all__ = [
     "Consumer",
-    "ConsumerTest",
-    "Delivered",
     "HandlerStuck",
     "Handling",
     "Inbox",
@@ -67,6 +63,5 @@ __all__ = [
     "OnFailure",
     "OnGap",
     "OnUnknown",
-    "Outcome",
     "Policy",
 ]

@@ -13,20 +13,18 @@ from typing import Any, TypeVar, overload
 from opentelemetry import trace
 from pydantic import BaseModel
 
-from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer.effects import Effects
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
 from cosmos_outbox.consumer.policy import DEFAULT_MAX_DELIVERIES, OnFailure, OnGap, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
-from cosmos_outbox.consumer.testing import ConsumerTest
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import Hook, log_hook
-from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.retries import Backoff
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
@@ -34,8 +32,6 @@ EventT = TypeVar("EventT", bound=BaseModel)
 UnitT = TypeVar("UnitT", bound=UnitOfWork)
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 _LONGEST_NAME = 100
-# A container in memory answers at once
-_NO_PATIENCE = RetryOptions(deadline_seconds=0.2, attempt_seconds=0.2)
 
 
 class Consumer:
@@ -257,24 +253,6 @@ class Consumer:
             tracer_provider=tracer_provider,
         )
         return Handling(effects, parking)
-
-    def testing(
-        self, container: MemoryContainer | None = None, *, outbox: Outbox | None = None
-    ) -> ConsumerTest:
-        """
-        Return the consumer under test, in memory: `async with consumer.testing() as t:`.
-
-        With `outbox_of`, effects are where that says, as in production: have it name outboxes in memory.
-
-        Args:
-            container: of the effects. Defaults to a new one, partitioned on /partitionKey.
-            outbox: on that container, if the program has handlers on it (`Outbox.on`). Defaults to a plain one.
-        """
-        container = container or MemoryContainer()
-        outbox = outbox or Outbox(container, retries=_NO_PATIENCE)
-        return ConsumerTest(
-            self.name, self._routes, self.policy, container, outbox, outbox_of=self._outbox_of
-        )
 
 
 def _one_of(kind: type[ChoiceT], name: str, value: ChoiceT | str) -> ChoiceT:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cosmos_outbox.testing.assertions import assert_messages, assert_recorded
     from cosmos_outbox.testing.calls import Around, Call
     from cosmos_outbox.testing.clock import Clock
+    from cosmos_outbox.testing.consuming import Delivered, Outcome, Subscribed
     from cosmos_outbox.testing.emulated import OutboxEmulators
     from cosmos_outbox.testing.faults import Faults
     from cosmos_outbox.testing.harness import OutboxHarness
@@ -36,11 +37,14 @@ _MODULES = {
     "Clock": "testing.clock",
     "CrashPointsFailed": "testing.scenarios",
     "CrashPointsNotReached": "testing.scenarios",
+    "Delivered": "testing.consuming",
     "Faults": "testing.faults",
     "OutboxEmulators": "testing.emulated",
     "OutboxHarness": "testing.harness",
+    "Outcome": "testing.consuming",
     "ReceivedMessage": "testing.received",
     "Stuck": "testing.running",
+    "Subscribed": "testing.consuming",
     "assert_messages": "testing.assertions",
     "assert_recorded": "testing.assertions",
     "crash_points": "testing.scenarios",
@@ -55,11 +59,14 @@ __all__ = [
     "Clock",
     "CrashPointsFailed",
     "CrashPointsNotReached",
+    "Delivered",
     "Faults",
     "OutboxEmulators",
     "OutboxHarness",
+    "Outcome",
     "ReceivedMessage",
     "Stuck",
+    "Subscribed",
     "assert_messages",
     "assert_recorded",
     "crash_points",

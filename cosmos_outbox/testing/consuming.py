@@ -4,20 +4,27 @@ Consuming: run a consumer's processor until every message of its subscription is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 
 from cosmos_outbox.adapters.memory import MemorySubscription
-from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.consumer import Consumer, Handling
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
-from cosmos_outbox.ports import Retry, Session, Settlement, Subscription
+from cosmos_outbox.ports import DeadLetter, Retry, Session, Settlement, Subscription
 from cosmos_outbox.records import (
+    AttemptFailed,
     ConsumerHalted,
     ConsumingDelayed,
     Hook,
+    MessageHandled,
+    MessageHeld,
+    MessageIgnored,
+    MessageParked,
+    MessageRepeated,
     MessageSettled,
     ReceivingFailed,
     Record,
@@ -31,20 +38,74 @@ from cosmos_outbox.write.outbox import Outbox
 _ATTEMPTS = 3  # failures in a row; each commit has retried for a while
 
 
+class Outcome(StrEnum):
+    """
+    What became of a delivery.
+    """
+
+    HANDLED = "handled"  # it took effect
+    REPEATED = "repeated"  # it had taken effect before
+    IGNORED = "ignored"  # no handler takes its subject
+    PARKED = "parked"  # it failed, and its key is parked
+    HELD = "held"  # its key was parked before
+    DEAD_LETTERED = "dead-lettered"
+    WAITING = "waiting"  # a store cannot be used, or the handlers fail on every key: it is delivered again
+
+
+# The record that each outcome leaves; one that is dead-lettered shows by its settlement.
+_OUTCOMES: Mapping[type[Record], Outcome] = {
+    MessageHandled: Outcome.HANDLED,
+    MessageRepeated: Outcome.REPEATED,
+    MessageIgnored: Outcome.IGNORED,
+    MessageParked: Outcome.PARKED,
+    MessageHeld: Outcome.HELD,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """
+    One delivery of a message to a consumer.
+
+    message: as it was delivered; deliver it again to repeat it.
+    settlement: what the consumer had the broker do with it.
+    errors: what the attempts raised, in order.
+    """
+
+    message: Message
+    outcome: Outcome
+    settlement: Settlement
+    errors: tuple[BaseException, ...]
+
+
 @dataclass(slots=True)
 class Subscribed:
     """
-    The subscription of a consumer, and how many messages of the topic have come to it.
+    The subscription of a consumer, how many messages of the topic have come to it, and what became of each delivery.
     """
 
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
     messages: int = 0
+    delivered: list[Delivered] = field(default_factory=list)
+
+
+def handling_of(consumer: Consumer, outbox: Outbox, parking: Parking, notify: Hook) -> Handling:
+    """
+    Return the handling of a consumer that writes to an outbox, unless it has one of its own, and waits between no two attempts.
+
+    Raises:
+        ConfigurationError: as `Consumer.handling`.
+    """
+    quick = copy(consumer)
+    quick.policy = replace(consumer.policy, backoff=AT_ONCE)
+    quick.bind(outbox)
+    return quick.handling(source=f"topic/{consumer.name}", parking=parking, notify=notify)
 
 
 async def consume_everything(
     consumer: Consumer,
     outbox: Outbox,
-    subscription: MemorySubscription,
+    subscribed: Subscribed,
     *,
     around: Sequence[Around],
     adapted: Callable[[Subscription], Subscription],
@@ -58,6 +119,7 @@ async def consume_everything(
         Stuck: it failed many times in a row, or did nothing for long.
         ConfigurationError: as `Consumer.handling`.
     """
+    subscription, told = subscribed.subscription, dict[str, list[Record]]()
     progress = Progress(attempts=_ATTEMPTS)
 
     def heard(record: Record) -> None:
@@ -71,26 +133,39 @@ async def consume_everything(
                 progress.failed(error)
             case MessageSettled(outcome=outcome) if outcome != "retry":
                 progress.moved()
+        told.setdefault(getattr(record, "message_id", ""), []).append(record)
         notify(record)
 
     async def is_done() -> bool:
         return not subscription.waiting
 
-    quick = copy(consumer)
-    quick.policy = replace(consumer.policy, backoff=AT_ONCE)
-    quick.bind(outbox)
-    handling = quick.handling(source=f"topic/{consumer.name}", parking=parking, notify=heard)
+    handling = handling_of(consumer, outbox, parking, heard)
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE)
 
     async def handled(message: Message, session: HeldSession) -> Settlement:
+        told[message.message_id] = []
         settlement = await handling(message, session)
+        subscribed.delivered.append(_delivered(message, settlement, told.pop(message.message_id)))
         return replace(settlement, after_seconds=0.0) if isinstance(settlement, Retry) else settlement
 
-    for session_id in {message.session_id or "" for message in subscription.waiting}:
-        subscription.lose_lock(session_id)
+    for message in subscription.waiting:
+        subscription.lose_lock(message.session_id or "" if subscription.with_sessions else "")
     passing = adapted(_Passing(subscription, around))
     processor = SessionProcessor(passing, handled, options, hooks=(heard,))
     await progress.run(processor, until=is_done)
+
+
+def _delivered(message: Message, settlement: Settlement, records: Sequence[Record]) -> Delivered:
+    found = [_OUTCOMES[type(record)] for record in records if type(record) in _OUTCOMES]
+    match settlement:
+        case DeadLetter():
+            outcome = Outcome.DEAD_LETTERED
+        case Retry():
+            outcome = Outcome.WAITING
+        case _:
+            outcome = found[-1]
+    errors = tuple(record.error for record in records if isinstance(record, AttemptFailed))
+    return Delivered(message=message, outcome=outcome, settlement=settlement, errors=errors)
 
 
 class _Passing:

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.documents import Document
 from cosmos_outbox.messages import Message, OutboundMessage
-from cosmos_outbox.ports import Settlement, Write
+from cosmos_outbox.ports import Write
 from cosmos_outbox.records import Record
 from cosmos_outbox.testing.calls import Call
+from cosmos_outbox.testing.consuming import Delivered
 from cosmos_outbox.testing.harness import OutboxHarness, require_a_consumer
 from cosmos_outbox.testing.steps import Step, about_of, given, is_inbox, operation_of
 
@@ -200,14 +201,14 @@ class CrashHarness(OutboxHarness):
         await self._until_done(super().relay_all, RELAY)
         return self.broker.accepted[before:]
 
-    async def consume_all(self, consumer: Consumer) -> list[tuple[Message, Settlement]]:
+    async def consume_all(self, consumer: Consumer) -> list[Delivered]:
         require_a_consumer(consumer)
         self.run.consumers[consumer.name] = consumer
         subscribed = self.subscriptions.get(consumer.name)
-        before = len(subscribed.subscription.settled) if subscribed else 0
+        before = len(subscribed.delivered) if subscribed else 0
         consume = super().consume_all
         await self._until_done(lambda: consume(consumer), f"consumer {consumer.name}", consumer.name)
-        return self.subscriptions[consumer.name].subscription.settled[before:]
+        return self.subscriptions[consumer.name].delivered[before:]
 
     def _notify(self, record: Record) -> None:
         self.records.append(record)  # not to the log, which would mix the records of all runs

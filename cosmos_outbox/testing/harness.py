@@ -10,23 +10,27 @@ OutboxHarness: an outbox, its worker and a topic in memory; one call relays ever
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar, overload
 
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
 from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.consumer.held_messages import message_of as held_message
 from cosmos_outbox.documents import stored_event
+from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.messages import Message, OutboundMessage, delivered
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
-from cosmos_outbox.partition_key import PartitionKey
-from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Settlement, Store
+from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store
 from cosmos_outbox.records import Record, log_hook
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.testing.calls import Around, surrounded
 from cosmos_outbox.testing.clock import Clock
-from cosmos_outbox.testing.consuming import Subscribed, consume_everything
+from cosmos_outbox.testing.consuming import Delivered, Subscribed, consume_everything, handling_of
 from cosmos_outbox.testing.faults import Faults
+from cosmos_outbox.testing.received import sent_message
 from cosmos_outbox.testing.relaying import relay_everything
 from cosmos_outbox.testing.running import AT_ONCE
 from cosmos_outbox.testing.usage import require_a
@@ -64,7 +68,8 @@ class OutboxHarness:
         broker: the topic. Defaults to a new one.
         leases: the worker's. Defaults to new ones.
         parked: the parked store. Defaults to a new one.
-        subscriptions: by the names of consumers. Defaults to none yet: the first `consume_all` makes one.
+        subscriptions: by the names of consumers. Defaults to none yet: the first message makes one with sessions. For a consumer without,
+            put `Subscribed(MemorySubscription(sessions=False))` there before.
         clock: decides TTLs and duplicates. Defaults to the system's.
 
     Attributes:
@@ -129,6 +134,30 @@ class OutboxHarness:
         """
         self.faults.add(operation, fault, times=times, skip=skip, key=key)
 
+    def deliver(
+        self,
+        consumer: Consumer,
+        what: DomainEvent | Message | OutboundMessage,
+        *,
+        key: PartitionKey = "key",
+        **fields: Any,
+    ) -> Message:
+        """
+        Put a message at the end of a consumer's subscription, without an outbox and a topic; the next `consume_all` handles it.
+
+        Args:
+            consumer: that is to receive it.
+            what: an event, as the relay sends it; or a message, also one that was delivered before.
+            key: the partition key of an event, which its session names. Defaults to "key".
+            fields: other fields of the `Message`, such as `delivery_count`.
+        """
+        require_a_consumer(consumer)
+        require_a((DomainEvent, Message, OutboundMessage), what, "deliver takes an event or a message")
+        require_a((str, int, float, tuple), key, "key takes a partition key, a tuple if it is hierarchical")
+        message = sent_message(what, key_text(key)) if isinstance(what, DomainEvent) else what
+        message = delivered(message) if isinstance(message, OutboundMessage) else message
+        return self._subscribed(consumer).subscription.deliver(replace(message, **fields))
+
     async def relay_all(self) -> list[OutboundMessage]:
         """
         Run a worker until nothing waits; return what arrived at the topic meanwhile, in order.
@@ -154,9 +183,9 @@ class OutboxHarness:
         await self.faults.arrived()
         return self.broker.accepted[before:]
 
-    async def consume_all(self, consumer: Consumer) -> list[tuple[Message, Settlement]]:
+    async def consume_all(self, consumer: Consumer) -> list[Delivered]:
         """
-        Run a process of a consumer until none of the topic's messages waits; return what became of each, in order.
+        Run a process of a consumer until no message waits, of the topic or of `deliver`; return what became of each delivery, in order.
 
         A consumer that was made without an outbox gets this one.
 
@@ -164,26 +193,21 @@ class OutboxHarness:
             Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
         """
         require_a_consumer(consumer)
-        subscribed = self.subscriptions.setdefault(consumer.name, Subscribed())
+        subscribed = self._subscribed(consumer)
         for message in self.broker.accepted[subscribed.messages :]:
             subscribed.subscription.deliver(message)
             subscribed.messages += 1
-        before = len(subscribed.subscription.settled)
+        before = len(subscribed.delivered)
         await consume_everything(
             consumer,
             self.outbox,
-            subscribed.subscription,
+            subscribed,
             around=self.around,
             adapted=lambda subscription: self._adapted("subscription", subscription),
-            parking=Parking(
-                self._adapted("parked", self.parked_store),
-                retry=_RETRIES,
-                utcnow=self.clock.now,
-                references=False,
-            ),
+            parking=self._consumer_parking(),
             notify=self._notify,
         )
-        return subscribed.subscription.settled[before:]
+        return subscribed.delivered[before:]
 
     def restarted(self) -> OutboxHarness:
         """
@@ -198,42 +222,73 @@ class OutboxHarness:
             clock=self.clock,
         )
 
-    async def parked_messages(self) -> dict[str, list[OutboundMessage]]:
+    @overload
+    async def parked_messages(self) -> dict[str, list[OutboundMessage]]: ...
+    @overload
+    async def parked_messages(self, consumer: Consumer) -> dict[str, list[Message]]: ...
+    async def parked_messages(self, consumer: Consumer | None = None) -> Any:
         """
-        Return the messages that wait behind one that the topic refused, that one first, by partition key.
+        Return the messages that wait behind one that the topic refused, or a consumer could not handle, that one first, by partition key.
         """
-        keys = await self._parked_keys(self.parked)
-        waiting: dict[str, list[OutboundMessage]] = {}
+        keys = await self._keys_on(self.parked, consumer)
+        waiting: dict[str, list[Any]] = {}
         for key in await keys.list():
             held = (await keys.show(key.partition_key)).held
-            events = (stored_event(parked.event, self.container.key_paths) for parked in held)
-            waiting[key.partition_key] = [message_of(event) for event in events if event is not None]
+            if consumer is not None:
+                messages: list[Any] = [
+                    held_message(one.event, edited=one.original is not None) for one in held
+                ]
+            else:
+                events = (stored_event(one.event, self.container.key_paths) for one in held)
+                messages = [message_of(event) for event in events if event is not None]
+            waiting[key.partition_key] = messages
         return waiting
 
-    async def release(self, key: str, **changes: Any) -> Released:
+    async def parked_keys(self, consumer: Consumer | None = None) -> ParkedKeys:
         """
-        Send what a parked key holds, as an operator's release does.
+        Return what an operator does with the parked keys of the worker, or of a consumer: list, show, park, drop, release.
+        """
+        return await self._keys_on(self.parked_store, consumer)
+
+    async def release(
+        self, key: PartitionKey, consumer: Consumer | None = None, /, **changes: Any
+    ) -> Released:
+        """
+        Send what a parked key holds, or have a consumer handle it, as an operator's release does.
 
         Args:
-            key: the parked key.
-            changes: fields of the first event that the operator edited.
-        """
-        require_a(str, key, "release takes a partition key as `parked_messages` names it, a text")
-        keys = await self._parked_keys(self.parked_store)
-        first = await keys.first_held(key) if changes else None
-        if first is None:
-            return await keys.release(key)
-        return await keys.release(key, edited={**first.event["data"], **changes}, event_id=first.event_id)
+            key: the parked key, or its text.
+            consumer: whose key it is. Defaults to none: it is the worker's.
+            changes: fields of the first event, or message, that the operator edited.
 
-    async def _parked_keys(self, store: ParkedStore) -> ParkedKeys:
-        described = await self.container.describe()
-        return ParkedKeys(
-            store,
-            resending(self.publisher, events=self.store, retry=_RETRIES, backoff=AT_ONCE),
-            scope=Scope(processor=PROCESSOR, container=described.container_rid),
-            retry=_RETRIES,
-            utcnow=self.clock.now,
+        Raises:
+            KeyNotParked: it is not parked.
+        """
+        require_a(
+            (str, int, float, tuple), key, "release takes a partition key, as `parked_messages` names it"
         )
+        name, keys = key_text(key), await self.parked_keys(consumer)
+        first = await keys.first_held(name) if changes else None
+        if first is None:
+            return await keys.release(name)
+        return await keys.release(name, edited={**first.event["data"], **changes}, event_id=first.event_id)
+
+    async def _keys_on(self, store: ParkedStore, consumer: Consumer | None) -> ParkedKeys:
+        if consumer is None:
+            described = await self.container.describe()
+            send = resending(self.publisher, events=self.store, retry=_RETRIES, backoff=AT_ONCE)
+            scope = Scope(processor=PROCESSOR, container=described.container_rid)
+        else:
+            handling = handling_of(consumer, self.outbox, self._consumer_parking(), self._notify)
+            send, scope = handling.release, handling.scope
+        return ParkedKeys(store, send, scope=scope, retry=_RETRIES, utcnow=self.clock.now)
+
+    def _consumer_parking(self) -> Parking:
+        store = self._adapted("parked", self.parked_store)
+        return Parking(store, retry=_RETRIES, utcnow=self.clock.now, references=False)
+
+    def _subscribed(self, consumer: Consumer) -> Subscribed:
+        return self.subscriptions.setdefault(consumer.name, Subscribed())
 
     def _adapted(self, name: str, port: PortT) -> PortT:
         for other, made in self.adapters.items():

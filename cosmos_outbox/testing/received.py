@@ -82,7 +82,7 @@ def received_message(
         sequence_number: its place in the topic. Defaults to 1.
     """
     require_a((DomainEvent, OutboundMessage, Message), what, "received_message takes an event or a message")
-    message = _sent(what, key) if isinstance(what, DomainEvent) else what
+    message = sent_message(what, key) if isinstance(what, DomainEvent) else what
     return ReceivedMessage(
         message_id=message.message_id,
         session_id=message.session_id,
@@ -99,8 +99,10 @@ def received_message(
     )
 
 
-def _sent(event: DomainEvent, key: str) -> OutboundMessage:
+def sent_message(event: DomainEvent, key: str) -> OutboundMessage:
+    """
+    Return the message of an event, as the relay sends the first one of a new entity.
+    """
     meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
-    meta |= {"entityLife": "commit", "previousVersion": 0, "previousSequence": 0}
     [stored] = filter(None, [stored_event(event_document(event, partition_key=key, meta=meta, sequence=0))])
     return message_of(stored)

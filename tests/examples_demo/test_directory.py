@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from cosmos_outbox import NotFound
 from cosmos_outbox.consumer import Message
+from cosmos_outbox.testing import OutboxHarness
 from examples.contacts.directory import DirectoryEntry, consumer
 from examples.contacts.domain import (
     Company,
@@ -42,11 +43,15 @@ CHANGES = (
 
 
 async def test_each_event_of_a_contact_changes_its_entry_once_and_the_directory_tells_it():
-    async with consumer.testing() as t:
-        delivered = [await t.deliver(event, key="c1") for event in (CREATED, *CHANGES)]
-        repeated = [await t.deliver(each.message) for each in delivered]
-        async with t.outbox.unit_of_work() as uow:
-            entry = await uow.repository(DirectoryEntry).read("c1")
+    harness = OutboxHarness()
+    sent = [harness.deliver(consumer, event, key="c1") for event in (CREATED, *CHANGES)]
+    delivered = await harness.consume_all(consumer)
+    for message in sent:
+        harness.deliver(consumer, message)
+    repeated = await harness.consume_all(consumer)
+    async with harness.outbox.unit_of_work() as uow:
+        entry = await uow.repository(DirectoryEntry).read("c1")
+    told = await harness.relay_all()
 
     assert {"handled"} == {each.outcome for each in delivered}
     assert {"repeated"} == {each.outcome for each in repeated}
@@ -58,15 +63,14 @@ async def test_each_event_of_a_contact_changes_its_entry_once_and_the_directory_
         entry.about,
         entry.listed,
     )
-    assert ["listed", *["changed"] * 4, "removed"] == [event.data["change"] for event in t.events()]
-    assert [each.message.message_id for each in delivered] == [
-        event.meta["causationId"] for event in t.events()
-    ]
+    assert ["listed", *["changed"] * 4, "removed"] == [json.loads(event.body)["change"] for event in told]
+    assert [message.message_id for message in sent] == [event.properties["causation-id"] for event in told]
 
 
 async def test_a_change_of_a_contact_that_the_directory_never_saw_waits_for_an_operator():
-    async with consumer.testing() as t:
-        delivered = await t.deliver(CHANGES[0], key="c1")
+    harness = OutboxHarness()
+    harness.deliver(consumer, CHANGES[0], key="c1")
+    (delivered,) = await harness.consume_all(consumer)
 
     assert "parked" == delivered.outcome
     assert isinstance(delivered.errors[0], NotFound)
@@ -94,10 +98,12 @@ async def test_the_events_of_the_dotnet_program_are_read_too():
         )
         for event in events
     ]
-    async with consumer.testing() as t:
-        delivered = [await t.deliver(message) for message in messages]
-        async with t.outbox.unit_of_work() as uow:
-            entry = await uow.repository(DirectoryEntry).read("c1")
+    harness = OutboxHarness()
+    for message in messages:
+        harness.deliver(consumer, message)
+    delivered = await harness.consume_all(consumer)
+    async with harness.outbox.unit_of_work() as uow:
+        entry = await uow.repository(DirectoryEntry).read("c1")
 
     assert ["handled"] * 3 == [each.outcome for each in delivered]
     assert ("Ada Lovelace", "Engines", None, "") == (entry.full_name, entry.company, entry.email, entry.about)

@@ -155,7 +155,7 @@ async def test_a_consumer_handles_what_arrived_once_and_parks_what_fails():
     await place(harness.outbox, "o2", total=-1)
     await harness.relay_all()
     began = asyncio.get_running_loop().time()
-    assert {Complete()} == {settlement for _, settlement in await harness.consume_all(consumer)}
+    assert {Complete()} == {one.settlement for one in await harness.consume_all(consumer)}
     assert asyncio.get_running_loop().time() - began < 0.1  # virtual: without the pauses between attempts
     invoices = [one["data"]["orderId"] for one in harness.container.documents() if one["type"] == "invoice"]
     assert ["o1"] == invoices
@@ -181,7 +181,7 @@ async def test_a_consumer_that_is_killed_before_it_completes_goes_on_where_it_wa
     began = asyncio.get_running_loop().time()
     settled = await killed.restarted().consume_all(consumer)
     assert asyncio.get_running_loop().time() - began < 1
-    assert ["OrderPlaced", "OrderPaid"] == [message.subject for message, _ in settled]
+    assert ["OrderPlaced", "OrderPaid"] == [one.message.subject for one in settled]
 
 
 async def test_a_store_that_stays_away_ends_the_call():

@@ -32,8 +32,7 @@ def adapted(name: str, made: object) -> Any:
 
 
 async def delivered(what: Any) -> None:
-    async with Consumer("c").testing() as testing:
-        await testing.deliver(what)
+    OutboxHarness().deliver(Consumer("c"), what)
 
 
 def given(store: Any) -> Any:
@@ -46,7 +45,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         "consume_all takes the consumer .*, a `Consumer`; 'x' is none",
     ),  # type: ignore[arg-type]
     (lambda: OutboxHarness().consume_all(Consumer), "consume_all takes .*; <class .*> is none"),  # type: ignore[arg-type]
-    (lambda: OutboxHarness().release(5), "release takes a partition key .*, a text; 5 is none"),  # type: ignore[arg-type]
+    (lambda: OutboxHarness().release([5]), r"release takes a partition key.*; \[5\] is none"),  # type: ignore[arg-type]
     (lambda: OutboxHarness(container="x"), "everything in memory, this in a MemoryContainer; 'x' is none"),  # type: ignore[arg-type]
     (
         lambda: adapted("publsher", lambda port: port),
