@@ -267,6 +267,22 @@ async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() 
     assert 1 == len(broker.settled)
 
 
+async def test_a_settlement_that_is_refused_is_not_reported_and_ends_the_session() -> None:
+    world = World()
+
+    async def work(message: Message) -> None:
+        if message.delivery_count == 0:
+            world.subscription.lose_lock("a")
+
+    world.deliver("a1")
+    world.start(work=work)
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a1"] == world.begun
+    assert "lost" == world.of(SessionClosed)[0].reason
+    assert 1 == len(world.of(MessageSettled)) == len(world.subscription.settled)
+
+
 async def test_a_settlement_without_an_answer_ends_the_session() -> None:
     world = World()
     world.subscription.confirms = lambda message, settlement: message.message_id != "a1"
