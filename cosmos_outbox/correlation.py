@@ -85,15 +85,18 @@ def processing_message(
     topic: str,
     subscription: str | None,
     tracer: trace.Tracer,
+    correlation_id: str | None = None,
 ) -> Iterator[trace.Span]:
     """
     Handle a message inside this block: its span `process` continues the trace of the commit that raised the event, and commits
     carry the correlation id of the conversation and, as their cause, the id of the message.
+
+    The conversation is the one that the properties name, else `correlation_id`, else none: not that of the surrounding block.
     """
     creator = context_of(properties)
     created_by = trace.get_current_span(creator).get_span_context()
     said = properties.get("correlation-id")
-    correlation_id = said if isinstance(said, str) and said else None
+    conversation = said if isinstance(said, str) and said else correlation_id or None
     attributes: dict[str, AttributeValue] = {
         "messaging.system": "servicebus",
         "messaging.operation.type": "process",
@@ -104,8 +107,8 @@ def processing_message(
     }
     if subscription is not None:
         attributes["messaging.destination.subscription.name"] = subscription
-    if correlation_id is not None:
-        attributes["messaging.message.conversation_id"] = correlation_id
+    if conversation is not None:
+        attributes["messaging.message.conversation_id"] = conversation
     span = tracer.start_span(
         f"process {topic}",
         context=creator,
@@ -113,12 +116,13 @@ def processing_message(
         attributes=attributes,
         links=[Link(created_by)] if created_by.is_valid else (),
     )
-    with (
-        trace.use_span(span, end_on_exit=True),
-        correlated(correlation_id=correlation_id, causation_id=message_id),
-    ):
-        try:
-            yield span
-        except BaseException as error:
-            span.set_attribute("error.type", type(error).__name__)
-            raise
+    token = _correlation_id.set(conversation)
+    try:
+        with trace.use_span(span, end_on_exit=True), correlated(causation_id=message_id):
+            try:
+                yield span
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__name__)
+                raise
+    finally:
+        _correlation_id.reset(token)

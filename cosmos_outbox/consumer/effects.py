@@ -139,6 +139,7 @@ class Effects:
                 topic=self._topic,
                 subscription=self._subscription or None,
                 tracer=self._tracer,
+                correlation_id=message.correlation_id,
             ):
                 if found is not None:
                     route, event = found

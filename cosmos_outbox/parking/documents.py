@@ -25,7 +25,8 @@ from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.documents import Document, copied_size
-from cosmos_outbox.errors import ParkingError, said
+from cosmos_outbox.domain.identifiers import check_id
+from cosmos_outbox.errors import ParkingError, UsageError, said
 from cosmos_outbox.messages import HASHED, broker_id
 from cosmos_outbox.ports import Write, WriteKind
 
@@ -33,7 +34,6 @@ KEY_ID = "outbox.key"
 BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
 NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # matches no document
 
-_LONGEST_EVENT_ID = 1000  # bytes; Cosmos DB takes ids of 1,023
 _LONGEST_PARTITION = 2000  # bytes; Cosmos DB takes partition keys of 2,048
 _LONGEST_ERROR = 2000
 _LONGEST_META = 32_000
@@ -284,10 +284,11 @@ def held_id(event_id: str) -> str:
     """
     Return the id of an event's document in the parked store.
     """
-    raw = event_id.encode("utf-8", "surrogatepass")
-    return (
-        f"event.{event_id}" if len(raw) <= _LONGEST_EVENT_ID else f"event.{hashlib.sha256(raw).hexdigest()}"
-    )
+    try:
+        check_id(name := f"event.{event_id}")
+    except UsageError:  # of a message, which another producer named
+        return f"event.{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return name
 
 
 def new_key(partition_key: str, scope: Scope, failure: Failure, *, now: datetime) -> ParkedKey:

@@ -12,6 +12,7 @@ from opentelemetry import trace
 
 from cosmos_outbox.adapters.servicebus.subscription import properties_of
 from cosmos_outbox.correlation import processing_message
+from cosmos_outbox.messages import received_id
 
 
 @contextmanager
@@ -41,5 +42,6 @@ def processing(
         topic=topic,
         subscription=subscription,
         tracer=trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider),
+        correlation_id=received_id(message.correlation_id),
     ) as span:
         yield span

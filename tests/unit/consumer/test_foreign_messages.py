@@ -1,0 +1,42 @@
+"""
+Messages of programs that use another library: their ids, and where they keep the conversation.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox.correlation import correlated
+from cosmos_outbox.domain.identifiers import check_id
+from tests.support.shop import OrderPaid, World, invoicing, message
+
+
+@pytest.mark.parametrize("message_id", ["orders/17", "a#b", "what?", "back\\slash", "x" * 2000])
+async def test_whatever_its_producer_calls_it_a_message_is_parked_under_an_id_that_the_store_takes(
+    message_id: str,
+):
+    world = World(invoicing(attempts=1))
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1), message_id=message_id))
+    world.subscription.deliver(message(OrderPaid(order_id="o1", total=2), message_id=f"{message_id}2"))
+    await world.run()
+    for document in world.parked.documents():
+        check_id(document["id"])
+    held = [event.event_id for event in (await world.keys.show("o1")).held]
+    await world.keys.drop("o1", message_id, reason="no such order")
+    await world.keys.release("o1")
+
+    assert [message_id, f"{message_id}2"] == held
+    assert [2] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
+async def test_what_a_handler_commits_carries_the_correlation_id_of_its_message_and_of_nothing_else():
+    world = World(invoicing())
+    ours = {"correlation-id": "ours"}
+    with correlated(correlation_id="of the program that started the consumer"):
+        for fields in ({}, {"correlation_id": "c7"}, {"correlation_id": "c7", "properties": ours}):
+            world.subscription.deliver(message(OrderPaid(order_id="o1"), **fields))
+        await world.run()
+
+    assert [None, "c7", "ours"] == [
+        event["meta"].get("correlationId") for event in world.documents("domainEvent")
+    ]
