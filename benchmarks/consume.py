@@ -93,7 +93,6 @@ def _message(session: str, number: int) -> ServiceBusMessage:
     properties: dict[str | bytes, Any] = {
         "entity-id": session,
         "entity-type": "counter",
-        "entity-life": session,
         "entity-version": number + 1,
         "sequence": 0,
         "schema-version": 1,

@@ -23,7 +23,6 @@ from cosmos_outbox.errors import UnstorableValue
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, key_text
 
 CLAIM = "claimCheck"
-LAST_EVENT = "lastEvent"
 KEPT_FOREVER = -1
 _OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
@@ -149,7 +148,7 @@ def version_of(document: Mapping[str, Any]) -> int:
 
 def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Mapping[str, str]) -> Document:
     """
-    Return what the `meta` of one entity's events in one commit have in common: what a consumer needs to see gaps and causes.
+    Return what the `meta` of one entity's events in one commit have in common.
     """
     counted = entity.counted_version if isinstance(entity, OwnDocument) else version
     return {
@@ -159,38 +158,6 @@ def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Map
         "commitId": commit_id,
         **correlation,
     }
-
-
-def last_event(entity: Entity, *, created: bool, commit_id: str) -> Document | None:
-    """
-    Return the position of the event that was written last of an entity, and the entity's life, as its document keeps them.
-
-    A life is a history whose positions only grow, named after the commit that began it: the one that created the entity, or the first
-    after another program wrote the document; then the position is not known. None for documents of the application's own shape,
-    which keep neither.
-    """
-    if type(entity) is OwnDocument:
-        return {"version": 0, "sequence": 0} if created else None
-    kept = (entity.stored or {}).get(LAST_EVENT)
-    if created:
-        return {"version": 0, "sequence": 0, "life": commit_id}
-    if not isinstance(kept, dict) or not isinstance(kept.get("life"), str):
-        return {"life": commit_id}
-    known = all(isinstance(kept.get(name), int) for name in ("version", "sequence"))
-    return kept if known else {"life": kept["life"]}
-
-
-def meta_after(last: Document | None, meta: Document) -> Document:
-    """
-    Return the `meta` of an event whose entity's event before has this position, without what is not known; unchanged if the entity
-    does not count its versions.
-    """
-    if last is None or meta.get("entityVersion", 0) < 1:
-        return meta
-    life = {"entityLife": last["life"]} if "life" in last else {}
-    if "version" not in last:
-        return {**meta, **life}
-    return {**meta, **life, "previousVersion": last["version"], "previousSequence": last["sequence"]}
 
 
 def event_document(

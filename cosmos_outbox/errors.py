@@ -36,7 +36,6 @@ All errors of this library: one sentence each, saying what happened and what to 
     ├── MessageError              a consumer cannot handle a message
     │   ├── MessageUnreadable
     │   ├── UnknownVersion
-    │   ├── MessageMissed
     │   ├── DeliveredTooOften
     │   └── HandlerTimeout
     └── PublishError              Service Bus did not accept a message
@@ -538,12 +537,6 @@ class MessageUnreadable(MessageError):
 class UnknownVersion(MessageError):
     """
     No handler and no upcaster takes the schema version of a message: deploy a consumer that does, then release the key.
-    """
-
-
-class MessageMissed(MessageError):
-    """
-    Events of the entity before this message never reached the consumer, and it waits for them (`gaps="wait"`).
     """
 
 

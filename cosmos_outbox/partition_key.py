@@ -24,7 +24,7 @@ _EXACT = 2**53  # up to here a 64-bit float holds every integer
 _SHOWN = 100
 _STEP = re.compile(r'/(?:"([^"]+)"|([^/"]+))')
 # What the library keeps in a document beside the key. An entity and its events differ there, or write other things.
-_ENVELOPE = frozenset({"id", "type", "data", "ttl", "version", "meta", "lastEvent"})
+_ENVELOPE = frozenset({"id", "type", "data", "ttl", "version", "meta"})
 
 
 def parts_of(key: PartitionKey) -> tuple[KeyPart, ...]:

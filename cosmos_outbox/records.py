@@ -489,19 +489,6 @@ class SubjectIgnored(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageGap(Record):
-    """
-    Events of an entity between `expected` and the event before this message never reached this consumer.
-    """
-
-    consumer: str
-    key: str
-    message_id: str
-    expected: str
-    found: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed(Record):
     """
     The handler of a consumer failed on a message; it is tried again after `delay_seconds`, or given up if that is None.

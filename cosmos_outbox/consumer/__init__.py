@@ -3,7 +3,7 @@ A consumer with an inbox: each message takes effect once, in order, however ofte
 
 Theory of operation
 -------------------
-A handler changes data through a unit of work. What it changes, the events that it records and the *inbox's* document of the
+A handler changes data through a unit of work. What it changes, the events that it records and the *inbox's* record of the
 message are one transactional batch; the message is completed only then.
 
     consumer      the handlers and the rules
@@ -11,8 +11,8 @@ message are one transactional batch; the message is completed only then.
       policy      the rules
     handling      one message: is its key parked? have it take effect, or give up
       effects     did it take effect before? run the handler and commit
-      calling     a handler runs for a bounded time
-      inbox       what took effect: a record for each message, or a watermark for each entity
+      handler_call    a handler runs for a bounded time
+      inbox       what took effect: a record for each message
       waits       how long a message waits for a store that is away
       held_messages   a message that waits in the parked store
 
@@ -20,15 +20,15 @@ message are one transactional batch; the message is completed only then.
                       | no
                   in the inbox? --yes--> completed, no effect
                       | no
-                  handler --> [documents + events + inbox] in one batch --> completed
+                  handler --> [documents + events + record] in one batch --> completed
                       | fails, again and again
                   parked: [key + message] --> completed; later messages of the key are held
 
 What holds, and why
 -------------------
-*One effect.* The inbox's document is created under the id of the message, or replaced under its etag, in the batch of the effect. Of
-any number of attempts, by any number of processes, one such write succeeds. So it does not matter whether a lock still held,
-or whether an answer was lost: an attempt whose outcome is unknown is repeated, and finds the document.
+*One effect.* The record is created under the id of the message, in the batch of the effect. Of any number of attempts, by any
+number of processes, one such write succeeds. So it does not matter whether a lock still held, or whether an answer was lost: an
+attempt whose outcome is unknown is repeated, and finds the record. An attempt whose read was behind meets it in the batch.
 
 *Order.* The session processor delivers a message after the one before was settled, and it is settled once it took effect or
 is held. A process that lost its lock may still commit the message at hand, which the new owner then finds in the inbox. It
@@ -44,24 +44,21 @@ message that took effect elsewhere, the release finds it in the inbox.
 the handlers fail on every key, after a handful of parked keys the others wait as well.
 
 Limits: what a handler does outside of the unit of work is done again with each attempt; give the other side the message's
-`idempotency_key`. A record is forgotten after its time to live.
+`idempotency_key`. A record is forgotten after its time to live, which is to be longer than any message can live.
 """
 
 from cosmos_outbox.consumer.consumer import Consumer
 from cosmos_outbox.consumer.handler_call import HandlerStuck
 from cosmos_outbox.consumer.handling import Handling
-from cosmos_outbox.consumer.inbox import Inbox
-from cosmos_outbox.consumer.policy import OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.messages import Message
 
 __all__ = [
     "Consumer",
     "HandlerStuck",
     "Handling",
-    "Inbox",
     "Message",
     "OnFailure",
-    "OnGap",
     "OnUnknown",
     "Policy",
 ]

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from cosmos_outbox.consumer.effects import Effects
 from cosmos_outbox.consumer.handling import Handling
-from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
-from cosmos_outbox.consumer.policy import DEFAULT_MAX_DELIVERIES, OnFailure, OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL
+from cosmos_outbox.consumer.policy import DEFAULT_MAX_DELIVERIES, OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import ConfigurationError, UsageError
@@ -54,13 +54,11 @@ class Consumer:
         partition_key: of the effect of a message. Defaults to the message's session; in a container of hierarchical keys, to the key whose
             text that is (see `key_of_text`).
         outbox_of: where the effect of a message is written, if not always to `outbox`.
-        inbox: how it remembers what took effect: `auto`, `records` or `watermark`. Defaults to `auto`.
-        record_ttl: how long a record lives. Defaults to 7 days.
+        record_ttl: how long it remembers that a message took effect: at least what a message can live, in the subscription and behind a
+            parked key. Defaults to 30 days.
         on_failure: `park` holds a message that failed and what follows in its key until an operator decides; `dead_letter` goes on
             without it. Defaults to `park`.
         unknown: `ignore` or `dead_letter` messages without a handler. Defaults to `ignore`.
-        gaps: `ignore`, `warn` or `wait` where events of the entity before a message never arrived. The last two write the inbox also
-            for ignored messages. Where the subscription filters, `ignore`. Defaults to `ignore`.
         attempts: how often a handler is tried before it failed. Defaults to 5.
         max_deliveries: how often a message of a session is delivered without an outcome, as where its process dies or its handler
             blocks the event loop, before it failed. Two less than the broker allows, or fewer. Defaults to 8.
@@ -78,11 +76,9 @@ class Consumer:
         *,
         partition_key: Callable[[Message], PartitionKey] | None = None,
         outbox_of: Callable[[Message], Outbox] | None = None,
-        inbox: Inbox | str = Inbox.AUTO,
         record_ttl: timedelta = DEFAULT_RECORD_TTL,
         on_failure: OnFailure | str = OnFailure.PARK,
         unknown: OnUnknown | str = OnUnknown.IGNORE,
-        gaps: OnGap | str = OnGap.IGNORE,
         attempts: int = 5,
         max_deliveries: int = DEFAULT_MAX_DELIVERIES,
         backoff: Backoff | None = None,
@@ -95,12 +91,10 @@ class Consumer:
         if outbox_of is not None and not callable(outbox_of):
             raise ConfigurationError(f"outbox_of takes a function of the message, not {outbox_of!r}.")
         self.policy = Policy(
-            inbox=_one_of(Inbox, "inbox", inbox),
             record_ttl=record_ttl,
             partition_key=partition_key,
             on_failure=_one_of(OnFailure, "on_failure", on_failure),
             unknown=_one_of(OnUnknown, "unknown", unknown),
-            gaps=_one_of(OnGap, "gaps", gaps),
             attempts=attempts,
             max_deliveries=max_deliveries,
             handler_timeout=handler_timeout,
@@ -215,7 +209,6 @@ class Consumer:
         self,
         *,
         source: str,
-        sessions: bool = True,
         parking: Parking | None = None,
         notify: Hook = log_hook,
         tracer_provider: trace.TracerProvider | None = None,
@@ -225,14 +218,12 @@ class Consumer:
 
         Args:
             source: the subscription, as `topic/subscription`, or the queue.
-            sessions: whether it requires sessions. Without their order each message has a record of its own. Defaults to True.
             parking: of the consumer's messages, made with `references=False`; may be left out with `on_failure="dead_letter"`.
             notify: hears what happens. Defaults to logging it.
             tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
 
         Raises:
-            ConfigurationError: there is no parked store, and the consumer parks; there is no handler; or it keeps watermarks, and
-                there are no sessions.
+            ConfigurationError: there is no parked store, and the consumer parks; or there is no handler.
             UsageError: it has no outbox.
         """
         if not self.subjects:
@@ -248,7 +239,6 @@ class Consumer:
             self.policy,
             outbox_of=outbox_of,
             source=source,
-            sessions=sessions,
             notify=notify,
             tracer_provider=tracer_provider,
         )

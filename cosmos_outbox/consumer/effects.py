@@ -5,8 +5,7 @@ Effects: a message takes effect once, with the entry in the inbox that proves it
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -14,36 +13,25 @@ from typing import Any
 from opentelemetry import trace
 
 from cosmos_outbox.consumer.handler_call import called
-from cosmos_outbox.consumer.inbox import Entry, Inbox, Known, Verdict, entry_for, position_of, previous_of
-from cosmos_outbox.consumer.policy import OnGap, OnUnknown, Policy
+from cosmos_outbox.consumer.inbox import record_id, record_of
+from cosmos_outbox.consumer.policy import OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import processing_message
-from cosmos_outbox.errors import (
-    ConfigurationError,
-    Conflict,
-    MessageMissed,
-    MessageUnreadable,
-    MixedPartitionKeys,
-    PreconditionFailed,
-    StoreUnavailable,
-)
+from cosmos_outbox.errors import Conflict, MessageUnreadable, MixedPartitionKeys
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking.documents import utcnow
-from cosmos_outbox.partition_key import PartitionKey, identity
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import (
     Hook,
-    MessageGap,
     MessageHandled,
     MessageIgnored,
     MessageRepeated,
     SubjectIgnored,
     guarded,
 )
+from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox.write.unit_of_work import UnitOfWork, run_event_handlers
-
-# What is known of each outbox and partition key: the effects of a session's messages may lie in several.
-Watermarks = defaultdict[tuple[Outbox, Hashable], Known]
+from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, is_stored, run_event_handlers
 
 
 class Effect(Enum):
@@ -67,12 +55,8 @@ class Effects:
         policy: its rules.
         outbox_of: the outbox of the effect of a message.
         source: the subscription or queue, as `topic/subscription`.
-        sessions: whether its messages come in order.
         notify: hears what happens.
         tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
-
-    Raises:
-        ConfigurationError: the policy needs ordered messages, and there are no sessions.
     """
 
     def __init__(
@@ -83,55 +67,45 @@ class Effects:
         *,
         outbox_of: Callable[[Message], Outbox],
         source: str,
-        sessions: bool,
         notify: Hook,
         tracer_provider: trace.TracerProvider | None,
     ) -> None:
-        if not sessions and (policy.inbox is Inbox.WATERMARK or policy.gaps is not OnGap.IGNORE):
-            raise ConfigurationError(
-                f'The consumer {name!r} keeps watermarks (inbox="watermark", or gaps="{policy.gaps}"), which takes messages in order, '
-                f"and {source} has no sessions."
-            )
         self.name, self.routes, self.policy, self.source = name, routes, policy, source
         self.notify = guarded(notify)
         self._outbox_of = outbox_of
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
-        # Without order, a watermark would take a message that was overtaken for a repetition.
-        self._inbox = policy.inbox if sessions else Inbox.RECORDS
         self._topic, _, self._subscription = source.partition("/")
         self._ignored: set[str] = set()  # subjects that were reported
 
-    async def take(
-        self, message: Message, key: str, watermarks: Watermarks, *, attempt: int, released: bool = False
-    ) -> Effect:
+    async def take(self, message: Message, key: str, *, attempt: int, released: bool = False) -> Effect:
         """
         Have a message take effect once, whatever was attempted before.
 
         Args:
             message: from its producer.
             key: that its order is kept by, as reports name it.
-            watermarks: known to this session; new ones are added.
             attempt: from 1, for the report.
-            released: an operator decided that a gap before it does not matter.
+            released: from a parked key. Its record stays for good: a release that dies leaves the message in the queue, for a next
+                one that may come long afterwards.
 
         Raises:
             Exception: whatever the handler raises; nothing of the message was committed.
         """
         began = asyncio.get_running_loop().time()
-        found = self.routes.find(message)
-        if found is None and self.policy.unknown is OnUnknown.DEAD_LETTER:
-            return Effect.UNKNOWN
-        if found is None and (self.policy.gaps is OnGap.IGNORE or position_of(message) is None):
-            return self._ignore(message)
-        outbox, effect_key = self._outbox_of(message), self.key_of(message)
-        known = watermarks[outbox, identity(effect_key)]
-        async with outbox.unit_of_work(UnitOfWork if found is None else found[0].kind) as uow:
-            entry = await self._entry(message, uow, outbox, effect_key, known)
-            if entry.verdict is Verdict.HANDLED:
-                self.repeated(message, key)
-                return Effect.REPEATED
-            if entry.verdict is Verdict.GAP:
-                self._missed(message, key, entry, released=released)
+        if (found := self.routes.find(message)) is None:
+            return self._without_handler(message)
+        (route, event), outbox, effect_key = found, self._outbox_of(message), self.key_of(message)
+        record = record_of(
+            message,
+            consumer=self.name,
+            key=effect_key,
+            paths=outbox.key_paths,
+            ttl=None if released else self.policy.record_ttl,
+            now=utcnow(),
+        )
+        async with outbox.unit_of_work(route.kind) as uow:
+            if await is_stored(uow, record.id, effect_key):
+                return self.repeated(message, key)
             with processing_message(
                 message.message_id,
                 message.properties,
@@ -141,19 +115,14 @@ class Effects:
                 tracer=self._tracer,
                 correlation_id=message.correlation_id,
             ):
-                if found is not None:
-                    route, event = found
-                    await called(
-                        partial(_handled, route.handler, event, message, uow),
-                        of=self.name,
-                        subject=message.subject,
-                        within=self.policy.handler_timeout,
-                    )
-                await _committed(uow, entry, of=self.name)
-        if entry.document.get("_etag"):
-            known[entry.document["id"]] = entry.document
-        if found is None:
-            return self._ignore(message)
+                await called(
+                    partial(_handled, route.handler, event, message, uow),
+                    of=self.name,
+                    subject=message.subject,
+                    within=self.policy.handler_timeout,
+                )
+                if not await _committed(uow, record, of=self.name):
+                    return self.repeated(message, key)
         age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
         self.notify(
             MessageHandled(
@@ -172,12 +141,10 @@ class Effects:
         """
         Say whether the inbox knows a message.
         """
-        outbox = self._outbox_of(message)
-        async with outbox.unit_of_work() as uow:
-            entry = await self._entry(message, uow, outbox, self.key_of(message), {})
-        return entry.verdict is Verdict.HANDLED
+        async with self._outbox_of(message).unit_of_work() as uow:
+            return await is_stored(uow, record_id(self.name, message.message_id), self.key_of(message))
 
-    def repeated(self, message: Message, key: str) -> None:
+    def repeated(self, message: Message, key: str) -> Effect:
         """
         Report that a message took effect before.
         """
@@ -186,6 +153,7 @@ class Effects:
                 consumer=self.name, subject=message.subject, key=key, message_id=message.message_id
             )
         )
+        return Effect.REPEATED
 
     def key_of(self, message: Message) -> PartitionKey:
         """
@@ -210,22 +178,9 @@ class Effects:
                 f"The session of the message: {error} Or give `partition_key=`."
             ) from error
 
-    async def _entry(
-        self, message: Message, uow: UnitOfWork, outbox: Outbox, key: PartitionKey, known: Known
-    ) -> Entry:
-        return await entry_for(
-            message,
-            uow,
-            consumer=self.name,
-            inbox=self._inbox,
-            key=key,
-            paths=outbox.key_paths,
-            ttl=self.policy.record_ttl,
-            known=known,
-            now=utcnow(),
-        )
-
-    def _ignore(self, message: Message) -> Effect:
+    def _without_handler(self, message: Message) -> Effect:
+        if self.policy.unknown is OnUnknown.DEAD_LETTER:
+            return Effect.UNKNOWN
         if message.subject not in self._ignored:
             self._ignored.add(message.subject)
             self.notify(SubjectIgnored(consumer=self.name, subject=message.subject))
@@ -233,25 +188,6 @@ class Effects:
             MessageIgnored(consumer=self.name, subject=message.subject, message_id=message.message_id)
         )
         return Effect.IGNORED
-
-    def _missed(self, message: Message, key: str, entry: Entry, *, released: bool) -> None:
-        expected, found = str(entry.expected), str(previous_of(message))
-        if self.policy.gaps is OnGap.WAIT and not released:
-            raise MessageMissed(
-                f"{message.subject} {message.message_id!r} follows {found} of its entity, and this consumer knows the entity up to "
-                f"{expected}. Have what is missing sent again (`cosmos-outbox replay`), then release the key; or release it to go on "
-                "without."
-            )
-        if self.policy.gaps is not OnGap.IGNORE:
-            self.notify(
-                MessageGap(
-                    consumer=self.name,
-                    key=key,
-                    message_id=message.message_id,
-                    expected=expected,
-                    found=found,
-                )
-            )
 
 
 async def _handled(
@@ -262,18 +198,21 @@ async def _handled(
     await run_event_handlers(uow)
 
 
-async def _committed(uow: UnitOfWork, entry: Entry, *, of: str) -> None:
-    entry.add_to(uow)  # last: a handler may have rolled back, which would have forgotten it
+async def _committed(uow: UnitOfWork, record: CommitRecord, *, of: str) -> bool:
+    """
+    Commit the effect of a message with its record; return False if the message took effect elsewhere meanwhile.
+    """
     try:
-        await uow.commit()
+        await commit_with(uow, record)
     except MixedPartitionKeys as error:
         advice = (
             f"a handler of {of!r} writes under the key of its message, together with the record that it was handled. Let it record an "
             "event, and have a consumer of that event write the other key; or name the key of all effects by `partition_key=`"
         )
         raise MixedPartitionKeys(error.first, error.second, advice=advice) from error
-    except (Conflict, PreconditionFailed) as refusal:
-        if refusal.document_id != entry.document["id"]:
+    except Conflict as refusal:
+        # What is stored under the record's id is the record: every write of it is part of an effect
+        if refusal.document_id != record.id:
             raise
-        # No failure of the handler: another process was first, or the read of the inbox was stale
-        raise StoreUnavailable("The inbox has changed since it was read.", applied=False) from refusal
+        return False
+    return True

@@ -5,17 +5,15 @@ Handling: how a message of a consumer is settled: its effect is tried, and where
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from cosmos_outbox.consumer.effects import Effect, Effects, Watermarks
+from cosmos_outbox.consumer.effects import Effect, Effects
 from cosmos_outbox.consumer.handler_call import HandlerStuck
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
-from cosmos_outbox.consumer.inbox import position_of
-from cosmos_outbox.consumer.policy import OnFailure, OnGap
+from cosmos_outbox.consumer.policy import OnFailure
 from cosmos_outbox.consumer.waits import Waits
 from cosmos_outbox.errors import (
     AccessDenied,
@@ -34,7 +32,7 @@ from cosmos_outbox.errors import (
     said,
 )
 from cosmos_outbox.messages import Message
-from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
+from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.documents import failure_of
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
@@ -58,7 +56,6 @@ _OUTAGES = (
     ConfigurationError,
     ParkingError,
 )
-# Not MessageMissed: a read of the inbox may be behind
 _PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, HandlerStuck)
 
 
@@ -81,7 +78,6 @@ class _SessionState:
     # Not without a session, where every message that is given back counts as delivered; and only of the first message of a hold: what
     # the broker delivered ahead counts with the one that ended the hold before.
     counts_losses: bool = True
-    known: Watermarks = field(default_factory=lambda: defaultdict(dict))
 
 
 class Handling:
@@ -144,7 +140,6 @@ class Handling:
         except RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
-            state.known.clear()
             asked = getattr(error, "retry_after", None) if isinstance(error, OutboxError) else None
             delay = self._waits.wait(message.message_id, at_least=asked)
             self._notify(
@@ -173,46 +168,26 @@ class Handling:
     ) -> Sent:
         """
         Handle held messages in order, once each, and stop at the first that fails: the `Send` of a release.
-
-        A gap before a message is accepted: the operator decided. But what was missing may have been sent again, and be held behind it.
         """
         for number, parked in enumerate(held):
             if number:
                 await ensure_claimed()
             try:
-                message = self._held_in(parked)
-                for one in (*self._sent_again(message, held[number + 1 :]), message):
-                    await self._released(one, parked.event["partitionKey"])
+                message = self._keyed(message_of(parked.event, edited=parked.original is not None))
+                key = parked.event["partitionKey"]
+                effect = await self._effects.take(message, key, attempt=1, released=True)
             except _OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 return Sent(events=number, refusal=error)
+            if effect is Effect.UNKNOWN:
+                return Sent(events=number, refusal=_unknown(message))
+            if effect is Effect.TAKEN:
+                self._given_up = 0
         return Sent(events=len(held))
-
-    async def _released(self, message: Message, key: str) -> None:
-        effect = await self._effects.take(message, key, defaultdict(dict), attempt=1, released=True)
-        if effect is Effect.UNKNOWN:
-            raise _unknown(message)
-        if effect is Effect.TAKEN:
-            self._given_up = 0
-
-    def _held_in(self, parked: ParkedEvent) -> Message:
-        return self._keyed(message_of(parked.event, edited=parked.original is not None))
 
     def _keyed(self, message: Message) -> Message:
         return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
-
-    def _sent_again(self, message: Message, later: Sequence[ParkedEvent]) -> list[Message]:
-        """
-        Return the events of a message's entity before it that are held behind it, in order.
-        """
-        if self._policy.gaps is not OnGap.WAIT or (place := position_of(message)) is None:
-            return []
-        found = [
-            (position_of(one), one) for one in map(self._held_in, later) if _history(one) == _history(message)
-        ]
-        before = [(position, one) for position, one in found if position is not None and position < place]
-        return [one for _, one in sorted(before, key=lambda placed: placed[0])]
 
     async def _held(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
         """
@@ -222,7 +197,6 @@ class Handling:
             state.parked = await parking.is_held(key, self.scope)
         if not state.parked:
             return False
-        state.known.clear()  # what an operator releases takes effect elsewhere
         # A copy must not wait for a release that comes after its record was deleted.
         if await self._was_taken(message):
             self._effects.repeated(message, key)
@@ -239,11 +213,10 @@ class Handling:
         while True:
             attempt += 1
             try:
-                effect = await self._effects.take(message, key, state.known, attempt=attempt)
+                effect = await self._effects.take(message, key, attempt=attempt)
             except _OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                state.known.clear()
                 permanent = isinstance(error, (*_PERMANENT, *self._routes.permanent(message)))
                 final = permanent or self.halted or attempt >= self._policy.attempts
                 delay = None if final else self._policy.backoff.delay(attempt)
@@ -285,9 +258,6 @@ class Handling:
         """
         Give up a message delivered many times without an outcome, before the broker dead-letters it: later ones would overtake it.
         """
-        if await self._was_taken(message):
-            self._effects.repeated(message, key)
-            return Complete()
         error = DeliveredTooOften(
             f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
             "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
@@ -307,18 +277,16 @@ class Handling:
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
-        if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
-            return self._dead_letter(message, key, error)
         failure = failure_of(message.message_id, error, attempts=attempts)
-        self._given_up += 1  # before it is held, as other sessions fail meanwhile
+        self._given_up += 1  # before anything is awaited, as other sessions fail meanwhile
         try:
-            await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
-        except RequestTooLarge:
-            self._given_up -= 1
-            return self._dead_letter(message, key, error, reason="TooLargeToPark")
+            instead = await self._park(message, key, failure, error)
         except BaseException:
             self._given_up -= 1
             raise
+        if instead is not None:
+            self._given_up -= 1
+            return instead
         state.parked = True
         self._notify(
             MessageParked(
@@ -332,6 +300,25 @@ class Handling:
             )
         )
         return Complete()
+
+    async def _park(
+        self, message: Message, key: str, failure: Failure, error: Exception
+    ) -> Settlement | None:
+        """
+        Park a message's key; return how to settle the message if it is not to be parked.
+        """
+        # Another process may have been first, so that this one failed on what that one wrote
+        if await self._was_taken(message):
+            self._effects.repeated(message, key)
+            return Complete()
+        if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
+            return self._dead_letter(message, key, error)
+        try:
+            held = await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
+        except RequestTooLarge:
+            return self._dead_letter(message, key, error, reason="TooLargeToPark")
+        # An operator dropped the message once, or had it sent edited: what is kept of that stands in its place
+        return None if held.parked else self._dead_letter(message, key, error, reason="DroppedBefore")
 
     def _dead_letter(
         self, message: Message, key: str | None, error: Exception, *, reason: str | None = None
@@ -353,10 +340,6 @@ class Handling:
         if not message.message_id:
             raise MessageUnreadable("The message has no id, so it cannot be distinguished from a repetition.")
         return message.session_id or key_text(self._effects.key_of(message))
-
-
-def _history(message: Message) -> tuple[str | None, ...]:
-    return tuple(map(message.text, ("entity-type", "entity-id", "entity-life")))
 
 
 def _unknown(message: Message) -> MessageError:

@@ -1,5 +1,5 @@
 """
-Policy: what a consumer does with messages that it cannot handle, does not know, or never got.
+Policy: what a consumer does with messages that it cannot handle or does not know.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
-from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL, Inbox
+from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.messages import Message
 from cosmos_outbox.partition_key import PartitionKey
@@ -51,16 +51,6 @@ class OnUnknown(StrEnum):
     DEAD_LETTER = "dead_letter"
 
 
-class OnGap(StrEnum):
-    """
-    What becomes of a message when events of its entity before it never arrived.
-    """
-
-    IGNORE = "ignore"  # it is handled
-    WARN = "warn"  # it is handled, and the gap reported
-    WAIT = "wait"  # it fails: with `park` its key waits for an operator
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """
@@ -70,12 +60,10 @@ class Policy:
         ConfigurationError: a value cannot work.
     """
 
-    inbox: Inbox = Inbox.AUTO
     record_ttl: timedelta = DEFAULT_RECORD_TTL
     partition_key: Callable[[Message], PartitionKey] | None = None
     on_failure: OnFailure = OnFailure.PARK
     unknown: OnUnknown = OnUnknown.IGNORE
-    gaps: OnGap = OnGap.IGNORE
     attempts: int = 5
     max_deliveries: int = DEFAULT_MAX_DELIVERIES
     backoff: Backoff = field(default_factory=lambda: Backoff(initial_seconds=0.2, maximum_seconds=5.0))
@@ -91,10 +79,6 @@ class Policy:
             raise ConfigurationError(f"max_deliveries must be at least 1, not {self.max_deliveries}.")
         if self.handler_timeout <= timedelta(0):
             raise ConfigurationError(f"handler_timeout must be more than 0, not {self.handler_timeout}.")
-        if self.inbox is Inbox.RECORDS and self.gaps is not OnGap.IGNORE:
-            raise ConfigurationError(
-                f'gaps="{self.gaps}" needs the watermark of an entity, which inbox="records" does not keep.'
-            )
         if self.record_ttl < _SHORTEST_RECORD_TTL:
             raise ConfigurationError(
                 f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {self.record_ttl}: the broker may deliver a message "

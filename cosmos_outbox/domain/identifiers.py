@@ -9,9 +9,8 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, bytes_of
 
 # The `type` of the library's own documents: the relay would publish an entity with the first one as an event.
 EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
-# Which a consumer saves in its handlers' units of work
-INBOX_TYPES = frozenset({"inboxRecord", "inboxWatermark"})
-RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, "parkedKey", "parkedEvent"}) | INBOX_TYPES
+INBOX_TYPE = "inboxRecord"
+RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, "parkedKey", "parkedEvent"})
 
 _FORBIDDEN = frozenset("/\\?#\t\r\n")
 _RELATIVE = frozenset({".", ".."})

@@ -107,11 +107,10 @@ def handling_of(
     Return the handling of a consumer's messages, as the settings ask for it.
 
     Raises:
-        ConfigurationError: the consumer has no handler, parks and has no parked store, or keeps watermarks without sessions.
+        ConfigurationError: the consumer has no handler, or parks and has no parked store.
     """
     return consumer.handling(
         source=settings.source,
-        sessions=settings.sessions,
         parking=None if parked is None else Parking(parked, references=False),
         notify=notify,
         tracer_provider=tracer_provider,

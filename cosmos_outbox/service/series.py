@@ -19,7 +19,6 @@ from cosmos_outbox.records import (
     LeaseAcquired,
     LeaseClosed,
     LeaseHalted,
-    MessageGap,
     MessageHeld,
     MessageIgnored,
     MessageParked,
@@ -94,10 +93,6 @@ _CONSUMER_COUNTERS: _Counters = (
     (
         "outbox.messages.ignored", "{message}", "Messages without a handler.",
         _PLAIN, {MessageIgnored: lambda _: (1,)},
-    ),
-    (
-        "outbox.messages.gaps", "{gap}", "Messages before which events of their entity never arrived.",
-        _PLAIN, {MessageGap: lambda _: (1,)},
     ),
     (
         "outbox.messages.parked", "{message}", "Messages that failed and parked their key.",

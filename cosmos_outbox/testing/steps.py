@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos_outbox.documents import claims_to_be_an_event
-from cosmos_outbox.domain.identifiers import INBOX_TYPES
+from cosmos_outbox.domain.identifiers import INBOX_TYPE
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import Write
@@ -67,7 +67,7 @@ def is_inbox(write: Write) -> bool:
     """
     Say whether a write records that a message took effect.
     """
-    return write.document is not None and write.document.get("type") in INBOX_TYPES
+    return write.document is not None and write.document.get("type") == INBOX_TYPE
 
 
 def given(call: Call) -> tuple[Any, ...]:

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from cosmos_outbox.documents import LAST_EVENT, Document, copied_size, event_meta, last_event, meta_after
+from cosmos_outbox.documents import Document, copied_size, event_meta
 from cosmos_outbox.domain.entities import CommitEvents, Entity, etag_condition
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
-from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import (
     BatchTooLarge,
@@ -56,20 +55,35 @@ class PendingEntity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CommitRecord:
+    """
+    A new document that says what a commit is for, under an id that no two commits for the same thing can both create.
+    """
+
+    partition_key: PartitionKey
+    document: Document
+
+    @property
+    def id(self) -> str:
+        return str(self.document["id"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PendingCommit:
     """
     One transactional batch.
 
     Events come before entities: a repeated commit then fails on an event's id, which proves that the first was
-    written, and never on an etag, which proves nothing.
+    written, and never on an etag, which proves nothing. A record comes between: where another process had the same effect, the
+    batch fails on the record, whatever else stands against it.
     """
 
     commit_id: str
     partition_key: PartitionKey
     writes: tuple[Write, ...]
     events: tuple[DomainEvent, ...]
-    # Written behind the events, and before payloads that have a document of their own
     entities: tuple[PendingEntity, ...]
+    entity_writes: tuple[Write, ...]  # those of `writes`, one for each entity
 
     @property
     def proof(self) -> DomainEvent | None:
@@ -78,10 +92,6 @@ class PendingCommit:
         """
         return max(self.events, key=lambda event: event.ttl, default=None)
 
-    @property
-    def entity_writes(self) -> tuple[Write, ...]:
-        return self.writes[len(self.events) :][: len(self.entities)]
-
 
 def assembled(
     parts: Sequence[PendingEntity],
@@ -89,16 +99,18 @@ def assembled(
     correlation: Mapping[str, str],
     published: Mapping[str, Sequence[DomainEvent]],
     sizes: EventSizes,
+    record: CommitRecord | None = None,
     paths: KeyPaths = ON_PARTITION_KEY,
 ) -> PendingCommit:
     """
     Return what a commit of these entities writes.
 
     Args:
-        parts: the entities, at least one.
+        parts: the entities; at least one, where there is no record.
         correlation: what to store with every event.
         published: for the id of a domain event, the events to write in its place.
         sizes: what becomes of large events.
+        record: what the commit is for. Defaults to none.
         paths: where the container's documents keep their partition key.
 
     Raises:
@@ -108,25 +120,25 @@ def assembled(
         UsageError: the container takes no such partition key or event id, a stored entity has no etag, or its document lies
             under another partition key.
     """
-    partition_key = parts[0].entity.partition_key
-    check_partition_key(partition_key, paths, of=f"{parts[0].entity.entity_type} {parts[0].entity.id!r}")
+    for first in parts[:1]:
+        named = f"{first.entity.entity_type} {first.entity.id!r}"
+        check_partition_key(first.entity.partition_key, paths, of=named)
+    partition_key = parts[0].entity.partition_key if record is None else record.partition_key
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
     payloads: list[Write] = []
-    last_events: list[Document | None] = []
     size = 0
     for part in parts:
         if identity(part.entity.partition_key) != identity(partition_key):
             raise MixedPartitionKeys(partition_key, part.entity.partition_key)
         meta = event_meta(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
-        last = last_event(part.entity, created=part.change is Change.CREATE, commit_id=commit_id)
         for event in (one for own in part.taken.events for one in published.get(own.id, (own,))):
             check_id(event.id, of=f"the event {event.action}")
             document = storable_event(
                 event,
                 partition_key=partition_key,
-                meta=meta_after(last, meta),
+                meta=meta,
                 sequence=len(events),
                 paths=paths,
             )
@@ -140,16 +152,18 @@ def assembled(
                 payloads.append(Write(kind=WriteKind.CREATE, id=payload["id"], document=payload))
                 write = replace(write, document=document)
                 size += _size_of(write, event, partition_key)
-            last = {**(last or {}), "version": meta.get("entityVersion"), "sequence": len(events)}
             events.append(event)
             writes.append(write)
-        last_events.append(last)
     if events and correlation:
         _check_correlation(correlation)
-    for part, last in zip(parts, last_events, strict=True):
-        writes.append(write := _entity_write(part, last, paths))
-        size += _size_of(write, part.entity, partition_key)
-    writes.extend(payloads)
+    entity_writes = [_entity_write(part, paths) for part in parts]
+    size += sum(
+        _size_of(write, part.entity, partition_key) for write, part in zip(entity_writes, parts, strict=True)
+    )
+    if record is not None:
+        writes.append(Write(kind=WriteKind.CREATE, id=record.id, document=record.document))
+        size += copied_size(record.document) + len(record.id) + _OPERATION_OVERHEAD_BYTES
+    writes += [*entity_writes, *payloads]
     _check_identities(writes, events, partition_key)
     _check_batch_size(writes, size, partition_key)
     return PendingCommit(
@@ -158,13 +172,18 @@ def assembled(
         writes=tuple(writes),
         events=tuple(events),
         entities=tuple(parts),
+        entity_writes=tuple(entity_writes),
     )
 
 
-def _entity_write(part: PendingEntity, last: Document | None, paths: KeyPaths) -> Write:
+def _entity_write(part: PendingEntity, paths: KeyPaths) -> Write:
     entity = part.entity
     if part.change is Change.CREATE:
-        return Write(kind=WriteKind.CREATE, id=entity.id, document=_document(part, last, paths))
+        return Write(
+            kind=WriteKind.CREATE,
+            id=entity.id,
+            document=storable_entity(part.entity, version=part.version, paths=paths),
+        )
     etag = etag_condition(entity)
     if etag is None:
         raise UsageError(
@@ -176,14 +195,12 @@ def _entity_write(part: PendingEntity, last: Document | None, paths: KeyPaths) -
     _check_stored_key(entity, paths)
     if part.change is Change.DELETE:
         return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
-    return Write(kind=WriteKind.REPLACE, id=entity.id, document=_document(part, last, paths), etag=etag)
-
-
-def _document(part: PendingEntity, last: Document | None, paths: KeyPaths) -> Document:
-    document = storable_entity(part.entity, version=part.version, paths=paths)
-    if last is not None and type(part.entity) is not OwnDocument:
-        document[LAST_EVENT] = last
-    return document
+    return Write(
+        kind=WriteKind.REPLACE,
+        id=entity.id,
+        document=storable_entity(part.entity, version=part.version, paths=paths),
+        etag=etag,
+    )
 
 
 def _check_stored_key(entity: Entity, paths: KeyPaths) -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from cosmos_outbox.documents import first_error
 from cosmos_outbox.domain.entities import CommitEvents, Entity
-from cosmos_outbox.domain.identifiers import INBOX_TYPES, RESERVED_TYPES, check_id, check_partition_key
+from cosmos_outbox.domain.identifiers import RESERVED_TYPES, check_id, check_partition_key
 from cosmos_outbox.domain.own_documents import DocumentMapper, KeyOf, OwnDocument, stripped
 from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
 from cosmos_outbox.partition_key import PartitionKey
@@ -148,7 +148,7 @@ class Documents(Generic[ModelT]):
 
 def _check_type(own: OwnDocument) -> None:
     kind = own.entity_type
-    if kind in RESERVED_TYPES - INBOX_TYPES and own.document().get("type") == kind:
+    if kind in RESERVED_TYPES and own.document().get("type") == kind:
         raise UsageError(
             f"The document {own.id!r} has the type {kind!r}, which this library gives to documents of its own: it would be taken "
             "for one of them. Give it another `type`; an event is recorded (`uow.record(event, about=…)`).",

@@ -19,6 +19,7 @@ from opentelemetry import trace
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.identifiers import check_partition_key
 from cosmos_outbox.domain.own_documents import DocumentMapper, JsonMapper
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
@@ -29,10 +30,10 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     UsageError,
 )
-from cosmos_outbox.partition_key import identity
+from cosmos_outbox.partition_key import PartitionKey, identity
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Store
-from cosmos_outbox.retries import RetryOptions
-from cosmos_outbox.write.batch import PendingCommit, assembled
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assembled
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
 from cosmos_outbox.write.event_size import EventSizes
@@ -270,9 +271,12 @@ class UnitOfWork:
                 "with the record that the message was handled; what another unit of work commits would take effect again with "
                 "each delivery. Use the unit of work of the handler."
             )
+        return await self._commit(None)
+
+    async def _commit(self, record: CommitRecord | None) -> Commit:
         with self._occupied():
             try:
-                commit = await self._commit_all()
+                commit = await self._commit_all(record)
             except BaseException:
                 self._entities.failed = True
                 raise
@@ -300,11 +304,11 @@ class UnitOfWork:
             finally:
                 self._committing = False
 
-    async def _commit_all(self) -> Commit | None:
+    async def _commit_all(self, record: CommitRecord | None) -> Commit | None:
         if self._unresolved is None:
-            return await self._commit_changes()
+            return await self._commit_changes(record)
         settled = await self._submit(self._unresolved)  # first, as newer changes may depend on it
-        newer = await self._commit_changes()
+        newer = await self._commit_changes(record)
         return settled if newer is None else settled.followed_by(newer)
 
     async def _run_hooks(self, commit: Commit) -> None:
@@ -317,21 +321,21 @@ class UnitOfWork:
             except Exception:  # a caller's code; the commit is written whatever it does
                 _logger.exception("commit.hook_failed", extra={"commit": commit.id})
 
-    async def _commit_changes(self) -> Commit | None:
+    async def _commit_changes(self, record: CommitRecord | None) -> Commit | None:
         if self._entities.refusal is not None:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers:
             await self._run_handlers()
             self._entities.guard.check()  # a handler that closed the unit would lose the write unnoticed
         changed = self._entities.changed()
-        if not changed:
+        if not changed and record is None:
             return None
         span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
         if not span.is_recording():  # the current span stays the caller's
-            pending = self._assembled(changed, traced=span is not trace.INVALID_SPAN)
+            pending = self._assembled(changed, record, traced=span is not trace.INVALID_SPAN)
             return await self._submit(Submission(self._store, pending, self._options))
         with trace.use_span(span, end_on_exit=True):
-            pending = self._assembled(changed, traced=True)
+            pending = self._assembled(changed, record, traced=True)
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,
@@ -367,12 +371,15 @@ class UnitOfWork:
             raise
         self._dispatch = dispatch
 
-    def _assembled(self, changed: Sequence[Tracked], *, traced: bool) -> PendingCommit:
+    def _assembled(
+        self, changed: Sequence[Tracked], record: CommitRecord | None, *, traced: bool
+    ) -> PendingCommit:
         parts = [tracked.part() for tracked in changed]
         published = self._handlers.published(event for part in parts for event in part.taken.events)
         try:
             return assembled(
                 parts,
+                record=record,
                 correlation=current_correlation(traced=traced),
                 published=published,
                 sizes=self._sizes,
@@ -430,6 +437,33 @@ async def run_event_handlers(uow: UnitOfWork) -> None:
         SharedUnitOfWork: another task uses the unit of work right now.
     """
     await uow._run_handlers_early()  # noqa: SLF001 - of this module
+
+
+async def is_stored(uow: UnitOfWork, document_id: str, partition_key: PartitionKey) -> bool:
+    """
+    Say whether there is a document, which a unit of work neither tracks nor changes.
+
+    Raises:
+        UsageError: the container takes no such partition key.
+    """
+    store = uow._store  # noqa: SLF001 - of this module
+    check_partition_key(partition_key, store.key_paths)
+    try:
+        await retry_reads(lambda: store.read(document_id, partition_key), uow._options)  # noqa: SLF001 - of this module
+    except NotFound:
+        return False
+    return True
+
+
+async def commit_with(uow: UnitOfWork, record: CommitRecord) -> Commit:
+    """
+    Commit a unit of work together with the record of what the commit is for, also if nothing else changed.
+
+    Raises:
+        Conflict: a document has the record's id, which the error names; nothing was written.
+        OutboxError: as `UnitOfWork.commit`.
+    """
+    return await uow._commit(record)  # noqa: SLF001 - of this module
 
 
 def warn_of_what_is_left(uow: UnitOfWork, *, commit: str = "await uow.commit()") -> None:

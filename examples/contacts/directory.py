@@ -56,7 +56,7 @@ class DirectoryEntry(Entity):
         self.record(DirectoryChangedEvent(contact_id=self.id, change=change))
 
 
-consumer = Consumer("directory", gaps="warn")
+consumer = Consumer("directory")
 
 
 @consumer.on(ContactCreatedEvent)

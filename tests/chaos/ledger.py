@@ -25,7 +25,7 @@ class Ledger(Entity):
         self.record(Booked(amount=amount))
 
 
-consumer = Consumer("ledger", gaps="warn")
+consumer = Consumer("ledger")
 
 
 @consumer.on(Deposited)

@@ -80,9 +80,7 @@ async def test_the_stored_documents_have_the_shape_that_programs_in_other_langua
     contact_id = location.rpartition("/")[2]
 
     (contact,) = stored(container, "contact")
-    assert {"id", "partitionKey", "type", "data", "ttl", "version", "lastEvent"} == {
-        n for n in contact if n[0] != "_"
-    }
+    assert {"id", "partitionKey", "type", "data", "ttl", "version"} == {n for n in contact if n[0] != "_"}
     assert (contact_id, contact_id, -1, 1) == tuple(
         contact[name] for name in ("id", "partitionKey", "ttl", "version")
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from cosmos_outbox.consumer import Inbox, OnFailure, OnGap
+from cosmos_outbox.consumer import OnFailure
 from cosmos_outbox.messages import Message
 from tests.simulation.consumers import SUBJECT, Act, Faults, Habit, Operator, Process, Script, body
 from tests.simulation.program import Fault, Port
@@ -18,47 +18,20 @@ _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(14))
 @dataclass(slots=True)
 class _Producer:
     """
-    The messages of one key: of an entity of ours, with its place in its history, or of a foreign program.
-
-    named: whether messages name the entity's life, as those of programs before that was do not. Such an entity is not created again:
-        among held messages nothing tells its second version 1 from the first, or from one that a version 2 waits for.
+    The messages of one key.
     """
 
     key: str
-    ours: bool
-    named: bool
     count: int = 0
-    life: int = 1
-    version: int = 0
-    sequence: int = 0
     sent: list[Message] = field(default_factory=list)
 
-    def next(self, chance: Random) -> Message:
+    def next(self) -> Message:
         self.count += 1
-        place: dict[str, str | int] = {}
-        if self.ours:
-            before = (self.version, self.sequence)
-            match chance.randrange(10):
-                case 0:  # an event that never arrives
-                    before = (self.version + 1, 0)
-                    self.version, self.sequence = self.version + 2, 0
-                case 1:  # of the same commit
-                    self.version, self.sequence = max(self.version, 1), self.sequence + bool(self.version)
-                case 2 if self.named:  # deleted, and created again
-                    before, self.version, self.sequence = (0, 0), 1, 0
-                    self.life += 1
-                case _:
-                    self.version, self.sequence = self.version + 1, 0
-            place = {"entity-type": "order", "entity-id": self.key}
-            place |= {"entity-version": self.version, "sequence": self.sequence}
-            place |= {"previous-version": before[0], "previous-sequence": before[1]}
-            place |= {"entity-life": f"life {self.life}"} if self.named else {}
         message = Message(
             message_id=f"{self.key}/{self.count}",
             session_id=self.key,
             subject=SUBJECT,
             body=body(),
-            properties=place,
         )
         self.sent.append(message)
         return message
@@ -71,18 +44,10 @@ def random_consumers_script(chance: Random) -> Script:
     many = chance.randrange(5) == 0
     keys = _MANY if many else _FEW
     on_failure = chance.choice((OnFailure.PARK, OnFailure.PARK, OnFailure.PARK, OnFailure.DEAD_LETTER))
-    gaps = chance.choice((OnGap.IGNORE, OnGap.WARN, OnGap.WAIT))
-    if on_failure is OnFailure.DEAD_LETTER and gaps is OnGap.WAIT:
-        gaps = OnGap.WARN  # a gap would never close
-    inbox = chance.choice((Inbox.AUTO, Inbox.AUTO, Inbox.RECORDS))
-    if inbox is Inbox.RECORDS:
-        gaps = OnGap.IGNORE  # records show none
     deliveries = _deliveries(chance, keys)
     ids = list(dict.fromkeys(message.message_id for _, message in deliveries))
     return Script(
-        inbox=inbox,
         on_failure=on_failure,
-        gaps=gaps,
         attempts=chance.choice((1, 2, 3)),
         max_deliveries=chance.choice((2, 8)),
         deliveries=deliveries,
@@ -109,7 +74,7 @@ def random_consumers_script(chance: Random) -> Script:
 
 
 def _deliveries(chance: Random, keys: tuple[str, ...]) -> tuple[tuple[float, Message], ...]:
-    producers = {key: _Producer(key, chance.random() < 0.7, chance.random() < 0.8) for key in keys}
+    producers = {key: _Producer(key) for key in keys}
     deliveries: list[tuple[float, Message]] = []
     at = 0.0
     key = keys[0]
@@ -117,7 +82,7 @@ def _deliveries(chance: Random, keys: tuple[str, ...]) -> tuple[tuple[float, Mes
         key = chance.choice((key, *keys))
         producer = producers[key]
         again = producer.sent and chance.randrange(4) == 0
-        message = chance.choice(producer.sent) if again else producer.next(chance)
+        message = chance.choice(producer.sent) if again else producer.next()
         at = round(at + chance.choice((0.0, 0.0, 0.3, 2.0, 6.0)), 1)
         deliveries.append((at, message))
     return tuple(deliveries)

@@ -79,7 +79,6 @@ class World:
         self.consumer.bind(Outbox(self.container))
         self.handling: Handling = self.consumer.handling(
             source=SOURCE,
-            sessions=self.subscription.with_sessions,
             parking=Parking(self.parked, references=False),
             notify=self.records.append,
         )
@@ -109,18 +108,3 @@ class World:
 
     def of(self, kind: type[Record]) -> list[Any]:
         return [record for record in self.records if isinstance(record, kind)]
-
-
-def placed(
-    version: int, *, before: tuple[int, int] | None = None, life: str = "l1", **fields: Any
-) -> Message:
-    place = {
-        "entity-id": "o1",
-        "entity-type": "order",
-        "entity-life": life,
-        "entity-version": version,
-        "sequence": 0,
-    }
-    if before is not None:
-        place |= {"previous-version": before[0], "previous-sequence": before[1]}
-    return message(OrderPaid(order_id="o1", total=version), properties=place, **fields)

@@ -277,7 +277,7 @@ class RedeliveredLater(Wrapped):
 
 @crash_points(given=an_order)
 async def a_message_is_handled_after_the_next_one(harness: OutboxHarness) -> None:
-    consumer = Consumer("shipping", inbox="records")
+    consumer = Consumer("shipping")
 
     @consumer.on(OrderPlaced)
     @consumer.on(OrderPaid)

@@ -904,7 +904,7 @@ async def _() -> None:
         await uow.repository(SameThing).read("c1", partition_key="t")
 
 
-for _type in ("domainEvent", "eventPayload", "inboxRecord", "inboxWatermark", "parkedKey", "parkedEvent"):
+for _type in ("domainEvent", "eventPayload", "inboxRecord", "parkedKey", "parkedEvent"):
 
     @wrong(
         41,

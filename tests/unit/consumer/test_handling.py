@@ -22,7 +22,6 @@ from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
     MessageDeadLettered,
-    MessageGap,
     MessageHandled,
     MessageHeld,
     MessageParked,
@@ -31,7 +30,7 @@ from cosmos_outbox.records import (
     SubjectIgnored,
 )
 from cosmos_outbox.retries import Backoff
-from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, invoicing, message, placed
+from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, invoicing, message
 
 
 async def test_a_message_becomes_documents_an_event_and_an_inbox_record_in_one_commit():
@@ -44,16 +43,14 @@ async def test_a_message_becomes_documents_an_event_and_an_inbox_record_in_one_c
     (invoice,) = world.documents("invoice")
     assert 5 == invoice["data"]["total"]
     assert paid.id == event["meta"]["causationId"] == record["messageId"]
-    assert 7 * 86400 == record["ttl"]
+    assert 30 * 86400 == record["ttl"]
     assert event["_lsn"] == record["_lsn"] == invoice["_lsn"]
     assert [Complete()] == [settlement for _, settlement in world.subscription.settled]
 
 
-@pytest.mark.parametrize("inbox", ["records", "watermark"])
-async def test_a_repeated_message_has_no_second_effect(inbox: str):
-    world = World(invoicing(inbox=inbox))
-    place = {"entity-id": "o1", "entity-type": "order", "entity-version": 1, "sequence": 0}
-    once = message(OrderPaid(order_id="o1"), properties=place)
+async def test_a_repeated_message_has_no_second_effect():
+    world = World(invoicing())
+    once = message(OrderPaid(order_id="o1"))
     for _ in range(3):
         world.subscription.deliver(once)
     await world.run()
@@ -283,108 +280,6 @@ async def test_subjects_without_a_handler_may_be_dead_lettered():
     assert ["UnknownSubject"] == [reason for _, reason, _ in world.subscription.dead_letters]
 
 
-async def test_a_gap_is_reported_and_the_message_handled():
-    world = World(invoicing(gaps="warn"))
-    for one in (placed(1, before=(0, 0)), placed(2, before=(1, 0)), placed(5, before=(4, 0))):
-        world.subscription.deliver(one)
-    await world.run()
-
-    (gap,) = world.of(MessageGap)
-    assert ("version 2, event 0", "version 4, event 0") == (gap.expected, gap.found)
-    assert 3 == len(world.documents("invoice"))
-
-
-async def test_a_consumer_that_waits_for_what_is_missing_parks_the_key_and_a_release_goes_on_without():
-    world = World(invoicing(gaps="wait"))
-    for one in (placed(1, before=(0, 0)), placed(3, before=(2, 0)), placed(4, before=(3, 0))):
-        world.subscription.deliver(one)
-    await world.run()
-    assert "MessageMissed" == world.of(MessageParked)[0].reason
-    released = await world.keys.release("o1")
-
-    assert released.handed_back
-    assert [1, 3, 4] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-
-
-async def test_what_was_missing_and_is_sent_again_takes_effect_before_what_waited_for_it():
-    world = World(invoicing(gaps="wait"))
-    first, *rest = (placed(version, before=(version - 1, 0)) for version in range(1, 6))
-    for one in (first, rest[2], rest[3], *rest):  # 4 misses 2 and 3; then a replay sends 2 to 5
-        world.subscription.deliver(one)
-    await world.run()
-    released = await world.keys.release("o1")
-
-    assert released.handed_back
-    assert [1, 2, 3, 4, 5] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-
-
-async def test_a_read_that_is_behind_is_no_gap():
-    world = World(invoicing(gaps="wait"))
-    for version in (1, 2):
-        world.subscription.deliver(placed(version, before=(version - 1, 0)))
-    await world.run()
-    read, behind = world.container.read, [True]
-
-    async def stale(*args: Any, **kwargs: Any) -> Any:
-        found = await read(*args, **kwargs)
-        return {**found, "version": 1} if behind and behind.pop() else found
-
-    world.container.read = stale  # type: ignore[method-assign]
-    world.subscription.deliver(placed(3, before=(2, 0)))
-    await world.run()
-
-    assert [] == world.of(MessageParked)
-    assert 3 == len(world.documents("invoice"))
-
-
-async def test_ignored_messages_are_no_gap():
-    world = World(invoicing(gaps="warn"))
-    ignored = placed(2, before=(1, 0), subject="OrderRenamed")
-    for one in (placed(1, before=(0, 0)), ignored, placed(3, before=(2, 0))):
-        world.subscription.deliver(one)
-    await world.run()
-
-    assert [] == world.of(MessageGap)
-
-
-async def test_a_message_that_is_ignored_need_not_say_its_place():
-    world = World(invoicing(gaps="warn", inbox="watermark"))
-    world.subscription.deliver(message(InvoiceIssued(total=1)))
-    await world.run()
-
-    assert ([], ()) == (world.of(MessageParked), world.container.documents())
-
-
-async def test_an_entity_created_again_under_its_id_is_not_taken_for_a_repetition():
-    world = World(invoicing())
-    again = placed(1, before=(0, 0), life="l2")
-    for one in (placed(1, before=(0, 0)), placed(2, before=(1, 0)), again):
-        world.subscription.deliver(one)
-    await world.run()
-
-    assert [1, 2, 1] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-
-
-async def test_a_watermark_is_read_once_for_a_session_and_never_grows():
-    world = World(invoicing())
-    reads = []
-    read = world.container.read
-
-    async def counted(*args: Any, **kwargs: Any) -> Any:
-        reads.append(args)
-        return await read(*args, **kwargs)
-
-    world.container.read = counted  # type: ignore[method-assign]
-    for version in range(1, 11):
-        world.subscription.deliver(placed(version))
-    await world.run()
-
-    (watermark,) = world.documents("inboxWatermark")
-    assert (10, 0, -1) == (watermark["version"], watermark["sequence"], watermark["ttl"])
-    assert 1 == len(reads)
-    assert 10 == len(world.documents("invoice"))
-
-
 async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_one_that_does_not():
     world = World(invoicing(attempts=1))
     for number in range(20):
@@ -428,33 +323,6 @@ async def test_a_key_that_an_operator_parks_while_its_session_is_held_is_held_fr
 
     assert 1 == len(world.of(SessionOpened))
     assert 1 == len(world.documents("invoice"))
-
-
-async def test_after_a_release_beside_a_held_session_the_next_message_is_compared_with_what_was_released():
-    world = World(invoicing(gaps="wait", attempts=1))
-
-    def deliver(version: int) -> None:
-        entity = {"entity-type": "order", "entity-id": "o1", "entity-life": "1"}
-        placed = {"entity-version": version, "sequence": 0}
-        before = {"previous-version": version - 1, "previous-sequence": 0}
-        world.subscription.deliver(message(OrderPaid(order_id="o1"), properties=entity | placed | before))
-
-    deliver(1)
-    running = asyncio.create_task(world.run(lambda: len(world.documents("invoice")) == 3, seconds=20))
-    while not world.documents("invoice"):  # noqa: ASYNC110 - any fact
-        await asyncio.sleep(0.1)
-    await world.keys.park("o1", reason="wait")
-    world.handling.seen_parked = {"o1"}
-    deliver(2)
-    while not world.of(MessageHeld):  # noqa: ASYNC110 - any fact
-        await asyncio.sleep(0.1)
-    await world.keys.release("o1")
-    world.handling.seen_parked = ()
-    deliver(3)
-    await running
-
-    assert [] == world.of(MessageParked)
-    assert 1 == len(world.of(SessionOpened))
 
 
 def losing(world: World) -> Consumer:
@@ -615,9 +483,7 @@ def test_a_consumer_refuses_what_cannot_work():
     with pytest.raises(ConfigurationError, match="without dots"):
         Consumer("a.b")
     with pytest.raises(ConfigurationError, match="'maybe'"):
-        Consumer("a", inbox="maybe")
-    with pytest.raises(ConfigurationError, match="needs the watermark"):
-        Consumer("a", inbox="records", gaps="warn")
+        Consumer("a", unknown="maybe")
     with pytest.raises(ConfigurationError, match="has no handler"):
         Consumer("a").handling(source="t/s")
     with pytest.raises(ConfigurationError, match="has no parked store"):
@@ -629,10 +495,8 @@ def test_a_consumer_refuses_what_cannot_work():
 @pytest.mark.parametrize(
     ("option", "takes"),
     [
-        ("inbox", "'auto' or 'records' or 'watermark'"),
         ("on_failure", "'park' or 'dead_letter'"),
         ("unknown", "'ignore' or 'dead_letter'"),
-        ("gaps", "'ignore' or 'warn' or 'wait'"),
     ],
 )
 @pytest.mark.parametrize("value", ["stop", None, 5])

@@ -1,11 +1,12 @@
 """
-The inbox where a read is behind, where another process was first, and where an entity has had another life under its id.
+The inbox where a read is behind, where another process was first, and where a record may live too short.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,14 +14,21 @@ import pytest
 from cosmos_outbox import Entity, Outbox, UnitOfWork, key_of_text, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.errors import ConfigurationError, NotFound
-from cosmos_outbox.records import ConsumingDelayed, MessageParked
-from tests.support.shop import OrderPaid, World, message
-from tests.unit.consumer.test_handling import invoicing, placed
+from cosmos_outbox.errors import NotFound, ReleaseTakenOver
+from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Sent
+from cosmos_outbox.ports import Complete
+from cosmos_outbox.records import (
+    AttemptFailed,
+    ConsumingDelayed,
+    MessageHandled,
+    MessageParked,
+    MessageRepeated,
+)
+from tests.support.shop import Invoice, OrderPaid, World, invoicing, message
 
 
 async def test_a_message_that_took_effect_elsewhere_has_not_failed_where_a_read_is_behind():
-    world = World(invoicing(attempts=1, inbox="records"))
+    world = World(invoicing(attempts=1))
     for _ in range(2):
         world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1")))
     read, behind = world.container.read, [True, True]
@@ -37,54 +45,20 @@ async def test_a_message_that_took_effect_elsewhere_has_not_failed_where_a_read_
     assert 1 == len(world.documents("invoice"))
 
 
-async def test_an_entity_created_again_is_new_to_a_consumer_that_began_in_the_middle_of_its_first_life():
-    world = World(invoicing())
-    for one in (placed(7), placed(1, life="l2"), placed(2, life="l2")):
-        world.subscription.deliver(one)
-    await world.run()
-
-    assert [7, 1, 2] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-
-
-async def test_copies_from_all_lives_of_an_entity_have_no_second_effect():
-    world = World(invoicing())
-    lives = [placed(version, life=life) for life in ("l1", "l2") for version in (1, 2)]
-    for one in (*lives, *lives, *reversed(lives)):
-        world.subscription.deliver(one)
-    await world.run()
-
-    assert [1, 2, 1, 2] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-
-
-async def test_without_a_life_each_message_has_a_record_unless_the_consumer_asks_for_a_watermark():
-    place = {"entity-id": "o1", "entity-version": 1, "sequence": 0}
-    for inbox, kind in (("auto", "inboxRecord"), ("watermark", "inboxWatermark")):
-        world = World(invoicing(inbox=inbox))
-        world.subscription.deliver(message(OrderPaid(order_id="o1"), properties=place))
-        await world.run()
-        assert 1 == len(world.documents(kind))
-
-
 async def test_without_sessions_a_message_that_a_later_one_overtook_takes_effect_too():
     world = World(invoicing(), subscription=MemorySubscription(sessions=False))
-    for one in (later := placed(2), placed(1), later):
+    later = message(OrderPaid(order_id="o1", total=2))
+    for one in (later, message(OrderPaid(order_id="o1", total=1)), later):
         world.subscription.deliver(one)
     await world.run()
 
     assert [1, 2] == sorted(invoice["data"]["total"] for invoice in world.documents("invoice"))
 
 
-@pytest.mark.parametrize("options", [{"inbox": "watermark"}, {"gaps": "warn"}])
-async def test_a_consumer_that_needs_order_is_refused_without_sessions(options: dict[str, str]):
-    with pytest.raises(ConfigurationError, match="has no sessions"):
-        World(invoicing(**options), subscription=MemorySubscription(sessions=False))
-
-
-async def test_events_of_one_entity_may_take_effect_under_several_partition_keys():
+async def test_messages_of_one_session_may_take_effect_under_several_partition_keys():
     world = World(invoicing(partition_key=lambda message: json.loads(message.body)["orderId"]))
-    for version, order in enumerate(("a", "b", "a", "b"), start=1):
-        payload = OrderPaid(order_id=order, total=version).payload()
-        world.subscription.deliver(replace(placed(version), body=json.dumps(payload).encode()))
+    for number, order in enumerate(("a", "b", "a", "b"), start=1):
+        world.subscription.deliver(message(OrderPaid(order_id=order, total=number)))
     await world.run()
 
     assert [] == world.of(MessageParked)
@@ -140,12 +114,12 @@ async def test_in_a_container_of_one_path_the_session_is_the_key_whatever_it_loo
     assert [session] == [invoice["partitionKey"] for invoice in world.documents("invoice")]
 
 
-async def test_events_of_one_entity_may_take_effect_in_several_containers():
+async def test_messages_of_one_session_may_take_effect_in_several_containers():
     containers = [MemoryContainer(ranges=1), MemoryContainer(ranges=1)]
     outboxes = [Outbox(container) for container in containers]
-    world = World(invoicing(outbox_of=lambda message: outboxes[(message.number("entity-version") or 0) % 2]))
-    for version in range(1, 5):
-        world.subscription.deliver(placed(version))
+    world = World(invoicing(outbox_of=lambda message: outboxes[json.loads(message.body)["total"] % 2]))
+    for number in range(1, 5):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=number)))
     await world.run()
 
     assert [] == world.of(ConsumingDelayed)
@@ -161,8 +135,182 @@ async def test_a_copy_that_comes_while_its_key_is_parked_has_no_effect_however_l
     for one in (once, bad, once):
         world.subscription.deliver(one)
     await world.run()
-    now[0] += 8 * 86400  # the record of the message has been deleted
+    now[0] += 31 * 86400  # the record of the message has been deleted
     await world.keys.drop("o1", bad.message_id, reason="no such order")
     await world.keys.release("o1")
 
     assert 1 == len(world.documents("invoice"))
+
+
+class Behind(MemoryContainer):
+    """
+    A container of which one replica lags: while `stale`, the next read of a record returns none.
+    """
+
+    stale = False
+
+    async def read(self, document_id: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if self.stale and document_id.startswith("inbox."):
+            self.stale = False
+            raise NotFound(document_id=document_id)
+        return await super().read(document_id, *args, **kwargs)
+
+
+async def test_each_message_takes_effect_once_where_a_new_process_reads_the_inbox_from_a_replica_that_lags():
+    world = World(invoicing(), container=(container := Behind(ranges=1)))
+    for number in range(1, 7):
+        container.stale = True
+        once = message(OrderPaid(order_id="o1", total=number))
+        for _ in range(2):
+            world.subscription.deliver(once)
+        await world.run()
+
+    assert [1, 2, 3, 4, 5, 6] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+    assert 6 == len(world.of(MessageHandled)) == len(world.of(MessageRepeated))
+
+
+async def test_a_second_process_that_meets_the_record_alone_repeats_nothing_and_has_not_failed():
+    """
+    The effect writes under an id of its own, so that only the record stands against a second one.
+    """
+    world = World(invoicing(attempts=1), container=(container := Behind(ranges=1)))
+    once = message(OrderPaid(order_id="o1"))
+    for _ in range(2):
+        container.stale = True
+        world.subscription.deliver(once)
+        await world.run()
+
+    assert ([], []) == (world.of(AttemptFailed), world.of(ConsumingDelayed))
+    assert (1, 1) == (len(world.documents("invoice")), len(world.documents("inboxRecord")))
+
+
+class Account(Entity):
+    payments: int = 0
+
+
+def counting(gate: asyncio.Event) -> Consumer:
+    """
+    Return a consumer whose first handler waits while it holds what it read.
+    """
+    consumer, waits = Consumer("counting", attempts=1), [True]
+
+    @consumer.on(OrderPaid)
+    async def count(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        accounts = uow.repository(Account)
+        try:
+            account = await accounts.read(event.order_id)
+        except NotFound:
+            account = accounts.create(Account(id=event.order_id))
+        account.payments += 1
+        if waits and waits.pop():
+            await gate.wait()
+        if event.total < 0 and account.payments > 1:
+            raise ValueError("it was paid")
+
+    return consumer
+
+
+class Session:
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+
+
+@pytest.mark.parametrize("total", [1, -1])
+async def test_a_process_that_fails_on_what_another_wrote_for_the_same_message_parks_nothing(total: int):
+    world = World(counting(gate := asyncio.Event()))
+    paid = message(OrderPaid(order_id="o1", total=total))
+    zombie = asyncio.create_task(world.handling(paid, Session("o1")))
+    await asyncio.sleep(0.1)
+    owner = await world.handling(paid, Session("o1"))
+    gate.set()
+
+    assert (Complete(), Complete()) == (owner, await zombie)
+    assert [1] == [account["data"]["payments"] for account in world.documents("account")]
+    assert [] == world.of(MessageParked)
+
+
+async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
+    consumer = Consumer("c", attempts=1)
+
+    @consumer.on(OrderPaid)
+    async def create(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        uow.repository(Account).create(Account(id=event.order_id))
+
+    world = World(consumer)
+    for _ in range(2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    assert ["Conflict"] == [parked.reason for parked in world.of(MessageParked)]
+
+
+async def test_a_release_that_died_before_it_took_a_message_off_has_no_second_effect_however_late_the_next_is():
+    now = [1_000_000_000.0]
+    consumer, mended = Consumer("c", attempts=1), []
+
+    @consumer.on(OrderPaid)
+    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if not mended:
+            raise ValueError("not yet")
+        uow.save({"id": f"i{len(mended)}", "partitionKey": "o1", "type": "invoice"})
+        mended.append(event)
+
+    world = World(consumer, container=MemoryContainer(ranges=1, now=lambda: now[0]))
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+    mended.append(None)
+
+    async def dies(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:
+        await world.handling.release(held, ensure_claimed)
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await ParkedKeys(world.parked, dies, scope=world.handling.scope).release("o1")
+    now[0] += 3650 * 86400
+    assert (await world.keys.release("o1")).handed_back
+
+    assert 1 == len(world.documents("invoice"))
+
+
+async def test_a_message_that_an_operator_drops_during_a_release_has_no_effect():
+    consumer, mended = Consumer("c", attempts=1), asyncio.Event()
+    entered, gate = asyncio.Event(), asyncio.Event()
+
+    @consumer.on(OrderPaid)
+    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if not mended.is_set():
+            raise ValueError("not yet")
+        if event.total == 1:
+            entered.set()
+            await gate.wait()
+        uow.repository(Invoice).create(Invoice.of(event))
+
+    world = World(consumer)
+    for number in (1, 2, 3):
+        world.subscription.deliver(message(OrderPaid(id=f"m{number}", order_id="o1", total=number)))
+    await world.run()
+    mended.set()
+    released = asyncio.create_task(world.keys.release("o1"))
+    await entered.wait()
+    await world.keys.drop("o1", "m2", reason="of no use")
+    gate.set()
+    with pytest.raises(ReleaseTakenOver):
+        await released
+    await world.keys.release("o1")
+
+    assert [1, 3] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
+async def test_a_message_that_was_dropped_once_and_fails_again_is_dead_lettered_and_its_key_flows():
+    world = World(invoicing(attempts=1))
+    bad, good = message(OrderPaid(order_id="o1", total=-1)), message(OrderPaid(order_id="o1"))
+    world.subscription.deliver(bad)
+    await world.run()
+    await world.keys.drop("o1", bad.message_id, reason="no such order")
+    await world.keys.release("o1")
+    for one in (bad, good):
+        world.subscription.deliver(one)
+    await world.run()
+
+    assert ["DroppedBefore"] == [reason for _, reason, _ in world.subscription.dead_letters]
+    assert 1 == len(world.of(MessageParked)) == len(world.documents("invoice"))

@@ -283,7 +283,7 @@ async def test_an_edited_payload_is_sent_under_the_same_id_and_the_committed_one
     assert released.handed_back
     assert ["b/1", "b/2", "b/3", "b/4"] == world.ids
     assert b'{"action":"Renamed","state":"mended"}' == world.broker.accepted[1].body
-    record = next(document for document in world.store.documents() if document["id"] == "event.b/2")
+    record = next(document for document in world.store.documents() if document["id"] == held_id("b/2"))
     assert ("sent", 2, "mended") == (
         record["status"],
         record["original"]["number"],
@@ -316,7 +316,7 @@ async def test_a_dropped_event_leaves_a_record_and_the_rest_is_released_without_
     released = await world.operator.release("b")
     assert 2 == released.sent
     assert ["b/1", "b/3", "b/4"] == world.ids
-    record = next(document for document in world.store.documents() if document["id"] == "event.b/2")
+    record = next(document for document in world.store.documents() if document["id"] == held_id("b/2"))
     assert ("dropped", "malformed since 2.3") == (record["status"], record["note"])
 
 
@@ -700,9 +700,9 @@ async def test_an_event_behind_a_hand_back_is_sent_by_the_relay() -> None:
 
 async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
     world = await parked(later=0)
-    document = next(document for document in world.store.documents() if document["id"] == "event.b/2")
+    document = next(document for document in world.store.documents() if document["id"] == held_id("b/2"))
     damaged = {**document, "event": {**document["event"], "type": "note"}}
-    await world.store.commit(place("b"), [Write(kind=WriteKind.REPLACE, id="event.b/2", document=damaged)])
+    await world.store.commit(place("b"), [Write(kind=WriteKind.REPLACE, id=held_id("b/2"), document=damaged)])
     with pytest.raises(UsageError, match="drop it"):
         await world.operator.release("b")
     await world.operator.drop("b", "b/2", reason="damaged")

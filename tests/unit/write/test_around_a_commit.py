@@ -172,7 +172,7 @@ async def test_the_ids_of_several_public_events_follow_from_the_domain_event(con
         for _ in range(2):
             with pytest.raises(StoreUnavailable):
                 await uow.commit()
-            assembled = uow._assembled(uow._entities.changed(), traced=False)
+            assembled = uow._assembled(uow._entities.changed(), None, traced=False)
             sent.append([event.id for event in assembled.events])
     assert sent[0] == sent[1]
 

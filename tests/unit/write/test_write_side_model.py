@@ -118,7 +118,6 @@ class Memo:
 
 
 Data = tuple[str, str, bool]
-Position = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -339,7 +338,6 @@ class WriteSide(RuleBasedStateMachine):
         super().__init__()
         self.stored: dict[str, Stored] = {}
         self.told: list[Told] = []
-        self.last_events: dict[str, Position] = {}  # of each entity that counts its versions
         self.snapshots: dict[int, Snapshot] = {}
         self.purged: set[str] = set()
         self.broken: list[str] = []
@@ -650,20 +648,6 @@ class WriteSide(RuleBasedStateMachine):
                 self.stored[name] = part.after
         snapshot.told = [self._dated(told) for told in snapshot.told]
         self.told += snapshot.told
-        self._link(snapshot)
-
-    def _link(self, snapshot: Snapshot) -> None:
-        """
-        Check that each event names the one of its entity that was applied before it.
-        """
-        self.last_events |= {part.held.entity.id: (0, 0) for part in snapshot.parts if part.base is None}
-        for write in snapshot.writes:
-            meta = (write.document or {}).get("meta", {})
-            if "entityVersion" in meta:
-                name, before = meta["entityId"], (meta.get("previousVersion"), meta.get("previousSequence"))
-                if before != self.last_events[name]:
-                    self.broken.append(f"an event of {name} follows {before}, not {self.last_events[name]}")
-                self.last_events[name] = meta["entityVersion"], meta["sequence"]
 
     def _dated(self, told: Told) -> Told:
         short = told.action == Skimmed.action

@@ -1,0 +1,104 @@
+"""
+The record of what a commit is for: one batch with the changes, behind the events, and never twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from cosmos_outbox import BatchTooLarge, Conflict, MixedPartitionKeys, Outbox, UsageError
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.ports import CommitResult, Write
+from cosmos_outbox.write.batch import CommitRecord
+from cosmos_outbox.write.unit_of_work import commit_with, is_stored
+from tests.support.faulty_store import CommitFault, FaultyStore
+from tests.support.notes import Remark
+
+
+class Watched(MemoryContainer):
+    """
+    Keeps the writes of the last batch that was asked for.
+    """
+
+    writes: Sequence[Write] = ()
+
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
+        self.writes = writes
+        return await super().commit(partition_key, writes)
+
+
+def record(key: PartitionKey = "b", document_id: str = "r") -> CommitRecord:
+    return CommitRecord(partition_key=key, document={"id": document_id, "partitionKey": key, "type": "done"})
+
+
+async def test_a_record_lies_behind_the_events_and_before_the_entities_of_its_commit():
+    store = Watched()
+    async with Outbox(store).unit_of_work() as uow:
+        remark = uow.repository(Remark).create(Remark(id="n", book="b"))
+        commit = await commit_with(uow, record())
+        assert await is_stored(uow, "r", "b")
+
+    assert ["domainEvent", "done", "remark"] == [(write.document or {})["type"] for write in store.writes]
+    assert (3, 1, remark.version) == (commit.operations, len(commit.events), 1)
+
+
+async def test_a_record_is_committed_where_nothing_else_changed():
+    async with Outbox(store := Watched()).unit_of_work() as uow:
+        assert not await is_stored(uow, "r", "b")
+        await commit_with(uow, record())
+    assert ["r"] == [document["id"] for document in store.documents()]
+
+
+async def test_a_second_commit_for_the_same_is_refused_with_the_id_of_the_record_whatever_else_stands_against_it():
+    outbox = Outbox(store := MemoryContainer())
+    for _ in range(2):
+        async with outbox.unit_of_work() as uow:
+            uow.repository(Remark).create(Remark(id="n", book="b"))
+            if not store.documents():
+                await commit_with(uow, record())
+                continue
+            with pytest.raises(Conflict) as refused:
+                await commit_with(uow, record())
+            assert "r" == refused.value.document_id
+            uow.rollback()
+
+
+@pytest.mark.parametrize("fault", [CommitFault.LOST_AFTER, CommitFault.RESENT])
+async def test_a_commit_with_a_record_whose_answer_is_lost_is_found_by_its_event(fault: CommitFault):
+    store = FaultyStore(container := MemoryContainer(), [fault])
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Remark).create(Remark(id="n", book="b"))
+        await commit_with(uow, record())
+    assert 3 == len(container.documents())
+
+
+async def test_the_changes_of_a_commit_lie_under_the_key_of_its_record():
+    async with Outbox(MemoryContainer()).unit_of_work() as uow:
+        uow.repository(Remark).create(Remark(id="n", book="b"))
+        with pytest.raises(MixedPartitionKeys) as refused:
+            await commit_with(uow, record("c"))
+        assert ("c", "b") == (refused.value.first, refused.value.second)
+        uow.rollback()
+
+
+async def test_the_limit_of_a_batch_counts_what_is_sent_and_the_record_too(monkeypatch: pytest.MonkeyPatch):
+    async with Outbox(store := Watched()).unit_of_work() as uow:
+        uow.repository(Remark).create(Remark(id="n", book="b"))
+        with monkeypatch.context() as smaller:
+            smaller.setattr("cosmos_outbox.write.batch.MAX_BATCH_BYTES", 1)
+            with pytest.raises(BatchTooLarge) as refused:
+                await commit_with(uow, record())
+        await commit_with(uow, record())
+    named = sum(len(write.id) + 64 for write in store.writes)
+    written = sum(len(json.dumps(write.document, separators=(",", ":"))) for write in store.writes)
+    assert named + written == refused.value.size_bytes
+
+
+async def test_a_key_that_the_container_does_not_take_is_named_before_anything_is_read():
+    async with Outbox(MemoryContainer()).unit_of_work() as uow:
+        with pytest.raises(UsageError, match="cannot be the partition key"):
+            await is_stored(uow, "r", ("a", "b"))
