@@ -198,7 +198,9 @@ def ancestors_of(span: Span, spans: Sequence[Span]) -> list[bytes]:
 async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
     exporter, provider = InMemorySpanExporter(), TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    message = SimpleNamespace(application_properties={}, message_id="m", delivery_count=0)
+    message = SimpleNamespace(
+        application_properties={}, message_id="m", delivery_count=0, correlation_id=None
+    )
     with (
         pytest.raises(ZeroDivisionError),
         processing(message, topic="t", subscription="s", tracer_provider=provider),  # type: ignore[arg-type] # all it reads
