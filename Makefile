@@ -87,8 +87,8 @@ $(INFRA_STAMP): requirements-infra.txt
 	@touch $@
 
 check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, workflows; offline
-	$(INFRA) -m mypy tools/infra_check tools/sbom --exclude /tests/
-	$(INFRA) -m pytest -p no:cloudcoil -q tools/infra_check/tests tools/sbom/tests
+	$(INFRA) -m mypy tools/infra_check --exclude /tests/
+	$(INFRA) -m pytest -p no:cloudcoil -q tools/infra_check/tests
 	$(PY) -m pytest -q tests/infra/deployed
 	@$(PY) -m tools.infra_check.snapshots --validate
 
@@ -136,10 +136,15 @@ test-image: $(STAMP) $(INFRA_STAMP) ## build the images, run them, and the compo
 test-languages: $(STAMP) ## the SDKs for JavaScript, Go and Java on the emulators, with TLS; skipped where one is missing
 	OUTBOX_TEST_LANGUAGES=1 $(PY) -m pytest tests/languages $(PYTEST_ARGS)
 
-sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of each image, CycloneDX: sbom/IMAGE.json; whole after test-image
+sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of the packages of each image, CycloneDX: sbom/IMAGE.json
 	@mkdir -p sbom
-	@for image in worker api consumer; do inventory=sbom/$$image.inventory; \
-		$(INFRA) -m tools.sbom $$image $$(test ! -f $$inventory || echo --inventory $$inventory) > sbom/$$image.json || exit 1; done
+	@for image in worker api consumer; do \
+		$(PYTHON) -m venv --clear --without-pip .venv-sbom && \
+		$(PY) -m pip --python .venv-sbom/bin/python install --quiet --disable-pip-version-check --no-compile \
+			--require-hashes --only-binary :all: -r infra/docker/requirements-$$image.txt && \
+		$(PY) -m hatchling build --target wheel --directory .venv-sbom/own && \
+		$(PY) -m pip --python .venv-sbom/bin/python install --quiet --disable-pip-version-check --no-deps .venv-sbom/own/*.whl && \
+		.venv-infra/bin/cyclonedx-py environment .venv-sbom/bin/python --PEP-639 --schema-version 1.6 --output-reproducible --outfile sbom/$$image.json || exit 1; done
 
 # Made anew each time, and past the upper bounds in pyproject.toml: the question is what the next release breaks.
 NEWEST := .venv-newest/bin/python
@@ -202,4 +207,4 @@ lock-vendor: $(STAMP) ## pin what the SDKs' own tests need again, the SDKs to th
 		--generate-hashes --no-header --no-annotate --quiet --output-file requirements-vendor.txt
 
 clean: ## remove .venv and caches
-	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-vendor .vendor-tests site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-sbom .venv-vendor .vendor-tests site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

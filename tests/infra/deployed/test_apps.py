@@ -78,7 +78,12 @@ def test_each_name_is_that_of_what_the_deployment_makes(program: str):
     assert "OUTBOX_DELETE_AFTER_PUBLISH" not in environment_of(deployed("defaults").of_type(APPS)[program])
 
 
-def test_on_a_cluster_only_the_api_is_an_app():
+def test_on_a_cluster_only_the_api_is_an_app_and_no_other_is_asked_for_its_image():
+    """
+    What is not there cannot be asked, whatever azd says; a snapshot does not show what is asked in vain.
+    """
+    asked = re.findall(r"^    exists: (.+)$", (INFRA / "main.bicep").read_text(), re.MULTILINE)
+    assert ["apiExists", "workerExists && onContainerApps", "consumerExists && onContainerApps"] == asked
     assert ({"api"}, NAMED.keys()) == (
         deployed("aks").of_type(APPS).keys(),
         deployed("operated").of_type(APPS).keys(),

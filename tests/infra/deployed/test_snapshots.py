@@ -112,4 +112,7 @@ def test_outputs_tell_what_their_names_say():
         re.findall(r"containerApps/(\w+)\.template", told["PLACEHOLDER_LEFT"]) for told in (outputs, operated)
     ]
     assert [["api"], ["api", "worker", "consumer"]] == asked
+    assert outputs["PLACEHOLDER_LEFT"].endswith(", createArray()), false())]"), (
+        "on a cluster, of no other app"
+    )
     assert deployed("defaults").outputs["PLACEHOLDER_LEFT"] is True
