@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, overload
 from cosmos_outbox.blocking.portal import Opener, Portal
 from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
 from cosmos_outbox.errors import PreconditionFailed, UsageError
-from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_kind, check_work, exhausted
+from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_attempts, exhausted
 
 UnitT = TypeVar("UnitT", bound=BlockingUnitOfWork)
 ResultT = TypeVar("ResultT")
@@ -62,7 +62,6 @@ class BlockingOutbox:
         """
         Return a new unit of work of this thread, or one of the given subclass.
         """
-        check_kind(kind, BlockingUnitOfWork)
         return kind(self._opened().unit_of_work(), self._portal)
 
     def _opened(self) -> Outbox:
@@ -88,10 +87,10 @@ class BlockingOutbox:
         Run `work(unit_of_work)` in this thread, commit, and return what it returned; see `Outbox.run`.
 
         Raises:
-            UsageError: `work` is a coroutine function, or none at all.
+            UsageError: `work` is a coroutine function, or there is no attempt.
             PreconditionFailed, OutboxError: see `Outbox.run`.
         """
-        check_work(work, attempts)
+        check_attempts(attempts)
         if inspect.iscoroutinefunction(work):
             raise UsageError("A BlockingOutbox runs plain functions; give `async def` ones to Outbox.run.")
         attempt = 0

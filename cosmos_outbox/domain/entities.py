@@ -8,7 +8,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
@@ -83,11 +83,6 @@ class Entity(BaseModel):
         for base in cls.__mro__[1:]:
             if base.__module__ == __name__:
                 refuse_taken_names(cls, base)
-        if not callable(cls.created_event):
-            raise TypeError(
-                f"{cls.__name__}.created_event has to be a method that returns an event, and is a {type(cls.created_event).__name__}: "
-                "write `def created_event(self)`, without @property."
-            )
         if cls._marked_when_deleted:
             _check_mark(cls)
         elif hasattr(cls, "delete"):
@@ -102,22 +97,6 @@ class Entity(BaseModel):
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
         _check_type(cls)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """
-            Raise AttributeError, as pydantic does; add the cause where `__init__` has not made the object yet.
-            """
-            try:
-                return super().__getattr__(name)
-            except AttributeError as error:
-                if not _is_made(self):
-                    error.add_note(
-                        f"This {type(self).__name__} is not made yet: its `__init__` has to call `super().__init__(…)` with its fields, "
-                        "before all else."
-                    )
-                raise
 
     @classmethod
     def restore(
@@ -197,9 +176,8 @@ class Entity(BaseModel):
         Record that something happened; the next commit writes the event, as it is now, together with the entity.
 
         Raises:
-            UsageError: a commit of this object was refused, so its unit of work holds it no longer; or it is no event.
+            UsageError: a commit of this object was refused, so its unit of work holds it no longer.
         """
-        self._check_event(event, "record")
         if self._state.closed is not None:
             raise UsageError(
                 f"{self.entity_type} {self.id!r} {self._state.closed}, so no commit would write {event.action}: read it "
@@ -237,7 +215,6 @@ class Entity(BaseModel):
         created = self.created_event() if progress.version == 0 else None
         if created is None:
             return CommitEvents(events=tuple(progress.recorded), settled=settled)
-        self._check_event(created, "return from created_event")
         created = created.frozen()
         if progress.created is not None:
             # A repeated commit must write the id that the first attempt may have written.
@@ -248,15 +225,6 @@ class Entity(BaseModel):
         followed_by = (event for event in progress.recorded if not event.implied_by_creation)
         return CommitEvents(events=(created, *followed_by), settled=settled)
 
-    def _check_event(self, event: object, verb: str) -> None:
-        if not isinstance(event, DomainEvent):
-            raise UsageError(
-                f"{self.entity_type} {self.id!r} cannot {verb} {event!r:.100}: it is no event. Make an object of a class that "
-                "derives from DomainEvent.",
-                document_id=self.id,
-                partition_key=self.partition_key,
-            )
-
     def mark_committed(
         self, *, version: int, etag: str | None, taken: CommitEvents, stored: Mapping[str, Any] | None = None
     ) -> None:
@@ -266,14 +234,6 @@ class Entity(BaseModel):
         progress = self._state
         progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
         progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored
-
-
-def _is_made(entity: Entity) -> bool:
-    try:
-        object.__getattribute__(entity, "__pydantic_fields_set__")
-    except AttributeError:
-        return False
-    return True
 
 
 def etag_condition(entity: Entity) -> str | None:

@@ -60,11 +60,6 @@ class DomainEvent(BaseModel):
                 )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
-        for name, kind, example in _SETTINGS:
-            if not isinstance(value := getattr(cls, name), kind):
-                raise TypeError(
-                    f"{cls.__name__}.{name} has to be a {kind.__name__} such as {example}, not {value!r}."
-                )
         if not cls.action or cls.schema_version < 1 or not MIN_TTL <= cls.ttl <= MAX_TTL:
             raise TypeError(
                 f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
@@ -98,14 +93,6 @@ class DomainEvent(BaseModel):
         """
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
-
-
-# What a subclass sets: the name, its type, and an example.
-_SETTINGS: tuple[tuple[str, type, str], ...] = (
-    ("action", str, "'OrderPaid'"),
-    ("schema_version", int, "2"),
-    ("ttl", timedelta, "timedelta(days=10)"),
-)
 
 
 def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:

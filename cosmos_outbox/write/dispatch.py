@@ -40,11 +40,7 @@ class EventHandlers(Generic[UnitT]):
     ) -> None:
         """
         Run `handler(event, unit_of_work)` before the commit that writes such an event; it needs a unit of work of this kind.
-
-        Raises:
-            TypeError: that is no event type, or the handler does not take these two arguments.
         """
-        _check_registration("on", event_type, handler, arguments=("event", "unit_of_work"))
         self._handlers.append((event_type, handler, unit_kind))
 
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
@@ -52,9 +48,8 @@ class EventHandlers(Generic[UnitT]):
         Write what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.
 
         Raises:
-            TypeError: that is no event type, it has a mapping already, or the mapping does not take one argument.
+            TypeError: it has a mapping already.
         """
-        _check_registration("publishes", event_type, mapping, arguments=("event",))
         if (known := self._public.get(event_type)) is not None:
             raise TypeError(
                 f"publishes({event_type.__name__}, {_named(mapping)}): {_named(known)} maps it already; have one mapping return "
@@ -66,9 +61,6 @@ class EventHandlers(Generic[UnitT]):
         """
         Return what replaces each mapped event by the event's id. The first keeps that id, and the ids of the others follow from it,
         so that a retry repeats them.
-
-        Raises:
-            UsageError: a mapping returned something else.
         """
         found: dict[str, tuple[DomainEvent, ...]] = {}
         for event in events if self._public else ():
@@ -76,9 +68,6 @@ class EventHandlers(Generic[UnitT]):
             if mapping is not None:
                 public = mapping(event)
                 several = public if isinstance(public, list | tuple) else () if public is None else (public,)
-                for one in several:
-                    if not isinstance(one, DomainEvent):
-                        raise _refused_mapping(mapping, event, one)
                 found[event.id] = tuple(
                     one.model_copy(update={"id": _id_of(event, place), "created_at": event.created_at})
                     for place, one in enumerate(several)
@@ -188,35 +177,3 @@ def _id_of(event: DomainEvent, place: int) -> str:
 
 def _named(function: object) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
-
-
-def _check_registration(
-    method: str, event_type: object, function: Callable[..., object], *, arguments: tuple[str, ...]
-) -> None:
-    if not isinstance(event_type, type) or not issubclass(event_type, DomainEvent):
-        shown = event_type.__name__ if isinstance(event_type, type) else repr(event_type)
-        raise TypeError(
-            f"{method}({shown}, {_named(function)}): {shown} is no event type; name a class that derives from DomainEvent."
-        )
-    call = f"{_named(function)}({', '.join(arguments)})"
-    try:
-        inspect.signature(function).bind(*arguments)
-    except TypeError as error:
-        raise TypeError(
-            f"{method}({event_type.__name__}, {_named(function)}): it would be called as {call}, which does not work: {error}."
-        ) from error
-    except ValueError:  # a built-in function does not say what it takes
-        return
-
-
-def _refused_mapping(mapping: object, event: DomainEvent, public: object) -> UsageError:
-    if inspect.iscoroutine(public):
-        public.close()
-        returned = "a coroutine: it cannot be async; do what has to wait in a handler (`outbox.on`)"
-    else:
-        returned = f"{public!r:.100}, which is no event"
-    return UsageError(
-        f"The mapping {_named(mapping)} of {event.action} {event.id!r} returned {returned}. It has to return an object of a "
-        "class that derives from DomainEvent, a list of them, or None to publish nothing.",
-        document_id=event.id,
-    )

@@ -5,7 +5,6 @@ Outbox: the entry point of an application, which makes units of work.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
@@ -45,13 +44,6 @@ class Outbox:
         sizes: EventSizes | None = None,
         tracer_provider: trace.TracerProvider | None = None,
     ) -> None:
-        if not callable(getattr(store, "commit", None)):
-            raise TypeError(
-                f"Outbox needs a store, and a {type(store).__name__} is none: pass `await open_store(client, database, container)` "
-                "of cosmos_outbox.adapters.cosmos, or a MemoryContainer in tests."
-            )
-        _check_option("retries", retries, RetryOptions, of="deadline_seconds")
-        _check_option("sizes", sizes, EventSizes, of="max_message_bytes")
         self._store, self.retries = store, retries or RetryOptions()
         self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
@@ -89,12 +81,7 @@ class Outbox:
         What the handler adds to the unit of work is committed in the same batch; events it raises are handled too. What it
         raises passes through `commit`, with a note that names the handler, the event and the entity. A handler that needs a
         subclass of UnitOfWork names it as `kind`; a commit of another kind of unit raises UsageError then.
-
-        Raises:
-            TypeError: that is no event type, or the handler does not take these two arguments.
-            UsageError: `kind` is no UnitOfWork.
         """
-        check_kind(kind, UnitOfWork)
         self._handlers.on(event_type, handler, kind)
 
     def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], PublicEvents]) -> None:
@@ -102,7 +89,7 @@ class Outbox:
         Publish what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.
 
         Raises:
-            TypeError: that is no event type, it has a mapping already, or the mapping does not take one argument.
+            TypeError: it has a mapping already.
         """
         self._handlers.publishes(event_type, mapping)
 
@@ -113,11 +100,7 @@ class Outbox:
     def unit_of_work(self, kind: type[UnitOfWork] = UnitOfWork) -> UnitOfWork:
         """
         Return a new unit of work, or one of the given subclass.
-
-        Raises:
-            UsageError: `kind` is no UnitOfWork.
         """
-        check_kind(kind, UnitOfWork)
         return kind(
             self._store,
             options=self.retries,
@@ -153,22 +136,17 @@ class Outbox:
             attempts: how often to run it at most. Defaults to 10.
 
         Raises:
-            UsageError: `work` is no function, or returned nothing to await, so it is no coroutine function.
+            UsageError: there is no attempt.
             PreconditionFailed: another program was first each time; or `work` raised it, then there was no further attempt.
             OutboxError: what else `work` or `UnitOfWork.commit` raises, at once.
         """
-        check_work(work, attempts)
+        check_attempts(attempts)
         attempt = 0
         while True:
             attempt += 1
             async with self.unit_of_work(kind) as unit:
                 try:
-                    if not inspect.isawaitable(answer := work(unit)):
-                        raise UsageError(
-                            f"`run` awaits its work, and {work!r:.100} returned {answer!r:.100}: make it an `async def`. A "
-                            "BlockingOutbox runs plain functions."
-                        )
-                    result = await answer
+                    result = await work(unit)
                     await unit.commit()
                 except PreconditionFailed as refusal:
                     if not unit.was_refused(refusal):
@@ -181,22 +159,12 @@ class Outbox:
             await asyncio.sleep(self.retries.backoff.delay(attempt))
 
 
-def check_work(work: object, attempts: int) -> None:
+def check_attempts(attempts: int) -> None:
     """
-    Check what `run` is asked for.
-
-    Raises:
-        UsageError: there is nothing to call, or no attempt.
+    Raise UsageError where `run` could not try once.
     """
     if attempts < 1:
         raise UsageError(f"Work needs at least one attempt, not {attempts}.")
-    if not callable(work):
-        if inspect.iscoroutine(work):
-            work.close()
-        raise UsageError(
-            f"`run` calls its work with a new unit of work for each attempt, and {work!r:.100} cannot be called: pass the function "
-            "itself, `run(work)` and not `run(work(…))`."
-        )
 
 
 def exhausted(attempts: int) -> str:
@@ -207,24 +175,3 @@ def exhausted(attempts: int) -> str:
         f"Each of the {attempts} attempts of `run` was refused: other programs write the same document at the same time. Call it again "
         "later, or with more `attempts`."
     )
-
-
-def check_kind(kind: object, base: type) -> None:
-    """
-    Check that a kind of unit of work is one.
-
-    Raises:
-        UsageError: it does not derive from `base`.
-    """
-    if not isinstance(kind, type) or not issubclass(kind, base):
-        raise UsageError(
-            f"{kind!r:.100} is no kind of unit of work: pass a class that derives from {base.__name__}."
-        )
-
-
-def _check_option(name: str, given: object, kind: type, *, of: str) -> None:
-    if given is not None and not isinstance(given, kind):
-        raise TypeError(
-            f"Outbox takes {name}=… as {kind.__name__}, and {given!r:.100} is none: pass for example "
-            f"`{name}={kind.__name__}({of}=…)`."
-        )

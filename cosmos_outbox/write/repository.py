@@ -56,11 +56,6 @@ class Repository(Generic[EntityT]):
     def __init__(
         self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions
     ) -> None:
-        if not isinstance(entity_type, type) or not issubclass(entity_type, Entity):
-            raise UsageError(
-                f"`uow.repository(…)` takes a class that derives from Entity, and {entity_type!r:.100} is none. For a dict or a model of "
-                "your own use `uow.documents(…)`."
-            )
         self._type, self._store, self._entities, self._options = entity_type, store, entities, options
 
     def create(self, entity: EntityT) -> EntityT:
@@ -68,9 +63,8 @@ class Repository(Generic[EntityT]):
         Add a new entity. The commit raises Conflict if its id is taken.
 
         Raises:
-            UsageError: it is no entity of this repository's type, or another unit of work has it.
+            UsageError: another unit of work has it.
         """
-        self._check(entity, "create")
         self._entities.track(entity, Change.CREATE)
         return entity
 
@@ -95,19 +89,12 @@ class Repository(Generic[EntityT]):
             include_deleted: also return what is marked as deleted, or deleted by this unit of work.
 
         Raises:
-            UsageError: the container takes no such id or partition key; or an entity is given in place of its id.
+            UsageError: the container takes no such id or partition key.
             IdentityConflict: this unit of work has it as an object of another class with the same stored type.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
         """
-        if isinstance(entity_id, Entity):
-            raise UsageError(
-                f"The {type(entity_id).__name__} {entity_id.id!r} was given in place of an id: pass its `id` and, if that is another "
-                "one, its `partition_key`.",
-                document_id=entity_id.id,
-                partition_key=entity_id.partition_key,
-            )
         with self._entities.guard:
             self._entities.refusal = None  # a new attempt begins
             entity = self._entities.find(self._types, entity_id, partition_key)
@@ -155,7 +142,6 @@ class Repository(Generic[EntityT]):
             UsageError: see `create`; or it was never stored.
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
-        self._check(entity, "update")
         check_etag(entity, etag)
         self._entities.track(entity, Change.UPDATE)
         return entity
@@ -316,21 +302,6 @@ class Repository(Generic[EntityT]):
                     entities.append(entity)
         return EntityPage(
             entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
-        )
-
-    def _check(self, entity: object, method: str) -> None:
-        if isinstance(entity, self._type):
-            return
-        wanted, given = self._type.__name__, type(entity).__name__
-        call = f"`uow.repository({wanted}).{method}(…)` takes objects of {wanted}"
-        if isinstance(entity, Entity):
-            raise UsageError(
-                f"{call}, and {entity.id!r} is one of {given}: use `uow.repository({given})`.",
-                document_id=entity.id,
-                partition_key=entity.partition_key,
-            )
-        raise UsageError(
-            f"{call}, and {entity!r:.100} is none: make an object of that class. `uow.save(…)` takes dicts and models of your own."
         )
 
     @cached_property

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import azure.cosmos
 import pytest
 from azure.cosmos import PartitionKey
-from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.cosmos.aio import CosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
 
@@ -309,62 +309,6 @@ async def _() -> None:
     outbox.on(OrderPaid, breaks)
     order.pay(id="e1")
     await committed(order, outbox=outbox)
-
-
-@wrong(10, "on(event, 42)", TypeError, "on(OrderPaid, 42)", "42(event, unit_of_work)", "not a callable")
-async def _() -> None:
-    an_outbox().on(OrderPaid, 42)  # type: ignore[arg-type]
-
-
-@wrong(
-    10, "a handler of one argument", TypeError, "on(OrderPaid", "<lambda>(event, unit_of_work)", "too many"
-)
-async def _() -> None:
-    an_outbox().on(OrderPaid, lambda event: None)  # type: ignore[arg-type, misc]
-
-
-@wrong(10, "a handler of an entity", TypeError, "Order is no event type", "derives from DomainEvent")
-async def _() -> None:
-    an_outbox().on(Order, lambda event, uow: None)  # type: ignore[type-var]
-
-
-@wrong(10, "a mapping of two arguments", TypeError, "publishes(OrderPaid", "<lambda>(event)", "missing")
-async def _() -> None:
-    an_outbox().publishes(OrderPaid, lambda event, uow: None)  # type: ignore[arg-type, misc]
-
-
-def _wrong_mapping(usage: str, mapping: Any, *fragments: str) -> None:
-    @wrong(
-        11,
-        usage,
-        UsageError,
-        "OrderPaid 'e1'",
-        "derives from DomainEvent, a list of them, or None",
-        *fragments,
-    )
-    async def _() -> None:
-        outbox, order = an_outbox(), Order(id="o1")
-        outbox.publishes(OrderPaid, mapping)
-        order.pay(id="e1")
-        await committed(order, outbox=outbox)
-
-
-async def waits(event: OrderPaid) -> OrderPaid:
-    return event
-
-
-_wrong_mapping("a mapping that returns a dict", lambda event: {"paid": 1}, "<lambda>", "returned {'paid': 1}")
-_wrong_mapping("an async mapping", waits, "The mapping waits", "cannot be async", "outbox.on")
-
-
-@wrong(12, "record(dict)", UsageError, "order 'o1' cannot record {'paid': 1}", "derives from DomainEvent")
-async def _() -> None:
-    Order(id="o1").record({"paid": 1})  # type: ignore[arg-type]
-
-
-@wrong(12, "record(class)", UsageError, "order 'o1' cannot record <class", "Make an object of a class")
-async def _() -> None:
-    Order(id="o1").record(OrderPaid)  # type: ignore[arg-type]
 
 
 def _unstorable(usage: str, field: str, **facts: Any) -> None:
@@ -812,38 +756,10 @@ async def _() -> None:
     CosmosStore(object.__new__(azure.cosmos.ContainerProxy))  # type: ignore[arg-type]
 
 
-@wrong(
-    34,
-    "Outbox(ContainerProxy)",
-    TypeError,
-    "a ContainerProxy is none",
-    "await open_store(client, database, container)",
-)
-async def _() -> None:
-    Outbox(object.__new__(ContainerProxy))  # type: ignore[arg-type]
-
-
 @wrong(35, "with in place of async with", TypeError, "context manager protocol")  # Python's own words
 async def _() -> None:
     with an_outbox().unit_of_work():  # type: ignore[attr-defined]
         pass
-
-
-@wrong(
-    36, "read(entity)", UsageError, "The Order 'o1' was given in place of an id", "`id`", "`partition_key`"
-)
-async def _() -> None:
-    order = Order(id="o1")
-    async with (await committed(order)).unit_of_work() as uow:
-        await uow.repository(Order).read(order)  # type: ignore[arg-type]
-
-
-@wrong(37, "run(a plain function)", UsageError, "plainly", "returned 5", "`async def`", "BlockingOutbox")
-async def _() -> None:
-    def plainly(_: UnitOfWork) -> int:
-        return 5
-
-    await an_outbox().run(plainly)  # type: ignore[arg-type]
 
 
 @wrong(
@@ -949,42 +865,11 @@ class OrderOfHome(Order):
     pass
 
 
-@wrong(
-    43,
-    "an entity of another type",
-    UsageError,
-    "takes objects of Customer",
-    "'o1' is one of Order:",
-    "uow.repository(Order)",
-)
-async def _() -> None:
-    an_outbox().unit_of_work().repository(Customer).create(Order(id="o1"))  # type: ignore[arg-type]
-
-
-@wrong(43, "an update of another type", UsageError, "(Customer).update(…)", "'o1' is one of OrderOfHome")
-async def _() -> None:
-    an_outbox().unit_of_work().repository(Customer).update(OrderOfHome(id="o1"))  # type: ignore[arg-type]
-
-
 @wrong(43, "a subclass for a base class", None)
 async def _() -> None:
     uow = an_outbox().unit_of_work()
     uow.repository(Order).create(OrderOfHome(id="o1"))
     assert 1 == (await uow.commit()).operations
-
-
-@wrong(43, "create(dict)", UsageError, "takes objects of Order, and {'id': 'o1'} is none", "`uow.save(…)`")
-async def _() -> None:
-    an_outbox().unit_of_work().repository(Order).create({"id": "o1"})  # type: ignore[arg-type]
-
-
-for _type in ("x", dict, DomainEvent):
-
-    @wrong(
-        43, f"repository({_type!r:.20})", UsageError, "derives from Entity", repr(_type), "`uow.documents(…)`"
-    )
-    async def _(kind: Any = _type) -> None:
-        an_outbox().unit_of_work().repository(kind)
 
 
 ANOTHER = "belongs to another unit of work, which is still open"
@@ -1024,43 +909,6 @@ async def _() -> None:
         await uow.repository(Unmarked).delete("x")
 
 
-@wrong(46, "run(work())", UsageError, "<coroutine object", "`run(work)` and not `run(work(…))`")
-async def _() -> None:
-    async def work(uow: UnitOfWork) -> None:
-        pass
-
-    await an_outbox().run(work(an_outbox().unit_of_work()))  # type: ignore[arg-type]
-
-
-@wrong(46, "run(5) of a BlockingOutbox", UsageError, "5 cannot be called: pass the function itself")
-async def _() -> None:
-    BlockingOutbox(open_outbox).run(5)  # type: ignore[arg-type]
-
-
-@wrong(
-    47, "sizes=1024", TypeError, "sizes=… as EventSizes, and 1024 is none", "EventSizes(max_message_bytes=…)"
-)
-async def _() -> None:
-    Outbox(MemoryContainer(), sizes=1024)  # type: ignore[arg-type]
-
-
-@wrong(
-    47, "retries=5", TypeError, "retries=… as RetryOptions, and 5 is none", "RetryOptions(deadline_seconds=…)"
-)
-async def _() -> None:
-    Outbox(MemoryContainer(), retries=5)  # type: ignore[arg-type]
-
-
-@wrong(48, "a unit of work of no kind", UsageError, "Order'> is no kind", "derives from UnitOfWork")
-async def _() -> None:
-    an_outbox().unit_of_work(Order)  # type: ignore[type-var]
-
-
-@wrong(48, "a handler for no kind", UsageError, "'Books' is no kind", "derives from UnitOfWork")
-async def _() -> None:
-    an_outbox().on(OrderPaid, lambda event, uow: None, kind="Books")  # type: ignore[arg-type]
-
-
 @asynccontextmanager
 async def open_outbox() -> AsyncIterator[Outbox]:
     yield an_outbox()
@@ -1091,38 +939,6 @@ async def undecorated() -> AsyncIterator[Outbox]:
 _blocking("BlockingOutbox(Outbox)", an_outbox(), TypeError, "with @asynccontextmanager", "Outbox object")
 _blocking("BlockingOutbox(generator)", undecorated, TypeError, "with @asynccontextmanager", "undecorated")
 _blocking("an opener of a store", open_container, UsageError, "MemoryContainer", "`yield Outbox(store)`")
-_blocking(
-    "a unit that does not block", open_outbox, UsageError, "derives from BlockingUnitOfWork", kind=UnitOfWork
-)
-
-
-@wrong(
-    50, "created_event as a property", TypeError, "Placed.created_event", "a property", "without @property"
-)
-async def _() -> None:
-    class Placed(Entity):
-        @property
-        def created_event(self) -> OrderPlaced:  # type: ignore[override]
-            return OrderPlaced()
-
-
-class Unmade(Entity):
-    note: str = ""
-
-    def __init__(self, note: str | None = None) -> None:
-        if note is not None:
-            self.note = note
-
-
-def _unmade(usage: str, use: Callable[[], object]) -> None:
-    @wrong(51, usage, AttributeError, "This Unmade is not made yet", "`super().__init__(…)`")
-    async def _() -> None:
-        use()
-
-
-_unmade("__init__ without super", lambda: Unmade("x"))
-_unmade("create() of such an object", lambda: an_outbox().unit_of_work().repository(Unmade).create(Unmade()))
-_unmade("record() of such an object", lambda: Unmade().record(OrderPaid()))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])

@@ -88,19 +88,6 @@ def test_a_type_that_could_not_be_stored_or_read_is_refused_where_it_is_defined(
         type("Impossible", (DomainEvent,), {**wrong, "__module__": __name__})
 
 
-@pytest.mark.parametrize(
-    ("setting", "wrong", "example"),
-    [("ttl", 60, "timedelta"), ("schema_version", "2", "int"), ("action", 5, "str")],
-)
-def test_a_setting_of_another_type_is_refused_with_the_type_that_it_has_to_have(
-    setting: str, wrong: object, example: str
-):
-    with pytest.raises(
-        TypeError, match=f"Impossible.{setting} has to be a {example} such as .*, not {wrong!r}"
-    ):
-        type("Impossible", (DomainEvent,), {setting: wrong, "__module__": __name__})
-
-
 OWN_NAMES = {name for name in vars(DomainEvent) if not name.startswith("_")} - {
     "model_config",
     *DomainEvent.model_fields,

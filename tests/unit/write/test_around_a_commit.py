@@ -184,16 +184,6 @@ def test_a_second_mapping_of_an_event_type_is_refused(container: MemoryContainer
         outbox.publishes(NoteTagged, lambda event: event)
 
 
-async def test_a_list_with_something_else_in_it_is_refused(container: MemoryContainer):
-    outbox = Outbox(container)
-    outbox.publishes(NoteTagged, lambda event: [event, "text"])  # type: ignore[list-item]
-    async with outbox.unit_of_work() as uow:
-        uow.repository(Line).create(line := Line(id="l", book="b"))
-        line.record(NoteTagged(note_id="l", tag="x"))
-        with pytest.raises(UsageError, match="'text', which is no event"):
-            await uow.commit()
-
-
 # handlers
 
 
