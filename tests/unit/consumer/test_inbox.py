@@ -229,6 +229,19 @@ async def test_a_process_that_fails_on_what_another_wrote_for_the_same_message_p
     assert [] == world.of(MessageParked)
 
 
+async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothing():
+    (gate := asyncio.Event()).set()
+    world = World(counting(gate), container=(container := Behind(ranges=1)))
+    paid = message(OrderPaid(order_id="o1", total=-1))
+    for _ in range(2):
+        container.stale = True
+        world.subscription.deliver(paid)
+        await world.run()
+
+    assert 1 == len(world.of(AttemptFailed)) == len(world.of(MessageRepeated))
+    assert [] == world.of(MessageParked)
+
+
 async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
     consumer = Consumer("c", attempts=1)
 
