@@ -160,7 +160,7 @@ async def consuming(
     async def effect(event: Counted, message: Message, uow: UnitOfWork) -> None:
         uow.save(_effect(message.session_id or "", event.number, event.text))
 
-    async with opening(bus, system.servicebus)[transport](topic, 0) as subscription:
+    async with opening(bus)[transport](topic, 0) as subscription:
         handling = consumer.handling(source=f"{topic}/all", notify=hook)
         options = SessionOptions(max_concurrent_sessions=SLOTS)
         processor = SessionProcessor(subscription, handling, options, hooks=(hook,))
@@ -287,7 +287,7 @@ async def compare_transports(system: Emulated, bus: ServiceBusClient, sizes: Siz
     """
     Return what the own transport takes beside the SDK's where handlers do nothing.
     """
-    opened = opening(bus, system.servicebus)
+    opened = opening(bus)
     rates: dict[str, list[float]] = {way: [] for way in opened}
     costs: dict[str, list[float]] = {way: [] for way in opened}
     for _ in range(sizes.rounds):
@@ -318,7 +318,7 @@ async def compare_idle_transports(
     Return what waiting slots take of either transport; to be measured before links of the SDK are open, which take more.
     """
     result: dict[str, float] = {}
-    opened = opening(bus, system.servicebus)
+    opened = opening(bus)
     for way, suffix in (("amqp", ""), ("sdk", "_sdk")):
         async with opened[way](system.new_session_topic(), 0) as subscription:
             waiting = await idle(subscription, seconds)

@@ -13,7 +13,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription
 from cosmos_outbox.ports import Complete, Subscription
-from cosmos_outbox_amqp import AmqpSubscription, namespace_of
+from cosmos_outbox_amqp import AmqpSubscription
 
 SLOTS = 32
 AHEAD = 50
@@ -23,14 +23,13 @@ _SETTLE_SECONDS = 2.0  # until all links wait
 Opened = Callable[[str, int], AbstractAsyncContextManager[Subscription]]  # of a topic, fetching so many ahead
 
 
-def opening(bus: ServiceBusClient, connection_string: str) -> dict[str, Opened]:
+def opening(bus: ServiceBusClient) -> dict[str, Opened]:
     """
     Return what opens the subscription of a topic, by the name of the transport.
     """
-    namespace = namespace_of(connection_string=connection_string)
     return {
         "sdk": lambda topic, ahead: ServiceBusSubscription(bus, topic, "all", prefetch=ahead),
-        "amqp": lambda topic, ahead: AmqpSubscription(namespace, topic, "all", prefetch=ahead),
+        "amqp": lambda topic, ahead: AmqpSubscription(bus, topic, "all", prefetch=ahead),
     }
 
 

@@ -364,6 +364,16 @@ class EncodingFallback(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReceiverFallback(Record):
+    """
+    A consumer receives over the Service Bus SDK until its process ends: the lean receiver and the broker do not understand each other.
+    """
+
+    subscription: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOpened(Record):
     """
     A processor has locked a session; None on an entity without sessions.

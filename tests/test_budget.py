@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 BUDGET = {
     "adapters/cosmos": 2_615,
     "adapters/memory": 1_145,
-    "adapters/servicebus": 1_382,
+    "adapters/servicebus": 1_391,
     "blocking": 519,
     "changefeed": 3_265,
     "cli": 2_172,

@@ -1,5 +1,5 @@
 """
-Connection: one connection that speaks AMQP, over TCP, TLS or a WebSocket, and the channels of it.
+Connection: one connection that speaks AMQP, over TCP or TLS, and the channels of it.
 
 Every call that waits for the peer fails when the connection is lost. A channel is closed when its answer is overdue, and the
 connection when the peer is silent or does not end that channel: nothing waits for ever, and no call needs a timer of its own.
@@ -9,35 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, cast
 
-from cosmos_outbox_amqp.encoding import NULL, binary, string, symbol, uint, ushort
-from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError
-from cosmos_outbox_amqp.frames import (
-    AMQP_HEADER,
-    HEARTBEAT,
-    MAX_FRAME_SIZE,
-    SASL_HEADER,
-    SMALLEST_FRAME_SIZE,
-    Code,
-    frame,
-    performative,
-    read_error,
-    read_performative,
-)
-from cosmos_outbox_amqp.tokens import Namespace
-from cosmos_outbox_amqp.websocket import open_websocket
+from cosmos_outbox_amqp.encoding import Symbol, ushort
+from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError, Unanswered
+from cosmos_outbox_amqp.frames import Code, frame, performative, read_error, read_performative
+from cosmos_outbox_amqp.namespace import Namespace
 
+AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
+SASL_HEADER = b"AMQP\x03\x01\x00\x00"
+HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
+MAX_FRAME_SIZE = 1 << 18  # the largest that this side reads
+_SMALLEST_FRAME_SIZE = 512  # every peer reads frames up to this size
 ANSWER_SECONDS = 30.0  # the peer's time for each answer
 _SILENT_SECONDS = 60.0  # the connection ends after so long without a byte from the peer
-_TICK_SECONDS = 5.0
+_TICK_SECONDS, _LEAST_TICK_SECONDS = 5.0, 0.05  # as the peer's idle time-out asks
 _CLOSE_SECONDS = 5.0
 _CHANNEL_MAX = 4999  # the highest number
+_ANY_SIZE = 2**32 - 1  # of a frame: the default of the specification
+_SASL_DENIED = 1  # of the outcomes; all others but 0 are faults of the peer's
 _KEPT_CHANNELS = 2  # for what renews tokens and locks
-_WINDOW = 2**31 - 1
-_MECHANISMS = ("ANONYMOUS", "MSSBCBS")  # the token follows over $cbs and says who signs in
+WINDOW = 2**31 - 1  # frames that each side may send: credit is what limits messages
+_MECHANISM = "ANONYMOUS"  # the token follows over $cbs and says who signs in
 _HEADER_SIZE = 8
 _HEAD = struct.Struct(">IBxH").unpack_from  # of a frame
 
@@ -49,8 +43,13 @@ class Endpoint(Protocol):
 
     needed_by_all: bool
     """Whether the loss of this channel makes all others of the connection useless."""
-    waiting_since: float | None
-    """Since when this side waits for an answer of the peer, on the running loop's clock."""
+
+    @property
+    def waiting_since(self) -> float | None:
+        """
+        Return since when this side waits for an answer of the peer, on the running loop's clock.
+        """
+        ...
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         """
@@ -79,7 +78,8 @@ class Connection(asyncio.Protocol):
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._header = SASL_HEADER  # the header that the peer must answer with; empty after both
-        self._buffer = b""
+        self._unread: list[bytes] = []
+        self._size, self._needed = 0, _HEADER_SIZE  # bytes of what is unread, and before it is worth a look
         self._out: list[bytes] = []
         self._endpoints: dict[int, Endpoint] = {}  # by this side's channel
         self._by_peer: dict[int, int] = {}  # this side's channel by the peer's
@@ -87,11 +87,11 @@ class Connection(asyncio.Protocol):
         self._ending: dict[int, float] = {}
         self._free: list[int] = []
         self._heard_at = self._wrote_at = self._loop.time()
-        self._beat_seconds = _SILENT_SECONDS
+        self._beat_seconds, self._tick_seconds = _SILENT_SECONDS, _TICK_SECONDS
         self._tick: asyncio.TimerHandle | None = None
-        self.peer_frame_size = SMALLEST_FRAME_SIZE
+        self.peer_frame_size = _ANY_SIZE
         self._channel_max = _CHANNEL_MAX
-        self._performatives: dict[int, Callable[[list[Any]], None]] = {
+        self._own = {  # what is about the connection itself
             Code.SASL_MECHANISMS: self._on_mechanisms,
             Code.SASL_OUTCOME: self._on_outcome,
             Code.OPEN: self._on_open,
@@ -109,18 +109,13 @@ class Connection(asyncio.Protocol):
         """
         if self.lost is not None:
             raise self.lost
-        used, kept = len(self._endpoints) + len(self._ending), 0
-        if not endpoint.needed_by_all:
-            kept = _KEPT_CHANNELS - sum(other.needed_by_all for other in self._endpoints.values())
-        if used + max(kept, 0) > self._channel_max:
-            raise AmqpError(
-                Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"The broker takes {self._channel_max + 1} channels on a connection, of which {_KEPT_CHANNELS} are kept for "
-                "tokens and locks: receive fewer sessions at a time.",
-            )
+        used = len(self._endpoints) + len(self._ending)
+        if used > self._channel_max - (0 if endpoint.needed_by_all else _KEPT_CHANNELS):
+            said = f"The broker takes {self._channel_max + 1} channels on a connection: receive fewer sessions at a time."
+            raise AmqpError(Condition.RESOURCE_LIMIT_EXCEEDED, said)
         number = self._free.pop() if self._free else used
         self._endpoints[number] = endpoint
-        self.write(number, performative(Code.BEGIN, NULL, uint(0), uint(_WINDOW), uint(_WINDOW), uint(255)))
+        self.write(number, performative(Code.BEGIN, None, 0, WINDOW, WINDOW, 255))
         return number
 
     def end(self, number: int) -> None:
@@ -149,22 +144,30 @@ class Connection(asyncio.Protocol):
             self._wrote_at = self._loop.time()
             self._transport.write(b"".join(out))
 
+    @property
+    def is_made(self) -> bool:
+        return self._transport is not None
+
     # What the transport says
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
-        self._tick = self._loop.call_later(_TICK_SECONDS, self._on_tick)
+        self._tick = self._loop.call_later(self._tick_seconds, self._on_tick)
         self._write(SASL_HEADER)
 
     def data_received(self, data: bytes) -> None:
         self._heard_at = self._loop.time()
+        self._unread.append(data)
+        self._size += len(data)
+        if self._size < self._needed:  # a large frame may come byte by byte
+            return
         try:
-            self._read(self._buffer + data if self._buffer else data)
+            self._read(data if len(self._unread) == 1 else b"".join(self._unread))
         except AmqpError as error:
             self.abort(error)
 
     def _read(self, data: bytes) -> None:
-        position, size = 0, len(data)
+        position, size, self._needed = 0, len(data), _HEADER_SIZE
         while size - position >= _HEADER_SIZE and (self.lost is None or self._closing):
             if self._header:
                 self._on_header(data[position : position + _HEADER_SIZE])
@@ -175,11 +178,12 @@ class Connection(asyncio.Protocol):
             if not _HEADER_SIZE <= offset <= length <= MAX_FRAME_SIZE:
                 raise ProtocolError(f"A frame has {length} bytes and begins at {offset}.")
             if size - position < length:
+                self._needed = length
                 break
             if length > offset:
                 self._on_frame(channel, data, position + offset, position + length)
             position += length
-        self._buffer = data[position:] if position else data
+        self._unread, self._size = [data[position:]], size - position
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose(AmqpError("", f"The connection is lost{f': {exc}' if exc else ''}."))
@@ -229,19 +233,18 @@ class Connection(asyncio.Protocol):
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        silent = AmqpError("", "The broker does not answer.")
         # An overdue answer closes its channel. A broker that does not answer this end either loses the whole connection.
         unanswered = now - min(self._ending.values(), default=now)
         if now - self._heard_at > _SILENT_SECONDS or unanswered > ANSWER_SECONDS:
-            self.abort(silent)
+            self.abort(AmqpError("", "The broker does not answer."))
             return
         for number, endpoint in [*self._endpoints.items()]:
             if endpoint.waiting_since is not None and now - endpoint.waiting_since > ANSWER_SECONDS:
                 self.end(number)
-                endpoint.on_lost(silent)
+                endpoint.on_lost(Unanswered())
         if now - self._wrote_at > self._beat_seconds:
             self._write(HEARTBEAT)
-        self._tick = self._loop.call_later(_TICK_SECONDS, self._on_tick)
+        self._tick = self._loop.call_later(self._tick_seconds, self._on_tick)
 
     # What the peer says
 
@@ -250,19 +253,16 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("The peer does not speak AMQP 1.0 with SASL.")
         self._header = b""
         if header == AMQP_HEADER:
-            idle = uint(int(_SILENT_SECONDS * 1000))
-            limits = uint(MAX_FRAME_SIZE), ushort(_CHANNEL_MAX), idle
-            self.write(
-                0, performative(Code.OPEN, string(f"cosmos-outbox-{id(self):x}"), string(self._host), *limits)
-            )
+            limits = MAX_FRAME_SIZE, ushort(_CHANNEL_MAX), int(_SILENT_SECONDS * 1000)
+            self.write(0, performative(Code.OPEN, f"cosmos-outbox-{id(self):x}", self._host, *limits))
 
     def _on_frame(self, number: int, data: bytes, start: int, end: int) -> None:
         code, fields, position = read_performative(data, start)
         if position > end:
             raise ProtocolError("A frame ends within its performative.")
-        handle = self._performatives.get(code)
-        if handle is not None:
-            handle(fields)
+        own = self._own.get(code)
+        if own is not None:
+            own(fields)
         elif not self.opened.done():
             raise ProtocolError("The peer's first frame is not an open.")
         elif code == Code.END:
@@ -296,26 +296,30 @@ class Connection(asyncio.Protocol):
 
     def _on_mechanisms(self, fields: list[Any]) -> None:
         offered = fields[0] if isinstance(fields[0], list) else [fields[0]]
-        mechanism = next((name for name in _MECHANISMS if name in offered), None)
-        if mechanism is None:
+        if _MECHANISM not in offered:
             raise ProtocolError("The broker offers no way to sign in by a token.")
-        init = performative(Code.SASL_INIT, symbol(mechanism), binary(b""), string(self._host))
+        init = performative(Code.SASL_INIT, Symbol(_MECHANISM), b"", self._host)
         self._write(frame(0, init, sasl=True))
 
     def _on_outcome(self, fields: list[Any]) -> None:
         if fields[0] != 0:
-            raise AmqpError("amqp:unauthorized-access", f"SASL ended with {fields[0]!r:.20}.")
+            condition = Condition.UNAUTHORIZED_ACCESS if fields[0] == _SASL_DENIED else ""
+            raise AmqpError(condition, f"SASL ended with {fields[0]!r:.20}.")
         self._header = AMQP_HEADER
         self._write(AMQP_HEADER)
 
     def _on_open(self, fields: list[Any]) -> None:
         _, _, frame_size, channel_max, idle = fields[:5]
         if isinstance(frame_size, int):
-            self.peer_frame_size = max(frame_size, SMALLEST_FRAME_SIZE)
+            self.peer_frame_size = max(frame_size, _SMALLEST_FRAME_SIZE)
         if isinstance(channel_max, int):
             self._channel_max = min(channel_max, _CHANNEL_MAX)
         if isinstance(idle, int) and idle:
-            self._beat_seconds = min(idle / 1000 / 2 - _TICK_SECONDS, _SILENT_SECONDS)
+            self._tick_seconds = max(min(idle / 1000 / 4, _TICK_SECONDS), _LEAST_TICK_SECONDS)
+            self._beat_seconds = min(idle / 1000 / 2 - self._tick_seconds, _SILENT_SECONDS)
+            if self._tick is not None:
+                self._tick.cancel()
+            self._on_tick()
         if not self.opened.done():
             self.opened.set_result(None)
 
@@ -341,15 +345,14 @@ async def connect(namespace: Namespace) -> Connection:
     connection = Connection(host)
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
-            if namespace.websockets:
-                await open_websocket(connection, host, port, tls, proxy=namespace.proxy)
-            else:
-                await asyncio.get_running_loop().create_connection(
-                    lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
-                )
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
+            )
             await connection.opened
     except (OSError, TimeoutError) as error:  # those of TLS are among them
         failure = AmqpError("", f"No connection to {host}:{port}: {str(error) or 'no answer'}.")
+        if isinstance(error, TimeoutError) and connection.is_made:
+            failure = Unanswered()
         connection.abort(failure)
         raise failure from error
     except BaseException:

@@ -13,27 +13,19 @@ from uuid import UUID
 
 from cosmos_outbox_amqp.errors import ProtocolError
 
-SMALL_ULONG, _SHORT_TEXTS = 0x53, (0xA1, 0xA3)
-_SIZE_AND_COUNT = struct.Struct(">II").unpack_from
-_Unpack = Callable[[bytes, int], tuple[Any, ...]]
-# What `struct` reads a number by
-NUMBERS = {
-    code: form
-    for form, codes in {
-        "B": (0x50, 0x52, 0x53), "b": (0x51, 0x54, 0x55), "H": (0x60,), "h": (0x61,), "I": (0x70,), "i": (0x71,), "f": (0x72,),
-        "Q": (0x80,), "q": (0x81, 0x83), "d": (0x82,), "?": (0x56,),
-    }.items()
-    for code in codes
-}  # fmt: skip
-_NUMBERS: dict[int, tuple[_Unpack, int]] = {  # with the bytes of a number and its code
-    code: ((layout := struct.Struct(">" + form)).unpack_from, 1 + layout.size)
-    for code, form in NUMBERS.items()
-}
-CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
-_DEEPEST = 32  # of values in values
-MALFORMED = (IndexError, KeyError, ValueError, TypeError, struct.error)
 _Decoded = tuple[Any, int]
-_Decode = Callable[[bytes, int, int], _Decoded]
+_Decode = Callable[[bytes, int], _Decoded]
+_SIZE_AND_COUNT = struct.Struct(">II").unpack_from
+_NUMBERS = {  # what `struct` reads a number by, and its codes
+    "B": (0x50, 0x52, 0x53), "b": (0x51, 0x54, 0x55), "H": (0x60,), "h": (0x61,), "I": (0x70,), "i": (0x71,), "f": (0x72,),
+    "Q": (0x80,), "q": (0x81, 0x83), "d": (0x82,), "?": (0x56,),
+}  # fmt: skip
+_CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+_BYTES_OF_KIND = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}  # the first half of a code says how its value is sized
+_SMALL_KINDS = (0xA, 0xC, 0xE)
+_UNKNOWN = 0x01  # no code of a value
+# The interpreter's own limit is how deep values in values are read.
+MALFORMED = (IndexError, KeyError, ValueError, TypeError, RecursionError, struct.error)
 
 
 class Described(NamedTuple):
@@ -55,29 +47,70 @@ def decode(data: bytes, position: int = 0) -> _Decoded:
         ProtocolError: there is none, or one that AMQP does not know.
     """
     try:
-        return decode_at(data, position, 0)
+        return decode_at(data, position)
     except MALFORMED as error:
         raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
 
 
-def decode_at(data: bytes, position: int, depth: int) -> _Decoded:
-    return _DECODE[data[position]](data, position + 1, depth)
+def decode_at(data: bytes, position: int) -> _Decoded:
+    """
+    Do as `decode`, but fail with one of `MALFORMED`.
+    """
+    return _DECODE[data[position]](data, position + 1)
+
+
+def end_of(data: bytes, position: int) -> int:
+    """
+    Return where the value at a position ends, whatever is in it; fail with one of `MALFORMED`.
+    """
+    due = 1
+    while due:
+        code, position, due = data[position], position + 1, due - 1
+        if code == 0:
+            due += 2  # its descriptor, and what that describes
+        elif code >> 4 in _BYTES_OF_KIND:
+            position += _BYTES_OF_KIND[code >> 4]
+        else:
+            start = position + (1 if code >> 4 in _SMALL_KINDS else 4)
+            position = start + int.from_bytes(data[position:start], "big")
+    if position > len(data):
+        raise IndexError("a value ends behind the end")
+    return position
+
+
+def readable_pairs(data: bytes, position: int) -> dict[Any, Any]:
+    """
+    Return the pairs of a map; None for a value that is too deep or claims too much, so that the others are read all the same.
+    """
+    start, end, _ = _extent(data, position + 1, {0xC1: 1, 0xD1: 4}[data[position]])
+    found = {}
+    while start < end:
+        key, start = decode_at(data, start)
+        try:
+            found[key] = decode_at(data, start)[0]
+        except MALFORMED:
+            found[key] = None
+        start = end_of(data, start)
+    return found
 
 
 def _constant(*, value: Any) -> _Decode:
-    return lambda data, position, depth: (value, position)
+    return lambda data, position: (value, position)
 
 
-def _number(unpack: _Unpack, size: int) -> _Decode:
-    return lambda data, position, depth: (unpack(data, position)[0], position + size - 1)
+def _number(form: str) -> _Decode:
+    layout = struct.Struct(">" + form)
+    unpack, size = layout.unpack_from, layout.size
+    return lambda data, position: (unpack(data, position)[0], position + size)
 
 
-def _fixed(size: int, convert: Callable[[bytes], Any]) -> _Decode:
-    def read(data: bytes, position: int, depth: int) -> _Decoded:
-        end = position + size
+def _raw(convert: Callable[[bytes], Any], size: int = 0, *, width: int = 0) -> _Decode:
+    def read(data: bytes, position: int) -> _Decoded:
+        start = position + width
+        end = start + (int.from_bytes(data[position:start], "big") if width else size)
         if end > len(data):
             raise IndexError("a value ends behind the end")
-        return convert(data[position:end]), end
+        return convert(data[start:end]), end
 
     return read
 
@@ -87,36 +120,8 @@ def _text(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
-def _char(raw: bytes) -> str:
-    return raw.decode("utf-32-be", "replace")
-
-
-def _short(convert: Callable[[bytes], Any]) -> _Decode:
-    def read(data: bytes, position: int, depth: int) -> _Decoded:
-        start = position + 1
-        end = start + data[position]
-        if end > len(data):
-            raise IndexError("a value ends behind the end")
-        return convert(data[start:end]), end
-
-    return read
-
-
-def _long(convert: Callable[[bytes], Any]) -> _Decode:
-    def read(data: bytes, position: int, depth: int) -> _Decoded:
-        start = position + 4
-        end = start + int.from_bytes(data[position:start], "big")
-        if end > len(data):
-            raise IndexError("a value ends behind the end")
-        return convert(data[start:end]), end
-
-    return read
-
-
-def extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
-    """
-    Return where the values of a list, a map or an array begin and end, and how many there are.
-    """
+def _extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
+    # Where the values of a list, a map or an array begin and end, and how many there are
     if width == 1:
         end, count, position = position + 1 + data[position], data[position + 1], position + 2
     else:
@@ -128,33 +133,18 @@ def extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
     return position, end, count
 
 
-def _items(width: int) -> _Decode:
-    def read(data: bytes, position: int, depth: int) -> _Decoded:
-        position, end, count = extent(data, position, width)
-        if depth == _DEEPEST:
-            raise ValueError("too deep")
-        values: list[Any] = []
-        append, depth = values.append, depth + 1
+def _items(width: int, *, alike: bool = False) -> _Decode:
+    def read(data: bytes, position: int) -> _Decoded:
+        position, end, count = _extent(data, position, width)
+        read_one: _Decode = decode_at
+        if (
+            alike
+        ):  # an array; not of described values, for a descriptor of a descriptor would apply to every value
+            read_one, position = _DECODE[data[position] or _UNKNOWN], position + 1
+        values = []
         for _ in range(count):
-            code = data[position]
-            # The most common types are decoded inline, because a call costs more. The end checks that they lie within the bytes.
-            if code in _SHORT_TEXTS:
-                start = position + 2
-                position = start + data[position + 1]
-                try:
-                    append(data[start:position].decode())
-                except UnicodeDecodeError:
-                    append(_text(data[start:position]))
-            elif code in CONSTANTS:
-                append(CONSTANTS[code])
-                position += 1
-            elif code in _NUMBERS:
-                unpack, size = _NUMBERS[code]
-                append(unpack(data, position + 1)[0])
-                position += size
-            else:
-                value, position = _DECODE[code](data, position + 1, depth)
-                append(value)
+            value, position = read_one(data, position)
+            values.append(value)
         if position != end:
             raise ValueError("values and their size differ")
         return values, end
@@ -165,64 +155,29 @@ def _items(width: int) -> _Decode:
 def _pairs(width: int) -> _Decode:
     listed = _items(width)
 
-    def read(data: bytes, position: int, depth: int) -> _Decoded:
-        values, end = listed(data, position, depth)
-        if len(values) % 2:
-            raise ValueError("a key without a value")
+    def read(data: bytes, position: int) -> _Decoded:
+        values, end = listed(data, position)
         one = iter(values)
         return dict(zip(one, one, strict=True)), end
 
     return read
 
 
-def _array(width: int) -> _Decode:
-    def read(data: bytes, position: int, depth: int) -> _Decoded:
-        start, end, count = extent(data, position, width)
-        if depth == _DEEPEST:
-            raise ValueError("too deep")
-        position, descriptors = start, []
-        while data[position] == 0:
-            descriptor, position = decode_at(data, position + 1, depth + 1)
-            descriptors.append(descriptor)
-            depth += 1  # each value of the array is in one more `Described`
-            if depth == _DEEPEST:
-                raise ValueError("too deep")
-        # Each descriptor applies to every value: limit their product to the number of bytes.
-        if count * len(descriptors) > end - start:
-            raise IndexError("more descriptors than bytes")
-        read_one, position, values = _DECODE[data[position]], position + 1, []
-        for _ in range(count):
-            value, position = read_one(data, position, depth + 1)
-            for descriptor in reversed(descriptors):
-                value = Described(descriptor, value)
-            values.append(value)
-        if position != end:
-            raise ValueError("values and their size differ")
-        return values, end
-
-    return read
-
-
-def _described(data: bytes, position: int, depth: int) -> _Decoded:
-    if depth == _DEEPEST:
-        raise ValueError("too deep")
-    if data[position] == SMALL_ULONG:
-        descriptor, position = data[position + 1], position + 2
-    else:
-        descriptor, position = decode_at(data, position, depth + 1)
-    value, position = _DECODE[data[position]](data, position + 1, depth + 1)
+def _described(data: bytes, position: int) -> _Decoded:
+    descriptor, position = decode_at(data, position)
+    value, position = decode_at(data, position)
     return Described(descriptor, value), position
 
 
 _DECODE: dict[int, _Decode] = {
     0x00: _described,
-    **{code: _constant(value=value) for code, value in CONSTANTS.items()},
-    **{code: _number(*number) for code, number in _NUMBERS.items()},
-    0x45: lambda data, position, depth: ([], position),
-    0x73: _fixed(4, _char), 0x74: _fixed(4, bytes), 0x84: _fixed(8, bytes), 0x94: _fixed(16, bytes),
-    0x98: _fixed(16, lambda raw: UUID(bytes=raw)),
-    0xA0: _short(bytes), 0xA1: _short(_text), 0xA3: _short(_text),
-    0xB0: _long(bytes), 0xB1: _long(_text), 0xB3: _long(_text),
+    **{code: _constant(value=value) for code, value in _CONSTANTS.items()},
+    **{code: _number(form) for form, codes in _NUMBERS.items() for code in codes},
+    0x45: lambda data, position: ([], position),
+    0x73: _raw(lambda raw: raw.decode("utf-32-be", "replace"), 4), 0x74: _raw(bytes, 4), 0x84: _raw(bytes, 8),
+    0x94: _raw(bytes, 16), 0x98: _raw(lambda raw: UUID(bytes=raw), 16),
+    0xA0: _raw(bytes, width=1), 0xA1: _raw(_text, width=1), 0xA3: _raw(_text, width=1),
+    0xB0: _raw(bytes, width=4), 0xB1: _raw(_text, width=4), 0xB3: _raw(_text, width=4),
     0xC0: _items(1), 0xC1: _pairs(1), 0xD0: _items(4), 0xD1: _pairs(4),
-    0xE0: _array(1), 0xF0: _array(4),
+    0xE0: _items(1, alike=True), 0xF0: _items(4, alike=True),
 }  # fmt: skip

@@ -1,68 +1,53 @@
 """
-Encoding: values of AMQP 1.0 as bytes, one function for each type that this library sends.
+Encoding: values of Python as bytes of AMQP 1.0.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 from uuid import UUID
 
-NULL, TRUE, FALSE = b"\x40", b"\x41", b"\x42"
+from cosmos_outbox_amqp.decoding import Described
+
 _BYTE = 0x100
 _U32 = struct.Struct(">I").pack
 
 
-def ubyte(value: int) -> bytes:
-    return b"\x50" + value.to_bytes(1, "big")
-
-
-def ushort(value: int) -> bytes:
-    return b"\x60" + value.to_bytes(2, "big")
-
-
-def uint(value: int) -> bytes:
-    return b"\x70" + _U32(value)
-
-
-def timestamp(milliseconds: int) -> bytes:
-    return b"\x83" + milliseconds.to_bytes(8, "big", signed=True)
-
-
-def uuid(value: UUID) -> bytes:
-    return b"\x98" + value.bytes
-
-
-def binary(value: bytes) -> bytes:
-    return _sized(b"\xa0", b"\xb0", value)
-
-
-def string(value: str) -> bytes:
-    return _sized(b"\xa1", b"\xb1", value.encode())
-
-
-def symbol(value: str) -> bytes:
-    return _sized(b"\xa3", b"\xb3", value.encode("ascii"))
-
-
-def listed(items: Sequence[bytes]) -> bytes:
-    return _compound(b"\xc0", b"\xd0", items)
-
-
-def mapped(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    return _compound(b"\xc1", b"\xd1", [part for pair in pairs for part in pair])
-
-
-def uuids(values: Iterable[UUID]) -> bytes:
-    raw = [value.bytes for value in values]
-    return b"\xf0" + _U32(5 + 16 * len(raw)) + _U32(len(raw)) + b"\x98" + b"".join(raw)
-
-
-def described(code: int, value: bytes) -> bytes:
+class Symbol(str):
     """
-    Encode what has a descriptor of the AMQP specification, as each performative and section of a message has.
+    A text of ASCII characters that names something of the protocol.
     """
-    return b"\x00\x53" + code.to_bytes(1, "big") + value
+
+    __slots__ = ()
+
+
+class Encoded(bytes):
+    """
+    A value of a type that Python does not tell from others, as `ubyte` and its like encode it.
+    """
+
+    __slots__ = ()
+
+
+def ubyte(value: int) -> Encoded:
+    return Encoded(b"\x50" + value.to_bytes(1, "big"))
+
+
+def ushort(value: int) -> Encoded:
+    return Encoded(b"\x60" + value.to_bytes(2, "big"))
+
+
+def timestamp(milliseconds: int) -> Encoded:
+    return Encoded(b"\x83" + milliseconds.to_bytes(8, "big", signed=True))
+
+
+def encode(value: Any) -> bytes:
+    """
+    Return the bytes of a value: a number as uint, and a descriptor as a number of the AMQP specification.
+    """
+    return _ENCODE[type(value)](value)
 
 
 def _sized(short: bytes, long: bytes, raw: bytes) -> bytes:
@@ -70,8 +55,23 @@ def _sized(short: bytes, long: bytes, raw: bytes) -> bytes:
     return short + bytes((size,)) + raw if size < _BYTE else long + _U32(size) + raw
 
 
-def _compound(short: bytes, long: bytes, parts: Sequence[bytes]) -> bytes:
-    raw, count = b"".join(parts), len(parts)
+def _compound(short: bytes, long: bytes, items: Sequence[Any]) -> bytes:
+    raw, count = b"".join([_ENCODE[type(item)](item) for item in items]), len(items)
     if count < _BYTE and len(raw) + 1 < _BYTE:
         return short + bytes((len(raw) + 1, count)) + raw
     return long + _U32(len(raw) + 4) + _U32(count) + raw
+
+
+_ENCODE: dict[type, Callable[[Any], bytes]] = {
+    type(None): lambda _: b"\x40",
+    bool: lambda value: b"\x41" if value else b"\x42",
+    int: lambda value: b"\x70" + _U32(value),
+    bytes: lambda value: _sized(b"\xa0", b"\xb0", value),
+    str: lambda value: _sized(b"\xa1", b"\xb1", value.encode()),
+    Symbol: lambda value: _sized(b"\xa3", b"\xb3", value.encode("ascii")),
+    UUID: lambda value: b"\x98" + value.bytes,
+    list: lambda value: _compound(b"\xc0", b"\xd0", value),
+    dict: lambda value: _compound(b"\xc1", b"\xd1", [part for pair in value.items() for part in pair]),
+    Described: lambda value: b"\x00\x53" + value.descriptor.to_bytes(1, "big") + encode(value.value),
+    Encoded: bytes,
+}

@@ -5,28 +5,38 @@ Errors: the error conditions of a peer, and the errors of the port that stand fo
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
+from cosmos_outbox.adapters.servicebus.errors import BUSY_SECONDS, QUOTA_SECONDS
 from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
-
-BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
-QUOTA_SECONDS = 10.0  # what is full has to be read first
 
 
 class Condition(StrEnum):
     """
-    The conditions of AMQP and of Service Bus that say more than "try again".
+    The conditions of AMQP and of Service Bus that mean more than "refused" and "try again".
     """
 
-    ENTITY_DISABLED = "com.microsoft:entity-disabled"
+    DECODE_ERROR = "amqp:decode-error"
     MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
-    NOT_ALLOWED = "amqp:not-allowed"
     NOT_FOUND = "amqp:not-found"
-    NOT_IMPLEMENTED = "amqp:not-implemented"
     RESOURCE_LIMIT_EXCEEDED = "amqp:resource-limit-exceeded"
     SERVER_BUSY = "com.microsoft:server-busy"
     SESSION_LOCK_LOST = "com.microsoft:session-lock-lost"
     TIMEOUT = "com.microsoft:timeout"
     UNAUTHORIZED_ACCESS = "amqp:unauthorized-access"
+
+
+_LOST = (Condition.SESSION_LOCK_LOST, Condition.MESSAGE_LOCK_LOST)
+_REFUSED = (Condition.NOT_FOUND, "com.microsoft:entity-disabled", "amqp:not-allowed", "amqp:not-implemented")
+_OF_STATUS = {
+    401: Condition.UNAUTHORIZED_ACCESS,
+    403: Condition.UNAUTHORIZED_ACCESS,
+    404: Condition.NOT_FOUND,
+}
+_RETRY_AFTER: dict[str, float] = {
+    Condition.RESOURCE_LIMIT_EXCEEDED: QUOTA_SECONDS,
+    Condition.SERVER_BUSY: BUSY_SECONDS,
+}
 
 
 class AmqpError(Exception):
@@ -50,23 +60,16 @@ class ProtocolError(AmqpError):
     """
 
     def __init__(self, description: str) -> None:
-        super().__init__("amqp:decode-error", description)
+        super().__init__(Condition.DECODE_ERROR, description)
 
 
-_LOST = frozenset({Condition.SESSION_LOCK_LOST, Condition.MESSAGE_LOCK_LOST})
-_DENIED = frozenset(
-    {
-        Condition.ENTITY_DISABLED,
-        Condition.NOT_ALLOWED,
-        Condition.NOT_FOUND,
-        Condition.NOT_IMPLEMENTED,
-        Condition.UNAUTHORIZED_ACCESS,
-    }
-)
-_RETRY_AFTER: dict[str, float] = {
-    Condition.RESOURCE_LIMIT_EXCEEDED: QUOTA_SECONDS,
-    Condition.SERVER_BUSY: BUSY_SECONDS,
-}
+class Unanswered(AmqpError):
+    """
+    The peer is there, and did not answer in time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("", "The broker does not answer.")
 
 
 def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
@@ -77,7 +80,7 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
         return LockLost(f"{entity}: {error}")
     if error.condition == Condition.UNAUTHORIZED_ACCESS:
         advice = "correct the key, see that this machine's clock is right, or grant Azure Service Bus Data Receiver on it"
-    elif error.condition in _DENIED:
+    elif error.condition in _REFUSED:
         advice = "create it if it is missing, enable it, or see that sessions are on or off as configured"
     else:
         advice = "it is tried again"
@@ -87,13 +90,8 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
     )
 
 
-def denied_by(status: object) -> str:
+def denied_by(status: Any) -> str:
     """
     Return the condition of a reply that has only a status: to $cbs, which answers as HTTP does.
     """
-    denied = {
-        401: Condition.UNAUTHORIZED_ACCESS,
-        403: Condition.UNAUTHORIZED_ACCESS,
-        404: Condition.NOT_FOUND,
-    }
-    return denied.get(status, "") if isinstance(status, int) else ""
+    return _OF_STATUS.get(status, "")

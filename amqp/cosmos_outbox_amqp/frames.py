@@ -7,18 +7,14 @@ from __future__ import annotations
 import struct
 from typing import Any, Final
 
-from cosmos_outbox_amqp.decoding import Described
-from cosmos_outbox_amqp.encoding import described, listed
+from cosmos_outbox_amqp.decoding import Described, decode
+from cosmos_outbox_amqp.encoding import encode
 from cosmos_outbox_amqp.errors import AmqpError, ProtocolError
-from cosmos_outbox_amqp.layouts import decode_described
 
-MAX_FRAME_SIZE = 1 << 18  # the largest that this side reads
-SMALLEST_FRAME_SIZE = 512  # every peer reads frames up to this size
-AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
-SASL_HEADER = b"AMQP\x03\x01\x00\x00"
-HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 _HEAD = struct.Struct(">IBBH").pack
 _FIELDS = 14  # of the longest performative, an attach
+RECEIVING, SENDING = True, False  # roles of this side on a link
+SETTLED, CLOSED = True, True  # flags of a disposition, and of a detach
 
 
 class Code:
@@ -40,7 +36,6 @@ class Code:
     ERROR: Final = 0x1D
     ACCEPTED: Final = 0x24
     REJECTED: Final = 0x25
-    RELEASED: Final = 0x26
     MODIFIED: Final = 0x27
     SOURCE: Final = 0x28
     TARGET: Final = 0x29
@@ -56,8 +51,8 @@ class Code:
     VALUE: Final = 0x77
 
 
-def performative(code: int, *fields: bytes) -> bytes:
-    return described(code, listed(fields))
+def performative(code: int, *fields: Any) -> bytes:
+    return encode(Described(code, [*fields]))
 
 
 def frame(channel: int, body: bytes, *, sasl: bool = False) -> bytes:
@@ -71,12 +66,13 @@ def read_performative(data: bytes, position: int = 0) -> tuple[int, list[Any], i
     Raises:
         ProtocolError: there is none.
     """
-    code, fields, position = decode_described(data, position)
-    if not isinstance(code, int) or not isinstance(fields, list):
-        raise ProtocolError("A frame holds a performative.")
+    value, position = decode(data, position)
+    fields = fields_of(value)
+    if not isinstance(value, Described) or not isinstance(value.descriptor, int) or value.value is not fields:
+        raise ProtocolError("A frame holds no performative.")
     if len(fields) < _FIELDS:
         fields.extend([None] * (_FIELDS - len(fields)))
-    return code, fields, position
+    return value.descriptor, fields, position
 
 
 def read_error(value: Any) -> AmqpError | None:

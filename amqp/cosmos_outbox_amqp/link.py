@@ -1,5 +1,5 @@
 """
-Link: what delivers the messages of one session of Service Bus, or of an entity without sessions; a channel of its own.
+Link: what delivers the messages of one session of Service Bus; a channel of its own.
 
 Messages come on credit that this side grants. Credit that is not used is taken back by a *drain*: the broker answers that
 nothing more comes, so an empty session is known for empty, and between two calls nothing arrives unasked.
@@ -12,45 +12,30 @@ from collections import deque
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from cosmos_outbox_amqp.connection import Connection
+from cosmos_outbox_amqp.connection import WINDOW, Connection
 from cosmos_outbox_amqp.decoding import Described
-from cosmos_outbox_amqp.encoding import (
-    FALSE,
-    NULL,
-    TRUE,
-    described,
-    listed,
-    mapped,
-    string,
-    symbol,
-    ubyte,
-    uint,
-)
+from cosmos_outbox_amqp.encoding import Symbol, ubyte
 from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError
-from cosmos_outbox_amqp.frames import Code, fields_of, performative, read_error
+from cosmos_outbox_amqp.frames import CLOSED, RECEIVING, SETTLED, Code, fields_of, performative, read_error
 
-_SESSION_FILTER = "com.microsoft:session-filter"
-_LOCKED_UNTIL = "com.microsoft:locked-until-utc"
+_SESSION_FILTER, _LOCKED_UNTIL = "com.microsoft:session-filter", "com.microsoft:locked-until-utc"
+_TIMEOUT, _DEAD_LETTER = Symbol(Condition.TIMEOUT), Symbol("com.microsoft:dead-letter")
 _FILTERS = 8  # field of a source
 _LARGEST = 101 << 20  # message: Service Bus takes 100 MB
 _SERIAL = 2**32 - 1
-_WINDOW = uint(2**31 - 1)
-_HANDLE, _UNSETTLED, _SECOND, _ZERO = uint(0), ubyte(0), ubyte(1), uint(0)
+_HANDLE, _UNSETTLED, _SECOND = 0, ubyte(0), ubyte(1)
 
-ACCEPTED = described(Code.ACCEPTED, listed([]))
-RELEASED = described(Code.RELEASED, listed([]))  # counts no delivery
-ABANDONED = described(Code.MODIFIED, listed([TRUE, FALSE]))
-DEFERRED = described(Code.MODIFIED, listed([TRUE, TRUE]))
+ACCEPTED = Described(Code.ACCEPTED, [])
+ABANDONED = Described(Code.MODIFIED, [True, False])
+DEFERRED = Described(Code.MODIFIED, [True, True])
 
 
-def dead_lettered(reason: str, description: str) -> bytes:
+def dead_lettered(reason: str, description: str) -> Described:
     """
     Return the outcome that has a message moved to the dead-letter queue.
     """
-    said = {"DeadLetterReason": reason, "DeadLetterErrorDescription": description}
-    info = mapped((symbol(name), string(text)) for name, text in said.items())
-    error = described(Code.ERROR, listed([symbol("com.microsoft:dead-letter"), NULL, info]))
-    return described(Code.REJECTED, listed([error]))
+    info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
+    return Described(Code.REJECTED, [Described(Code.ERROR, [_DEAD_LETTER, None, info])])
 
 
 class Delivery(NamedTuple):
@@ -59,7 +44,6 @@ class Delivery(NamedTuple):
     """
 
     number: int
-    tag: bytes
     payload: bytes
 
 
@@ -68,7 +52,7 @@ class Attached(NamedTuple):
     What the broker gave: the session, and the end of its lock in 100 ns since year 1.
     """
 
-    session_id: str | None
+    session_id: str
     locked_until: int | None
 
 
@@ -79,17 +63,14 @@ class Link:
     Args:
         connection: that it is one of.
         address: of the entity.
-        next_session: ask for the next session that has messages, whichever it is.
-        wait_seconds: how long the broker may look for one.
+        wait_seconds: how long the broker may look for a session that has messages, whichever it is.
         ahead: how many messages it may deliver ahead.
     """
 
     needed_by_all = False
 
-    def __init__(
-        self, connection: Connection, address: str, *, next_session: bool, wait_seconds: float, ahead: int
-    ) -> None:
-        self._connection, self._next_session = connection, next_session
+    def __init__(self, connection: Connection, address: str, *, wait_seconds: float, ahead: int) -> None:
+        self._connection = connection
         self._loop = asyncio.get_running_loop()
         self.name = str(uuid4())
         self.error: AmqpError | None = None
@@ -97,31 +78,27 @@ class Link:
         self._credit = self._received = 0  # of credit: what is granted, and not used
         self._frames = 0  # the number of the next transfer frame
         self._ready: deque[Delivery] = deque()
-        self._first: tuple[int, bytes] | None = None  # number and tag of a message that is still coming
+        self._first: int | None = None  # number of a message that is still coming
         self._parts: list[bytes] = []
         self._size = 0
         self._attached: asyncio.Future[Attached] = self._loop.create_future()
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._settling: tuple[int, bytes, asyncio.Future[None]] | None = None
+        self._settling: tuple[int, Described, asyncio.Future[None]] | None = None
         self.waiting_since: float | None = self._loop.time() + wait_seconds
         self._channel = connection.begin(self)
         self._attach(address, wait_seconds)
 
-    def _write(self, code: int, *fields: bytes) -> None:
+    def _write(self, code: int, *fields: Any) -> None:
         self._connection.write(self._channel, performative(code, *fields))
 
     def _attach(self, address: str, wait_seconds: float) -> None:
-        asked, properties = NULL, NULL
-        if self._next_session:
-            asked = mapped([(symbol(_SESSION_FILTER), NULL)])
-            properties = mapped([(symbol(str(Condition.TIMEOUT)), uint(max(1, int(wait_seconds * 1000))))])
-        source = described(Code.SOURCE, listed([string(address), *[NULL] * 6, asked]))
-        target = described(Code.TARGET, listed([string(self.name)]))
-        name, nothing = string(self.name), [NULL] * 6
-        self._write(
-            Code.ATTACH, name, _HANDLE, TRUE, _UNSETTLED, _SECOND, source, target, *nothing, properties
-        )
+        asked = {Symbol(_SESSION_FILTER): None}
+        properties = {_TIMEOUT: max(1, int(wait_seconds * 1000))}
+        source = Described(Code.SOURCE, [address, *[None] * 6, asked])
+        target, nothing = Described(Code.TARGET, [self.name]), [None] * 6
+        modes = _UNSETTLED, _SECOND
+        self._write(Code.ATTACH, self.name, _HANDLE, RECEIVING, *modes, source, target, *nothing, properties)
 
     # What this side asks
 
@@ -170,17 +147,11 @@ class Link:
         if self._credit and self._drained is None and self.error is None:
             self._drained = self._loop.create_future()
             self.waiting_since = self._loop.time()
-            self._grant(self._credit, drain=TRUE)
+            self._grant(self._credit, drain=True)
         if self._drained is not None:
             await asyncio.shield(self._drained)
 
-    def left(self) -> list[Delivery]:
-        """
-        Return what came and was not read.
-        """
-        return [*self._ready]
-
-    async def settle(self, number: int, outcome: bytes) -> None:
+    async def settle(self, number: int, outcome: Described) -> None:
         """
         Settle a message; return when the broker confirmed it.
 
@@ -194,8 +165,7 @@ class Link:
         answer = self._loop.create_future()
         self._settling = number, outcome, answer
         self.waiting_since = self._loop.time()
-        written = uint(number)
-        self._write(Code.DISPOSITION, TRUE, written, written, FALSE, outcome)
+        self._write(Code.DISPOSITION, RECEIVING, number, number, not SETTLED, outcome)
         try:
             await answer
         finally:
@@ -206,18 +176,17 @@ class Link:
         Give back what is not settled, and the session; nothing is waited for.
         """
         if self.error is None:
-            self._end()
-            self._fail(AmqpError(Condition.SESSION_LOCK_LOST, "The session was given back."))
+            self._give_up(AmqpError(Condition.SESSION_LOCK_LOST, "The session was given back."))
 
-    def _end(self) -> None:
-        self._write(Code.DETACH, _HANDLE, TRUE)
+    def _give_up(self, error: AmqpError) -> None:
+        self._write(Code.DETACH, _HANDLE, CLOSED)
         self._connection.end(self._channel)
+        self._fail(error)
 
-    def _grant(self, credit: int, drain: bytes = FALSE) -> None:
+    def _grant(self, credit: int, *, drain: bool = False) -> None:
         self._credit = credit
-        window = uint(self._frames & _SERIAL), _WINDOW, _ZERO, _WINDOW
-        link = _HANDLE, uint(self._received), uint(credit), _ZERO, drain
-        self._write(Code.FLOW, *window, *link)
+        window = self._frames & _SERIAL, WINDOW, 0, WINDOW
+        self._write(Code.FLOW, *window, _HANDLE, self._received, credit, 0, drain)
 
     # What the broker says
 
@@ -230,13 +199,14 @@ class Link:
             case Code.FLOW:
                 if fields[4] is not None and self._credit and self._drained is not None:
                     self._on_drained(int(fields[5]) & _SERIAL)
+                if fields[9]:
+                    self._grant(self._credit, drain=self._drained is not None)
             case Code.BEGIN:
                 self._frames = int(fields[1])  # the number of the first
             case Code.ATTACH:
                 self._on_attach(fields)
             case Code.DETACH:
-                self._end()
-                self._fail(read_error(fields[2]) or AmqpError("", "The broker detached the link."))
+                self._give_up(read_error(fields[2]) or AmqpError("", "The broker detached the link."))
 
     def on_lost(self, error: AmqpError) -> None:
         self._fail(error)
@@ -244,12 +214,10 @@ class Link:
     def _on_attach(self, fields: list[Any]) -> None:
         source, count, properties = fields_of(fields[5]), fields[9], fields[13] or {}
         self._received = int(count or 0) & _SERIAL
-        session = None
-        if self._next_session:
-            *_, filters = (*source, *[None] * _FILTERS)[:_FILTERS]
-            given = (filters or {}).get(_SESSION_FILTER)
-            session = given.value if isinstance(given, Described) else given
-        if not source or (self._next_session and not isinstance(session, str)):
+        *_, filters = (*source, *[None] * _FILTERS)[:_FILTERS]
+        given = (filters or {}).get(_SESSION_FILTER)
+        session = given.value if isinstance(given, Described) else given
+        if not isinstance(session, str):
             return  # refused: a detach that says why follows
         self.waiting_since = None
         if not self._attached.done():
@@ -259,22 +227,22 @@ class Link:
     def _on_transfer(self, fields: list[Any], payload: bytes) -> None:
         self._frames += 1
         if self._first is None:
-            # Not bytes(): of a number it makes as many bytes.
-            self._first = int(fields[1]) & _SERIAL, fields[2] if isinstance(fields[2], bytes) else b""
+            self._first = int(fields[1]) & _SERIAL
         self._size += len(payload)
         if self._size > _LARGEST or not self._credit:
-            raise ProtocolError("The broker sent more than this link's credit or size limit allows.")
+            self._give_up(ProtocolError("The broker sent more than this link's credit or size limit allows."))
+            return
         if fields[5] and not fields[9]:
             self._parts.append(payload)
             return
         if self._parts:
             payload = b"".join((*self._parts, payload))
-        (number, tag), self._first, self._parts, self._size = self._first, None, [], 0
+        number, self._first, self._parts, self._size = self._first, None, [], 0
         if fields[9]:  # taken back half-way
             return
         self._received = (self._received + 1) & _SERIAL
         self._credit -= 1
-        self._ready.append(Delivery(number, tag, payload))
+        self._ready.append(Delivery(number, payload))
         if self._arrival is not None:
             _done(self._arrival)
         if not self._credit:
@@ -292,19 +260,12 @@ class Link:
             self._drained = self.waiting_since = None
 
     def _on_disposition(self, role: bool, first: int, last: int | None, settled: bool, state: Any) -> None:
-        if self._settling is None or role:
+        if self._settling is None or role or not settled:  # without `settled` it says how far the broker is
             return
         number, outcome, answer = self._settling
         if (number - first) & _SERIAL > ((first if last is None else last) - first) & _SERIAL:
             return
-        said = fields_of(state)
-        error = read_error(said[0]) if said and state.descriptor == Code.REJECTED else None
-        if (
-            error is None
-            and outcome == ACCEPTED
-            and getattr(state, "descriptor", Code.ACCEPTED) != Code.ACCEPTED
-        ):
-            error = AmqpError("", "The broker settled the message in another way.")
+        error = _refusal(state, outcome)
         if error is None:
             _done(answer)
         elif not answer.done():
@@ -322,6 +283,16 @@ class Link:
             if asking is not None and not asking.done():
                 asking.set_exception(error)
                 asking.exception()  # it may be that no call waits for it any more
+
+
+def _refusal(state: Any, outcome: Described) -> AmqpError | None:
+    said = fields_of(state)
+    error = read_error(said[0]) if said and state.descriptor == Code.REJECTED else None
+    if error is not None and outcome.descriptor == Code.REJECTED and error.condition == _DEAD_LETTER:
+        return None  # it repeats what this side asked for
+    if error is None and outcome == ACCEPTED and getattr(state, "descriptor", Code.ACCEPTED) != Code.ACCEPTED:
+        return AmqpError("", "The broker settled the message in another way.")
+    return error
 
 
 def _done(future: asyncio.Future[None]) -> None:

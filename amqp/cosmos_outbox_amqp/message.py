@@ -9,25 +9,17 @@ from typing import Any
 
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes
 from cosmos_outbox.messages import Message, received_id, received_text
-from cosmos_outbox_amqp.decoding import MALFORMED, extent
+from cosmos_outbox_amqp.decoding import MALFORMED, decode_at, end_of, readable_pairs
 from cosmos_outbox_amqp.errors import ProtocolError
 from cosmos_outbox_amqp.frames import Code
-from cosmos_outbox_amqp.layouts import described_at
 
 ENQUEUED_AT, SEQUENCE_NUMBER = "x-opt-enqueued-time", "x-opt-sequence-number"
-LOCKED_UNTIL = "x-opt-locked-until"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DELIVERY_COUNT = 4  # field of a header
 _FIELDS = 13  # of the properties
-_DELIVERY_ANNOTATIONS = b"\x00\x53\x71\xd1"
+_MAPS = (Code.MESSAGE_ANNOTATIONS, Code.APPLICATION_PROPERTIES)
 _BODY: dict[int, type] = {Code.DATA: bytes, Code.SEQUENCE: list, Code.VALUE: object}
-_KINDS: dict[int, type] = {
-    Code.HEADER: list,
-    Code.MESSAGE_ANNOTATIONS: dict,
-    Code.PROPERTIES: list,
-    Code.APPLICATION_PROPERTIES: dict,
-    **_BODY,
-}
+_READ: dict[int, type] = {Code.HEADER: list, Code.PROPERTIES: list, **dict.fromkeys(_MAPS, dict), **_BODY}
 
 
 class Sections:
@@ -44,15 +36,12 @@ class Sections:
         """
         self.body: list[Any] = []  # what is in each section of it
         found: dict[int, Any] = {}
-        position, size = 0, len(payload)
+        position = 0
         try:
-            while position < size:
-                if payload.startswith(_DELIVERY_ANNOTATIONS, position):  # not read: the lock token is the tag
-                    position = extent(payload, position + 4, 4)[1]
-                    continue
-                code, value, position = described_at(payload, position)
-                if not isinstance(code, int) or not isinstance(value, _KINDS.get(code, object)):
-                    raise ProtocolError(f"Section {code!r:.80} of a message is malformed.")
+            while position < len(payload):
+                code, value, position = _section(payload, position)
+                if not isinstance(value, _READ.get(code, object)):
+                    raise ProtocolError(f"Section {code} of a message is malformed.")
                 if code in _BODY:
                     self.body.append(value)
                 else:
@@ -64,6 +53,22 @@ class Sections:
         properties: list[Any] = found.get(Code.PROPERTIES) or []
         self.properties = properties + [None] * (_FIELDS - len(properties))
         self.application_properties: dict[Any, Any] = found.get(Code.APPLICATION_PROPERTIES) or {}
+
+
+def _section(payload: bytes, position: int) -> tuple[int, Any, int]:
+    if payload[position] != 0:
+        raise ValueError("a section without a descriptor")
+    code, start = decode_at(payload, position + 1)
+    if not isinstance(code, int):
+        raise TypeError(f"a section that is called {code!r:.80}")
+    if code not in _READ:  # such as delivery annotations: the lock token is the tag
+        return code, None, end_of(payload, start)
+    try:
+        return code, *decode_at(payload, start)
+    except MALFORMED:
+        if code not in _MAPS:
+            raise
+        return code, readable_pairs(payload, start), end_of(payload, start)
 
 
 def message_of(sections: Sections) -> Message:

@@ -5,34 +5,22 @@ Requests: questions and answers over a pair of links, as $cbs and $management ta
 from __future__ import annotations
 
 import asyncio
-import itertools
+from collections import deque
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from cosmos_outbox_amqp.connection import Connection
-from cosmos_outbox_amqp.encoding import (
-    FALSE,
-    NULL,
-    TRUE,
-    binary,
-    described,
-    listed,
-    mapped,
-    string,
-    ubyte,
-    uint,
-    uuid,
-)
+from cosmos_outbox_amqp.connection import WINDOW, Connection
+from cosmos_outbox_amqp.decoding import Described
+from cosmos_outbox_amqp.encoding import encode, ubyte
 from cosmos_outbox_amqp.errors import AmqpError, ProtocolError, denied_by
-from cosmos_outbox_amqp.frames import Code, fields_of, performative, read_error
+from cosmos_outbox_amqp.frames import RECEIVING, SENDING, SETTLED, Code, fields_of, performative, read_error
 from cosmos_outbox_amqp.message import Sections
 
-_SENDER, _RECEIVER = 0, 1  # handles
+_SENDER, _RECEIVER = 0, 1  # handles of this side; those of the peer are its own
 _CREDIT = 1000
 _OK = range(200, 300)
-_WINDOW = uint(2**31 - 1)
-_OVERHEAD = 512  # of a frame, beside the request in it
-_ACCEPTED = described(Code.ACCEPTED, listed([]))
+_SERIAL = 2**32 - 1
+_HEAD_OF_FRAME = 64  # and of the transfer in it, at most
 _LARGEST = 1 << 20  # answer
 
 
@@ -48,7 +36,7 @@ class _Asked(NamedTuple):
 
 class Requests:
     """
-    The pair of links to one address, on a channel of its own; opened with the first request.
+    The pair of links to one address, on a channel of its own.
     """
 
     needed_by_all = True
@@ -57,82 +45,81 @@ class Requests:
         self._connection, self._address = connection, address
         self._loop = asyncio.get_running_loop()
         self._reply_to = f"{address}-{uuid4()}"
+        self._names = {str(uuid4()): _SENDER, str(uuid4()): _RECEIVER}
+        self._sender: int | None = None  # the peer's handle of the link that requests go over
         self._waiting: dict[UUID, _Asked] = {}  # the oldest first
-        self._missing = {_SENDER, _RECEIVER, _CREDIT}  # until a request may go out
-        self._ready: asyncio.Future[None] = self._loop.create_future()
-        self._delivery_ids = itertools.count()
+        self._unsent: deque[bytes] = deque()
+        self._asked = self._sent = self._begun = 0  # requests, and bytes of the first that is unsent
+        self._limit = 0  # of requests that the peer gave credit for
+        self._written, self._window = 0, 0  # frames, and how many the peer takes
         self._frames = self._answers = 0
         self._parts: list[bytes] = []
         self.error: AmqpError | None = None
-        self.waiting_since: float | None = self._loop.time()
         self._channel = connection.begin(self)
-        self._attach()
+        source, target = Described(Code.SOURCE, [address]), Described(Code.TARGET, [address])
+        mine = Described(Code.TARGET, [self._reply_to])
+        for name, handle in self._names.items():
+            role, to = (RECEIVING, mine) if handle == _RECEIVER else (SENDING, target)
+            count = None if role == RECEIVING else 0
+            self._write(Code.ATTACH, name, handle, role, ubyte(0), ubyte(0), source, to, None, None, count)
 
-    def _attach(self) -> None:
-        source = described(Code.SOURCE, listed([string(self._address)]))
-        target = described(Code.TARGET, listed([string(self._address)]))
-        mine = described(Code.TARGET, listed([string(self._reply_to)]))
-        for role, handle, ends in ((FALSE, _SENDER, (source, target)), (TRUE, _RECEIVER, (source, mine))):
-            name, count = string(str(uuid4())), NULL if role == TRUE else uint(0)
-            self._write(Code.ATTACH, name, uint(handle), role, ubyte(0), ubyte(0), *ends, NULL, NULL, count)
-
-    def _write(self, code: int, *fields: bytes) -> None:
+    def _write(self, code: int, *fields: Any) -> None:
         self._connection.write(self._channel, performative(code, *fields))
 
     def _grant(self) -> None:
-        window = uint(self._frames % 2**32), _WINDOW, uint(0), _WINDOW
-        self._write(Code.FLOW, *window, uint(_RECEIVER), uint(self._answers), uint(_CREDIT))
+        window = self._frames & _SERIAL, WINDOW, self._written & _SERIAL, WINDOW
+        self._write(Code.FLOW, *window, _RECEIVER, self._answers & _SERIAL, _CREDIT)
 
-    async def ask(self, operation: str, properties: dict[str, bytes], body: bytes) -> Sections:
+    async def ask(self, operation: str, properties: dict[str, Any], body: Any) -> Any:
         """
-        Return the answer to a request.
+        Return the value in the answer to a request.
 
         Raises:
             AmqpError: the peer refused, or the connection is gone.
         """
-        await asyncio.shield(self._ready)
         if self.error is not None:
             raise self.error
         number, answer = uuid4(), self._loop.create_future()
-        names = {"operation": string(operation), **properties}
-        message = b"".join(
-            (
-                performative(Code.PROPERTIES, uuid(number), NULL, NULL, NULL, string(self._reply_to)),
-                described(Code.APPLICATION_PROPERTIES, mapped((string(k), v) for k, v in names.items())),
-                described(Code.VALUE, body),
-            )
-        )
-        if len(message) + _OVERHEAD > self._connection.peer_frame_size:
-            raise AmqpError("", "A request is larger than a frame of the broker.")
-        delivery = next(self._delivery_ids) % 2**32
-        self._waiting[number] = _Asked(self._loop.time(), delivery, answer)
-        self._see_waiting()
-        transfer = performative(
-            Code.TRANSFER, uint(_SENDER), uint(delivery), binary(number.bytes), uint(0), FALSE, FALSE
-        )
-        self._connection.write(self._channel, transfer + message)
-        return accepted(await answer)
+        said = Described(Code.APPLICATION_PROPERTIES, {"operation": operation, **properties})
+        head = performative(Code.PROPERTIES, number, None, None, None, self._reply_to)
+        self._waiting[number] = _Asked(self._loop.time(), self._asked, answer)
+        self._asked += 1
+        self._unsent.append(head + encode(said) + encode(Described(Code.VALUE, body)))
+        self._send()
+        return value_in(await answer)
 
-    def _see_ready(self) -> None:
-        if not self._missing and not self._ready.done():
-            self._ready.set_result(None)
-            self._see_waiting()
+    def _send(self) -> None:
+        room = self._connection.peer_frame_size - _HEAD_OF_FRAME
+        while self._unsent and self._sender is not None and self._sent < self._limit:
+            if self._written >= self._window:
+                return
+            message, start = self._unsent[0], self._begun
+            delivery, more = self._sent & _SERIAL, start + room < len(message)
+            tag = self._sent.to_bytes(8, "big")
+            transfer = performative(Code.TRANSFER, _SENDER, delivery, tag, 0, not SETTLED, more)
+            self._connection.write(self._channel, transfer + message[start : start + room])
+            self._written += 1
+            self._begun = start + room
+            if not more:
+                self._unsent.popleft()
+                self._sent, self._begun = self._sent + 1, 0
 
-    def _see_waiting(self) -> None:
-        self.waiting_since = next((asked.since for asked in self._waiting.values()), None)
+    @property
+    def waiting_since(self) -> float | None:
+        return next((asked.since for asked in self._waiting.values()), None)
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         match code:
             case Code.BEGIN:
-                self._frames = int(fields[1])  # the number of the first
+                self._frames, self._window = int(fields[1]), int(fields[2])
             case Code.ATTACH:
-                if fields[1] in self._missing and fields[1] == _RECEIVER:
+                mine = self._names.get(fields[0])
+                if mine == _RECEIVER:
                     self._grant()
-                self._missing.discard(fields[1])
-                self._see_ready()
-            case Code.FLOW if fields[4] is not None:
-                self._missing.discard(_CREDIT)
-                self._see_ready()
+                elif mine == _SENDER:
+                    self._sender = fields[1]
+            case Code.FLOW:
+                self._on_flow(fields)
             case Code.TRANSFER:
                 self._on_transfer(fields, payload)
             case Code.DISPOSITION:
@@ -144,6 +131,15 @@ class Requests:
                 self._connection.end(self._channel)
                 self.on_lost(error)
 
+    def _on_flow(self, fields: list[Any]) -> None:
+        # Both counts are told as of what the peer had seen.
+        self._window = int(fields[0] or 0) + int(fields[1])
+        if fields[4] is not None and fields[4] == self._sender:
+            self._limit = int(fields[5] or 0) + int(fields[6] or 0)
+        if fields[9]:
+            self._grant()
+        self._send()
+
     def _on_transfer(self, fields: list[Any], payload: bytes) -> None:
         self._frames += 1
         self._parts.append(payload)
@@ -154,8 +150,10 @@ class Requests:
         payload, self._parts = b"".join(self._parts), []
         self._answers += 1
         if not fields[4] and fields[1] is not None:
-            delivery = uint(int(fields[1]) % 2**32)
-            self._write(Code.DISPOSITION, TRUE, delivery, delivery, TRUE, _ACCEPTED)
+            delivery = int(fields[1]) & _SERIAL
+            self._write(
+                Code.DISPOSITION, RECEIVING, delivery, delivery, SETTLED, Described(Code.ACCEPTED, [])
+            )
         if self._answers % (_CREDIT // 2) == 0:
             self._grant()
         answer = Sections(payload)
@@ -163,13 +161,9 @@ class Requests:
         asked = self._waiting.pop(number, None) if isinstance(number, UUID) else None
         if asked is not None and not asked.answer.done():
             asked.answer.set_result(answer)
-        self._see_waiting()
 
     def on_lost(self, error: AmqpError) -> None:
         self.error = error
-        if not self._ready.done():
-            self._ready.set_exception(error)
-            self._ready.exception()
         self._fail(error, range(2**32))
 
     def _fail(self, error: AmqpError, deliveries: range) -> None:
@@ -178,12 +172,11 @@ class Requests:
                 del self._waiting[number]
                 if not asked.answer.done():
                     asked.answer.set_exception(error)
-        self._see_waiting()
 
 
-def accepted(answer: Sections) -> Sections:
+def value_in(answer: Sections) -> Any:
     """
-    Return an answer unless it is a refusal.
+    Return the value in an answer.
 
     Raises:
         AmqpError: it is a refusal.
@@ -191,14 +184,7 @@ def accepted(answer: Sections) -> Sections:
     said = answer.application_properties
     status = said.get("statusCode", said.get("status-code"))
     if isinstance(status, int) and status in _OK:
-        return answer
+        return answer.body[0] if answer.body else None
     condition = said.get("errorCondition", said.get("error-condition")) or denied_by(status)
     text = said.get("statusDescription", said.get("status-description"))
     raise AmqpError(str(condition), f"{status}: {text}")
-
-
-def value_of(answer: Sections) -> Any:
-    """
-    Return the value in an answer.
-    """
-    return answer.body[0] if answer.body else None

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from contextlib import suppress
 from typing import Any, Self
@@ -13,12 +14,13 @@ from typing import Any, Self
 from azure.core.exceptions import ClientAuthenticationError
 
 from cosmos_outbox_amqp.connection import ANSWER_SECONDS, Connection, connect
-from cosmos_outbox_amqp.encoding import mapped, string, timestamp
+from cosmos_outbox_amqp.encoding import timestamp
 from cosmos_outbox_amqp.errors import AmqpError, Condition
-from cosmos_outbox_amqp.requests import Requests, value_of
-from cosmos_outbox_amqp.tokens import Namespace
+from cosmos_outbox_amqp.namespace import Namespace
+from cosmos_outbox_amqp.requests import Requests
 
 _RENEW_AT = 0.75  # of what is left of a token
+_SIGNATURE = re.compile(r"sig=[^&\s]+")
 _PAUSE_SECONDS = 5.0  # the least time between two tokens
 
 _logger = logging.getLogger("consumer")
@@ -54,21 +56,24 @@ class SignedIn:
         return signed_in
 
     async def _sign_in(self) -> float:
-        audience = self._namespace.audience(self._path)
+        audience = f"sb://{self._namespace.host}/{self._path}"
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                token = await self._namespace.token_for(audience)
+                token, expires = await self._namespace.token_for(audience)
         except Exception as error:  # broadly: credentials read files and ask other services
             refused = isinstance(error, ClientAuthenticationError)
             condition = Condition.UNAUTHORIZED_ACCESS if refused else ""
             raise AmqpError(condition, f"No token: {str(error) or 'no answer'}") from error
-        properties = {
-            "type": string(token.kind),
-            "name": string(audience),
-            "expiration": timestamp(int(token.expires * 1000)),
-        }
-        await self._at("$cbs").ask("put-token", properties, string(token.text))
-        return token.expires
+        kind, until = self._namespace.kind, timestamp(int(expires * 1000))
+        try:
+            properties = {"type": kind, "name": audience, "expiration": until}
+            await self._at("$cbs").ask("put-token", properties, token)
+        except AmqpError as error:
+            hidden = _SIGNATURE.sub("sig=…", error.description.replace(token, "…"))
+            if hidden == error.description:
+                raise
+            raise AmqpError(error.condition, hidden) from None  # it quoted the token
+        return expires
 
     def _at(self, address: str) -> Requests:
         # The broker detaches links that are idle for long.
@@ -85,20 +90,16 @@ class SignedIn:
             except AmqpError as error:  # once the token is out, the broker detaches the links
                 _logger.warning("servicebus.token-not-renewed %s", error)
 
-    async def manage(self, operation: str, link: str, body: dict[str, bytes]) -> dict[str, Any]:
+    async def manage(self, operation: str, link: str, body: dict[str, Any]) -> dict[str, Any]:
         """
         Send a management request about a link, and return the broker's answer.
 
         Raises:
             AmqpError: it refused, or is gone.
         """
-        answer = await self._at(f"{self._path}/$management").ask(
-            f"com.microsoft:{operation}",
-            {"associated-link-name": string(link)},
-            mapped((string(name), item) for name, item in body.items()),
-        )
-        value = value_of(answer)
-        return value if isinstance(value, dict) else {}
+        requests, named = self._at(f"{self._path}/$management"), {"associated-link-name": link}
+        answer = await requests.ask(f"com.microsoft:{operation}", named, body)
+        return answer if isinstance(answer, dict) else {}
 
     async def close(self) -> None:
         """

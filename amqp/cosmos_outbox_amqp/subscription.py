@@ -8,50 +8,51 @@ import asyncio
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from types import TracebackType
 from typing import Self
+
+from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.servicebus.receiving import check_options
 from cosmos_outbox.background import Background, retrieve
-from cosmos_outbox_amqp.errors import AmqpError, Condition, receive_error
+from cosmos_outbox_amqp.errors import AmqpError, Condition
 from cosmos_outbox_amqp.link import Link
-from cosmos_outbox_amqp.session import AmqpSession, give_back
+from cosmos_outbox_amqp.namespace import Namespace
+from cosmos_outbox_amqp.session import AmqpSession
 from cosmos_outbox_amqp.signed_in import SignedIn
-from cosmos_outbox_amqp.tokens import Namespace
+from cosmos_outbox_amqp.trust import Trust
 
 
 class AmqpSubscription:
     """
-    Receives from one subscription or queue, with sessions or without.
+    Receives the sessions of one subscription or queue.
 
-        namespace = namespace_of(connection_string=...)
-        async with AmqpSubscription(namespace, "events", "billing") as subscription:
-            await SessionProcessor(subscription, handler).run()
+        async with open_service_bus_client(connection_string=...) as client:
+            async with AmqpSubscription(client, "events", "billing") as subscription:
+                await SessionProcessor(subscription, handler).run()
 
     Args:
-        namespace: made by `namespace_of`.
+        client: made by `open_service_bus_client`; it says where the namespace is, and how to sign in.
         entity: the topic, or the queue if there is no subscription.
         subscription: its name.
-        sessions: whether it requires sessions. Defaults to True.
-        prefetch: messages that the broker delivers ahead, for each session; of no use without sessions, where each is locked by
-            itself. Defaults to none: a handler that is slow never lets messages wait in this process.
+        prefetch: messages that the broker delivers ahead, for each session: its lock holds for them, and a session that is given back
+            counts no delivery of them. Defaults to 20.
         lock_duration: of the subscription, or less: a lock is trusted for no longer. Defaults to 60 s, as Service Bus does.
     """
 
     def __init__(
         self,
-        namespace: Namespace,
+        client: ServiceBusClient,
         entity: str,
         subscription: str | None = None,
         *,
-        sessions: bool = True,
-        prefetch: int = 0,
+        prefetch: int = 20,
         lock_duration: timedelta = timedelta(seconds=60),
     ) -> None:
-        check_options(sessions=sessions, prefetch=prefetch, lock_duration=lock_duration)
-        self._namespace, self._sessions, self._prefetch = namespace, sessions, prefetch
+        check_options(sessions=True, prefetch=prefetch, lock_duration=lock_duration)
+        self.namespace, self._prefetch = Namespace.of(client), prefetch
         self._path = entity if subscription is None else f"{entity}/Subscriptions/{subscription}"
         self.name = entity if subscription is None else f"{entity}/{subscription}"
+        self.trust = Trust(self.name)
         self._lock_seconds = lock_duration.total_seconds()
         self._opening: asyncio.Task[SignedIn] | None = None  # or open
         self._closing = Background()
@@ -59,12 +60,7 @@ class AmqpSubscription:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._closing.done()
         opening, self._opening = self._opening, None
         if opening is not None:
@@ -76,51 +72,35 @@ class AmqpSubscription:
         try:
             signed_in = await self._signed_in()
             began = loop.time()
-            return await self._accepted(signed_in, wait_seconds)
+            link = Link(signed_in.connection, self._path, wait_seconds=wait_seconds, ahead=self._prefetch)
+            try:
+                attached = await link.attached()
+            except BaseException:
+                link.detach()
+                raise
+            return AmqpSession(signed_in, link, attached, trust=self.trust, lock_seconds=self._lock_seconds)
         except AmqpError as error:
             # After a search this means that no session has a message. An answer at once, or before the search, means a busy broker.
             if error.condition == Condition.TIMEOUT and loop.time() - began >= wait_seconds / 2:
                 return None
-            raise receive_error(error, entity=self.name) from error
-
-    async def _accepted(self, signed_in: SignedIn, wait_seconds: float) -> AmqpSession | None:
-        link = Link(
-            signed_in.connection,
-            self._path,
-            next_session=self._sessions,
-            wait_seconds=wait_seconds if self._sessions else 0.0,
-            ahead=self._prefetch,
-        )
-        try:
-            attached = await link.attached()
-            session = AmqpSession(
-                signed_in, link, attached, entity=self.name, lock_seconds=self._lock_seconds
-            )
-            if self._sessions or await session.fetched_first(wait_seconds):
-                return session
-        except BaseException:
-            if self._sessions:
-                link.detach()
-            else:  # a message may have arrived that no call will read
-                self._closing.add(give_back(link))
-            raise
-        await session.close()
-        return None
+            raise self.trust.told(error) from error
 
     async def _signed_in(self) -> SignedIn:
         # Calls that wait side by side share one attempt; when it failed, the next call makes another.
-        opening = self._opening
-        if (
-            opening is not None
-            and opening.done()
-            and (opening.exception() or opening.result().connection.lost)
-        ):
+        task = self._opening
+        if task is not None and task.done() and (task.exception() or task.result().connection.lost):
             self._opening = None
-            self._closing.add(_closed(opening))
+            self._closing.add(_closed(task))
         if self._opening is None:
-            self._opening = asyncio.create_task(SignedIn.open(self._namespace, self._path))
+            self._opening = asyncio.create_task(SignedIn.open(self.namespace, self._path))
             self._opening.add_done_callback(retrieve)
-        return await asyncio.shield(self._opening)
+        task = self._opening
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # by a close, which is not what the caller of this was asked
+                raise AmqpError("", "The connection is closed.") from None
+            raise
 
 
 async def _closed(opening: asyncio.Task[SignedIn]) -> None:

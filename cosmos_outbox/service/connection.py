@@ -5,7 +5,7 @@ Connection: the clients, containers, publisher and parked store that the setting
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -135,27 +135,28 @@ class Connection:
             yield opened
 
     @asynccontextmanager
-    async def subscription(self, settings: ConsumerSettings) -> AsyncIterator[Subscription]:
+    async def subscription(
+        self, settings: ConsumerSettings, *, notify: Hook = log_hook
+    ) -> AsyncIterator[Subscription]:
         """
-        Open the subscription or queue of a consumer.
+        Open the subscription or queue of a consumer; `notify` hears where another receiver takes over.
 
         Raises:
             ConfigurationError: the settings do not name its namespace.
         """
         require_service_bus(settings)
-        where = settings.topic, settings.subscription
-        options: dict[str, Any] = {"sessions": settings.sessions}
+        options: dict[str, Any] = {
+            "sessions": settings.sessions,
+            "receivers": receivers_for(settings.concurrent_sessions),
+        }
+        receiver: Callable[..., Any] = ServiceBusSubscription
         if settings.receiver is Receiver.AMQP:
-            lean = lean_receiver()
-            async with lean.AmqpSubscription(lean.namespace_of(**self._amqp), *where, **options) as opened:
-                yield opened
-        else:
-            receivers = receivers_for(settings.concurrent_sessions)
-            async with (
-                self.service_bus() as bus,
-                ServiceBusSubscription(bus, *where, receivers=receivers, **options) as subscription,
-            ):
-                yield subscription
+            receiver = functools.partial(lean_receiver().FallbackSubscription, notify=notify)
+        async with (
+            self.service_bus() as bus,
+            receiver(bus, settings.topic, settings.subscription, **options) as opened,
+        ):
+            yield opened
 
     @asynccontextmanager
     async def publisher(

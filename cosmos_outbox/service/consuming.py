@@ -90,7 +90,7 @@ async def assembled_consumer(
         program = RunningConsumer(health, parts.telemetry)
         notify = program.notify
         handling = handling_of(consumer, settings, parked, notify=notify, tracer_provider=tracers)
-        subscription = await parts.stack.enter_async_context(connection.subscription(settings))
+        subscription = await parts.stack.enter_async_context(connection.subscription(settings, notify=notify))
         program.processor = SessionProcessor(
             WatchedSubscription(subscription, reached=health.reached),
             handling,

@@ -289,11 +289,17 @@ class ConsumerSnapshot(State):
     handled: int
     handled_per_second: float
     stalled: tuple[StalledKey, ...]
+    fallback: str | None  # why the SDK receives in place of the lean receiver
+
+    def waits(self) -> Iterable[str]:
+        yield from State.waits(self)
+        if self.fallback is not None:
+            yield f"The SDK receives until this process ends, in place of the lean receiver: {self.fallback}"
 
     def readiness(self) -> dict[str, Any]:
         sessions = [asdict(session) for session in self.sessions]
         stalled = [asdict(key) for key in self.stalled[:MOST_SHOWN]]
-        return State.readiness(self) | {"sessions": sessions, "stalled": stalled}
+        return State.readiness(self) | {"sessions": sessions, "stalled": stalled, "fallback": self.fallback}
 
 
 def reasons_against(

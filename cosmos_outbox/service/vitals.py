@@ -23,6 +23,7 @@ from cosmos_outbox.records import (
     MessageHandled,
     MessageSettled,
     MessagesPublished,
+    ReceiverFallback,
     ReceivingFailed,
     Record,
     level_of,
@@ -335,6 +336,7 @@ class ConsumerVitals(Vitals):
         self._cut_off: tuple[float, BaseException] | None = None  # since when, and the last error
         self._delayed: tuple[float, BaseException] | None = None
         self._halted_by: BaseException | None = None
+        self._fallback: str | None = None
         self._waits: dict[str, _Wait] = {}  # by message
 
     def _hear(self, record: Record, now: float) -> None:
@@ -349,6 +351,8 @@ class ConsumerVitals(Vitals):
             self._waits.pop(record.message_id, None)
         elif isinstance(record, ConsumerHalted):
             self._halted_by = record.error
+        elif isinstance(record, ReceiverFallback):
+            self._fallback = record.error
 
     def _wait(self, record: ConsumingDelayed, now: float) -> None:
         known = self._waits.pop(record.message_id, None)
@@ -392,6 +396,7 @@ class ConsumerVitals(Vitals):
             handled=self._done,
             handled_per_second=self._per_second(),
             stalled=stalled,
+            fallback=self._fallback,
         )
 
     def _stalled(self, now: float) -> tuple[StalledKey, ...]:

@@ -5,11 +5,20 @@ The peer of an AMQP connection, without sockets: it keeps what is written and sa
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
-from cosmos_outbox_amqp.connection import Connection
-from cosmos_outbox_amqp.encoding import (
+from azure.core.credentials import AccessToken
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox.adapters.servicebus import open_service_bus_client
+from cosmos_outbox_amqp.connection import AMQP_HEADER, HEARTBEAT, SASL_HEADER, Connection
+from cosmos_outbox_amqp.frames import Code, frame, read_performative
+from cosmos_outbox_amqp.link import Attached, Link
+from tests.amqp.wire import (
     FALSE,
     NULL,
     TRUE,
@@ -17,22 +26,13 @@ from cosmos_outbox_amqp.encoding import (
     described,
     listed,
     mapped,
+    performative,
     string,
     symbol,
     uint,
     ushort,
     uuid,
 )
-from cosmos_outbox_amqp.frames import (
-    AMQP_HEADER,
-    HEARTBEAT,
-    SASL_HEADER,
-    Code,
-    frame,
-    performative,
-    read_performative,
-)
-from cosmos_outbox_amqp.link import Attached, Link
 
 WELCOME = b"".join(
     (
@@ -43,6 +43,7 @@ WELCOME = b"".join(
         frame(0, performative(Code.OPEN, string("peer"), NULL, uint(65536), ushort(9), uint(240_000))),
     )
 )
+OWN_HANDLES = 3  # a peer numbers its handles as it likes
 # The first transfer frame is 7.
 BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(7), uint(9), uint(9)))
 
@@ -93,10 +94,8 @@ class Peer(asyncio.Transport):
             position += size
         return found
 
-    def attaches(self, session: str | None = "a") -> None:
-        filters = (
-            NULL if session is None else mapped([(symbol("com.microsoft:session-filter"), string(session))])
-        )
+    def attaches(self, session: str = "a") -> None:
+        filters = mapped([(symbol("com.microsoft:session-filter"), string(session))])
         source = described(Code.SOURCE, listed([string("q"), *[NULL] * 6, filters]))
         self.connection.data_received(BEGUN)
         self.says(Code.ATTACH, string("n"), uint(0), FALSE, NULL, NULL, source, NULL, NULL, NULL, uint(0))
@@ -114,7 +113,7 @@ def welcoming() -> Peer:
 
 
 async def attached(peer: Peer, *, ahead: int = 0) -> Link:
-    link = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=ahead)
+    link = Link(peer.connection, "q", wait_seconds=20, ahead=ahead)
     peer.attaches()
     assert Attached("a", None) == await link.attached()
     await peer.heard()
@@ -129,7 +128,7 @@ class Broker(Peer):
     def __init__(self, status: int) -> None:
         super().__init__()
         self.connection.data_received(WELCOME)
-        self.status, self.operations = status, 0
+        self.status, self.text, self.operations = status, "so", 0
 
     def write(self, data: Any) -> None:
         asyncio.get_running_loop().call_soon(self._answer, bytes(data))
@@ -142,16 +141,40 @@ class Broker(Peer):
             body, position = data[position + 8 : position + size], position + size
             if body[2:3] == bytes([Code.BEGIN]):
                 self.connection.data_received(BEGUN)
-                for handle, credit in ((0, uint(1)), (1, NULL)):
-                    self.says(Code.ATTACH, string("n"), uint(handle))
-                    self.says(Code.FLOW, uint(0), uint(1), uint(0), uint(1), uint(handle), uint(0), credit)
+            elif body[2:3] == bytes([Code.ATTACH]):
+                self._attach(*read_performative(body)[1][:2])
             elif body[2:3] == bytes([Code.TRANSFER]):
                 self.operations += 1
                 self._reply(read_performative(body[read_performative(body)[2] :])[1][0])
 
+    def _attach(self, name: str, handle: int) -> None:
+        self.says(Code.ATTACH, string(name), uint(OWN_HANDLES + handle))
+        if handle == 0:
+            self.gives_credit(100)
+
+    def gives_credit(self, credit: int, *, seen: int = 0, window: int = 100) -> None:
+        """
+        Take so many requests more than those that were seen.
+        """
+        self.says(
+            Code.FLOW, uint(seen), uint(window), uint(0), uint(1), uint(OWN_HANDLES), uint(seen), uint(credit)
+        )
+
     def _reply(self, number: UUID) -> None:
-        status = {"status-code": uint(self.status), "status-description": string("so")}
+        status = {"status-code": uint(self.status), "status-description": string(self.text)}
         said = mapped((string(name), value) for name, value in status.items())
         properties = performative(Code.PROPERTIES, *[NULL] * 5, uuid(number))
         answer = properties + described(Code.APPLICATION_PROPERTIES, said) + described(Code.VALUE, NULL)
         self.says(Code.TRANSFER, uint(1), uint(0), binary(b"t"), uint(0), TRUE, FALSE, payload=answer)
+
+
+async def a_token(*_: str) -> AccessToken:
+    return AccessToken("t", int(time.time() + 3600))
+
+
+def client_with(token_for: Callable[..., Awaitable[AccessToken]] = a_token) -> ServiceBusClient:
+    """
+    Return a client of the SDK with such a credential.
+    """
+    credential: Any = SimpleNamespace(get_token=token_for)
+    return open_service_bus_client(namespace="ns", credential=credential)

@@ -5,19 +5,28 @@ The AMQP transport where a broker is slow, or a message, a credential or an answ
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
 import pytest
+from azure.core.credentials import AccessToken
 
-from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
+from cosmos_outbox.errors import SubscriptionUnavailable
 from cosmos_outbox_amqp import AmqpSubscription
 from cosmos_outbox_amqp import signed_in as signing
-from cosmos_outbox_amqp.connection import Connection
-from cosmos_outbox_amqp.encoding import (
+from cosmos_outbox_amqp.connection import HEARTBEAT, Connection
+from cosmos_outbox_amqp.errors import AmqpError, Condition
+from cosmos_outbox_amqp.frames import Code, frame
+from cosmos_outbox_amqp.link import ACCEPTED, Attached
+from cosmos_outbox_amqp.message import moment
+from cosmos_outbox_amqp.requests import Requests
+from cosmos_outbox_amqp.session import AmqpSession
+from cosmos_outbox_amqp.trust import Trust
+from tests.amqp import wire
+from tests.amqp.peer import Broker, Peer, a_token, attached, client_with, welcoming
+from tests.amqp.wire import (
     FALSE,
     NULL,
     TRUE,
@@ -25,26 +34,15 @@ from cosmos_outbox_amqp.encoding import (
     described,
     listed,
     mapped,
+    performative,
     string,
     symbol,
     uint,
     ushort,
     uuid,
 )
-from cosmos_outbox_amqp.errors import AmqpError, Condition
-from cosmos_outbox_amqp.frames import HEARTBEAT, Code, frame, performative
-from cosmos_outbox_amqp.link import ABANDONED, ACCEPTED, RELEASED, Attached, Link
-from cosmos_outbox_amqp.message import moment
-from cosmos_outbox_amqp.requests import Requests
-from cosmos_outbox_amqp.session import AmqpSession
-from cosmos_outbox_amqp.tokens import Namespace, Token
-from tests.amqp.peer import Broker, Peer, attached, welcoming
 
-REJECTED = described(Code.REJECTED, listed([]))
-LOST = described(
-    Code.REJECTED,
-    listed([described(Code.ERROR, listed([symbol(Condition.SESSION_LOCK_LOST), string("gone")]))]),
-)
+LOST = wire.rejected(Condition.SESSION_LOCK_LOST, "gone")
 
 
 class Slow(Broker):
@@ -64,7 +62,7 @@ class TestRequests:
         broker = Slow(200)
         requests, asked = Requests(broker.connection, "m"), []
         for _ in range(60):
-            asked.append(asyncio.create_task(requests.ask("renew", {}, NULL)))
+            asked.append(asyncio.create_task(requests.ask("renew", {}, None)))
             await asyncio.sleep(1)
         await asyncio.gather(*asked)
         assert requests.waiting_since is None
@@ -76,14 +74,14 @@ class TestRequests:
         for _ in range(8):
             with suppress(TimeoutError, AmqpError):
                 async with asyncio.timeout(5):
-                    await requests.ask("renew", {}, NULL)
+                    await requests.ask("renew", {}, None)
             broker.connection.data_received(HEARTBEAT)
         assert "does not answer" in str(requests.error)
 
     async def test_that_are_refused_fail_alone(self) -> None:
         broker = Slow(200)
         requests = Requests(broker.connection, "m")
-        asked = [asyncio.create_task(requests.ask("renew", {}, NULL)) for _ in range(3)]
+        asked = [asyncio.create_task(requests.ask("renew", {}, None)) for _ in range(3)]
         await asyncio.sleep(1)
         broker.says(Code.DISPOSITION, TRUE, uint(1), uint(1), TRUE, LOST)
         first, second, third = await asyncio.gather(*asked, return_exceptions=True)
@@ -92,24 +90,21 @@ class TestRequests:
         assert not isinstance(third, BaseException)
 
 
-async def unsessioned(peer: Peer) -> AmqpSession:
-    link = Link(peer.connection, "q", next_session=False, wait_seconds=0, ahead=0)
-    peer.attaches(None)
-    await link.attached()
-    await peer.heard()
+async def held(peer: Peer) -> AmqpSession:
+    link = await attached(peer)
     unused: Any = None
-    return AmqpSession(unused, link, Attached(None, None), entity="q", lock_seconds=60)
+    return AmqpSession(unused, link, Attached("a", None), trust=Trust("q"), lock_seconds=60)
 
 
 class TestMessages:
     async def test_that_cannot_be_read_are_settled_once(self) -> None:
         peer = welcoming()
-        session = await unsessioned(peer)
+        session = await held(peer)
         receiving = asyncio.create_task(session.receive(0))
         await peer.heard()
         peer.transfers(0, b"no message")
         await peer.heard()
-        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, REJECTED)
+        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, wire.rejected("com.microsoft:dead-letter"))
         await peer.heard()
         peer.says(Code.FLOW, uint(1), uint(9), uint(0), uint(9), uint(0), uint(2), uint(0), NULL, TRUE)
         assert await receiving is None
@@ -117,36 +112,10 @@ class TestMessages:
         assert [Code.DETACH, Code.END] == [code for code, _ in await peer.heard()]
         await closing
 
-    async def test_that_came_unread_without_a_session_are_released_which_counts_no_delivery(self) -> None:
-        peer = welcoming()
-        session = await unsessioned(peer)
-        receiving = asyncio.create_task(session.receive(5))
-        await peer.heard()
-        receiving.cancel()
-        await asyncio.gather(receiving, return_exceptions=True)
-        peer.transfers(0, described(Code.DATA, binary(b"x")))
-        closing = asyncio.create_task(session.close())
-        [(code, fields)] = await peer.heard()
-        assert (Code.DISPOSITION, Code.RELEASED) == (code, fields[4].descriptor)
-        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, RELEASED)
-        assert [Code.DETACH, Code.END] == [code for code, _ in await peer.heard()]
-        await closing
-
-    async def test_whose_tag_is_no_lock_token_cannot_be_kept_locked(self) -> None:
-        peer = welcoming()
-        session = await unsessioned(peer)
-        receiving = asyncio.create_task(session.receive(1))
-        await peer.heard()
-        payload = described(Code.DATA, binary(b"x"))
-        peer.says(Code.TRANSFER, uint(0), uint(0), uint(2**31), uint(0), NULL, FALSE, payload=payload)
-        assert await receiving is not None
-        with pytest.raises(LockLost):
-            await session.renew()
-
     def test_without_a_time_have_none(self) -> None:
         assert moment(float("nan")) is None
 
-    @pytest.mark.parametrize("outcome", [ABANDONED, REJECTED], ids=["modified", "rejected"])
+    @pytest.mark.parametrize("outcome", [wire.MODIFIED, wire.REJECTED], ids=["modified", "rejected"])
     async def test_are_complete_only_if_the_broker_accepted_that(self, outcome: bytes) -> None:
         peer = welcoming()
         link = await attached(peer)
@@ -165,7 +134,7 @@ class TestMessages:
         receiving.cancel()
         settling = asyncio.create_task(link.settle(0, ACCEPTED))
         await peer.heard()
-        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, ACCEPTED)
+        peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, wire.ACCEPTED)
         for _ in range(5):
             await asyncio.sleep(8)
             peer.connection.data_received(HEARTBEAT)
@@ -173,17 +142,13 @@ class TestMessages:
             await settling
 
 
-async def a_file_that_is_missing(audience: str) -> Token:
+async def a_file_that_is_missing(*_: str) -> AccessToken:
     raise FileNotFoundError("token")
 
 
-async def no_answer(audience: str) -> Token:
+async def no_answer(*_: str) -> AccessToken:
     await asyncio.Event().wait()
     raise AssertionError
-
-
-async def a_token(audience: str) -> Token:
-    return Token(kind="jwt", text="t", expires=time.time() + 3600)
 
 
 class OutOfTime(Broker):
@@ -226,13 +191,13 @@ class OutOfTimeForLinks(Broker):
     ids=["missing", "hanging", "out of time", "no time for links"],
 )
 async def test_who_cannot_be_served_is_told_so(
-    broker: type[Broker], token_for: Callable[[str], Awaitable[Token]], monkeypatch: pytest.MonkeyPatch
+    broker: type[Broker], token_for: Callable[..., Awaitable[AccessToken]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def connect(*_: Any) -> Connection:
         return broker(200).connection
 
     monkeypatch.setattr(signing, "connect", connect)
-    async with AmqpSubscription(Namespace(host="ns", tls=None, token_for=token_for), "q") as subscription:
+    async with AmqpSubscription(client_with(token_for), "q") as subscription:
         with pytest.raises(SubscriptionUnavailable):
             async with asyncio.timeout(300):
                 await subscription.accept(20)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from azure.servicebus._pyamqp import _decode as sdk_decode
 from azure.servicebus._pyamqp import _encode as sdk_encode
@@ -15,12 +14,12 @@ from azure.servicebus._pyamqp import outcomes, performatives
 from azure.servicebus._pyamqp.endpoints import Source, Target
 from azure.servicebus._pyamqp.error import AMQPError
 from azure.servicebus._pyamqp.message import Message, Properties
-from azure.servicebus._pyamqp.utils import amqp_array_value, amqp_string_value, amqp_uint_value
+from azure.servicebus._pyamqp.utils import amqp_string_value, amqp_uint_value
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox_amqp.decoding import Described, decode
-from cosmos_outbox_amqp.encoding import mapped, string, timestamp, uuids
+from cosmos_outbox_amqp.encoding import timestamp
 from cosmos_outbox_amqp.frames import Code, frame, read_performative
 from cosmos_outbox_amqp.link import ABANDONED, ACCEPTED, DEFERRED, Link, dead_lettered
 from cosmos_outbox_amqp.requests import Requests
@@ -165,7 +164,7 @@ class TestWhatIsWritten:
     async def test_on_a_link_is_what_the_sdk_writes(self) -> None:
         peer = welcoming()
         await written(peer)
-        link = Link(peer.connection, "q", next_session=True, wait_seconds=20, ahead=3)
+        link = Link(peer.connection, "q", wait_seconds=20, ahead=3)
         frames = await written(peer)
         same(
             frames.of(Code.BEGIN),
@@ -190,17 +189,17 @@ class TestWhatIsWritten:
     def test_to_settle_is_what_the_sdk_writes(self, number: int, reason: str, description: str) -> None:
         info = {b"DeadLetterReason": reason, b"DeadLetterErrorDescription": description}
         error = AMQPError(condition=b"com.microsoft:dead-letter", description=None, info=info)
-        settled = {
-            ACCEPTED: outcomes.Accepted(),
-            ABANDONED: outcomes.Modified(delivery_failed=True, undeliverable_here=False),
-            DEFERRED: outcomes.Modified(delivery_failed=True, undeliverable_here=True),
-            dead_lettered(reason, description): outcomes.Rejected(error=error),
-        }
+        settled = (
+            (ACCEPTED, outcomes.Accepted()),
+            (ABANDONED, outcomes.Modified(delivery_failed=True, undeliverable_here=False)),
+            (DEFERRED, outcomes.Modified(delivery_failed=True, undeliverable_here=True)),
+            (dead_lettered(reason, description), outcomes.Rejected(error=error)),
+        )
 
         async def run() -> None:
             peer = welcoming()
             link = await attached(peer)
-            for ours, theirs in settled.items():
+            for ours, theirs in settled:
                 settling = asyncio.create_task(link.settle(number, ours))
                 frame = (await written(peer)).of(Code.DISPOSITION)
                 same(frame, performatives.DispositionFrame(True, number, number, False, theirs, None))
@@ -213,10 +212,11 @@ class TestWhatIsWritten:
         peer = welcoming()
         await written(peer)
         requests = Requests(peer.connection, "$cbs")
-        frames = await written(peer)
+        frames, names = await written(peer), []
         for sender in (True, False):
             ours = frames.of(Code.ATTACH)
             fields = read_performative(ours)[1]
+            names.append(fields[0])
             ends = source("$cbs"), target("$cbs" if sender else fields[6].value[0])
             count = {"initial_delivery_count": 0} if sender else {}
             same(ours, attach(fields[0], 0 if sender else 1, *ends, role=not sender, second=0, **count))
@@ -224,14 +224,14 @@ class TestWhatIsWritten:
             frame(5, by_sdk(performatives.BeginFrame(0, 7, 9, 9, None, None, None, None)))
         )
         for handle, credit in ((0, 1), (1, None)):
-            said = attach("n", handle, source("$cbs"), target("$cbs"), role=handle == 0, second=0)
+            said = attach(names[handle], handle, source("$cbs"), target("$cbs"), role=handle == 0, second=0)
             flow = performatives.FlowFrame(0, 9, 0, 9, handle, 0, credit, None, None, None, None)
             for performative in (said, flow):
                 peer.connection.data_received(frame(5, by_sdk(performative)))
-        lock = UUID(int=7)
-        body = mapped([(string("lock-tokens"), uuids([lock]))])
-        names = {"associated-link-name": string("link"), "expiration": timestamp(9)}
-        asking = asyncio.create_task(requests.ask("com.microsoft:renew-lock", names, body))
+        named = {"associated-link-name": "link", "expiration": timestamp(9)}
+        asking = asyncio.create_task(
+            requests.ask("com.microsoft:renew-session-lock", named, {"session-id": "a"})
+        )
         ours = (await written(peer)).of(Code.TRANSFER)
         tag = (fields := read_performative(ours))[1][2]
         transfer = performatives.TransferFrame(
@@ -246,12 +246,13 @@ class TestWhatIsWritten:
         assert typed(by_sdk(transfer))[0] == typed(ours)[0]
         reply_to = read_performative(ours[fields[2] :])[1][4]
         asked: Any = {
-            "operation": amqp_string_value("com.microsoft:renew-lock"),
+            "operation": amqp_string_value("com.microsoft:renew-session-lock"),
             "associated-link-name": "link",
         }
         asked["expiration"] = {"TYPE": "TIMESTAMP", "VALUE": 9}
-        value = {"lock-tokens": amqp_array_value([lock])}
-        properties = Properties(message_id=UUID(bytes=tag), reply_to=reply_to)
+        value = {"session-id": amqp_string_value("a")}
+        number = read_performative(ours[fields[2] :])[1][0]
+        properties = Properties(message_id=number, reply_to=reply_to)
         payload = bytearray()
         sdk_encode.encode_payload(
             payload, Message(value=value, properties=properties, application_properties=asked)

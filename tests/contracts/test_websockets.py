@@ -1,5 +1,5 @@
 """
-AMQP over WebSockets, with the SDK and without, through real sockets: what only this way to Service Bus has.
+AMQP over WebSockets through real sockets: what only this way to Service Bus has.
 
 The emulator's port speaks TCP, too; the gateway in front of it speaks WebSockets only, and cuts the bytes anywhere.
 """
@@ -27,8 +27,6 @@ from cosmos_outbox.errors import (
     BrokerUnavailable,
     ConfigurationError,
     PublishError,
-    SubscriptionError,
-    SubscriptionUnavailable,
     TopicUnavailable,
 )
 from cosmos_outbox.messages import OutboundMessage
@@ -36,8 +34,6 @@ from cosmos_outbox.ports import Complete
 from cosmos_outbox.service.connection import Connection, https_proxy
 from cosmos_outbox.service.consumer_settings import ConsumerSettings
 from cosmos_outbox.testing.contracts.subscription import received
-from cosmos_outbox_amqp import AmqpSubscription, namespace_of
-from cosmos_outbox_amqp import connection as amqp_connection
 from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -45,7 +41,7 @@ from examples.contacts.received import ReceivedMessage
 from examples.contacts.settings import SubscriberSettings
 from examples.contacts.subscriber import subscribe
 from tests.support.patience import HUNG_SECONDS
-from tests.support.servicebus_sdk import leaky_sockets, unlogged, until
+from tests.support.servicebus_sdk import leaky_sockets, unlogged
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -58,7 +54,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @pytest.fixture(autouse=True)
 def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"):
+    for name in ("HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -188,13 +184,12 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize("receiver", ["sdk", "amqp"])
 async def test_the_setting_takes_senders_and_receivers_over_websockets_wherever_the_bytes_are_cut(
-    server: ServiceBusServer, receiver: str
+    server: ServiceBusServer,
 ) -> None:
     gateway = Gateway(server.port)
     async with answering(gateway.answer) as address:
-        assert sorted(await relayed(address, receiver=receiver)) == EXPECTED
+        assert sorted(await relayed(address)) == EXPECTED
     assert len(EXPECTED) < gateway.pieces
 
 
@@ -203,27 +198,16 @@ async def test_a_certificate_of_an_unknown_authority_is_refused(tmp_path: Path) 
         raise AssertionError
 
     async with answering(never, certificate.server_context(tmp_path)) as address:
-        assert "certificate verify failed" in await refusal_of(address)
+        with leaky_sockets(), unlogged():
+            assert "certificate verify failed" in await refusal_of_sending(address)
 
 
-async def refusal_of(address: str, advice: str = "it is tried again", *, proxy: str | None = None) -> str:
-    namespace = namespace_of(connection_string=address, websockets=True, proxy=proxy)
-    async with AmqpSubscription(namespace, "t", "s") as subscription:
-        with pytest.raises(SubscriptionUnavailable, match=advice) as refused:
-            await subscription.accept(0.1)
-    return str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("status", "said"),
-    [(403, "it answers with HTTP 403"), (404, "it answers with HTTP 404"), (200, "it answers with HTTP 200")],
-)
-async def test_what_is_no_websocket_is_named_with_its_answer(status: int, said: str) -> None:
+@pytest.mark.parametrize("status", [403, 404, 200])
+async def test_what_is_no_websocket_is_named_with_its_answer(status: int) -> None:
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(status=status)
 
     async with answering(answer) as address:
-        assert said in await refusal_of(address)
         with leaky_sockets(), unlogged():
             assert str(status) in await refusal_of_sending(address)
 
@@ -238,70 +222,10 @@ async def refusal_of_sending(address: str, kind: type[PublishError] = BrokerUnav
     return str(refused.value)
 
 
-async def test_a_key_that_is_refused_is_no_outage_for_either(server: ServiceBusServer) -> None:
+async def test_a_key_that_is_refused_is_no_outage(server: ServiceBusServer) -> None:
     wrong = server.connection_string.replace("SharedAccessKey=", "SharedAccessKey=x")
     with leaky_sockets(), unlogged():
         assert "correct the key" in await refusal_of_sending(wrong, TopicUnavailable)
-    assert "amqp:unauthorized-access" in await refusal_of(wrong, "grant Azure Service Bus Data Receiver")
-
-
-async def test_a_websocket_of_something_else_is_refused() -> None:
-    async def answer(request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse()
-        await socket.prepare(request)
-        await socket.receive()
-        return socket
-
-    async with answering(answer) as address:
-        assert "does not speak AMQPWSB10" in await refusal_of(address)
-
-
-async def test_a_broker_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(amqp_connection, "ANSWER_SECONDS", 0.2)
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        await asyncio.sleep(60)
-        raise AssertionError
-
-    async with answering(answer) as address:
-        assert "no answer" in await refusal_of(address)
-
-
-CLOSE = b"\x00\x00\x00\x0c\x02\x00\x00\x00\x00\x53\x18\x45"  # of AMQP, without a reason
-
-
-@pytest.mark.parametrize("how", ["lost", "text", "closed", "ended"])
-async def test_the_next_accept_connects_again(server: ServiceBusServer, how: str) -> None:
-    sockets: list[web.WebSocketResponse] = []
-
-    class Kept(Gateway):
-        async def _cut(self, reader: asyncio.StreamReader, socket: web.WebSocketResponse) -> None:
-            sockets.append(socket)
-            await super()._cut(reader, socket)
-
-    gateway, sessions = Kept(server.port), server.broker.queue("t/Subscriptions/s").sessions
-    assert sessions is not None
-    async with answering(gateway.answer) as address:
-        namespace = namespace_of(connection_string=address, websockets=True)
-        async with AmqpSubscription(namespace, "t", "s") as subscription:
-            waiting = asyncio.create_task(subscription.accept(60))
-            await until(lambda: sessions._waiting)
-            if how == "lost":
-                for transport in gateway.connections:
-                    transport.abort()  # type: ignore[union-attr]
-            elif how == "text":
-                await sockets[0].send_str("no AMQP")
-            elif how == "ended":
-                await sockets[0].send_bytes(CLOSE)
-            else:
-                await sockets[0].close(code=1001)
-            said = "broker closed the connection" if how == "ended" else "connection is lost"
-            with pytest.raises(SubscriptionError, match=said):
-                await waiting
-            if how == "ended":
-                await until(lambda: b"\x00\x53\x18" in gateway.said)
-            assert await subscription.accept(0.1) is None
-    assert 2 == len(sockets)
 
 
 class Proxy:
@@ -335,20 +259,16 @@ async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-@pytest.mark.parametrize("receiver", ["sdk", "amqp"])
 async def test_the_proxy_of_the_environment_is_asked_unless_it_is_to_be_passed_by(
-    server: ServiceBusServer, tls: ssl.SSLContext, receiver: str, monkeypatch: pytest.MonkeyPatch
+    server: ServiceBusServer, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ServiceBusServer(server.broker, tls=tls) as secure:
         proxy = Proxy(secure.port)
         async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
             port = listening.sockets[0].getsockname()[1]
             monkeypatch.setenv("HTTPS_PROXY", f"http://ada:p%40ss@127.0.0.1:{port}")
-            assert sorted(await relayed(secure.connection_string, receiver=receiver)) == EXPECTED
+            assert sorted(await relayed(secure.connection_string)) == EXPECTED
             assert {f"CONNECT 127.0.0.1:{secure.port} HTTP/1.1"} == set(proxy.asked)
-            monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{port}")
-            said = await refusal_of(secure.connection_string, proxy=https_proxy("ns"))
-            assert "the proxy answers with HTTP 407" in said
             monkeypatch.setenv("NO_PROXY", "127.0.0.1")
             assert https_proxy(f"127.0.0.1:{secure.port}") is None
 
@@ -395,9 +315,5 @@ def test_a_proxy_that_is_no_url_is_named_without_its_password(
 
 def test_it_is_port_443_unless_the_endpoint_has_another() -> None:
     given = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=k;SharedAccessKey=v"
-    namespace = namespace_of(connection_string=given, websockets=True)
-    assert (443, True) == (namespace.port, namespace.tls is not None)
     config = open_service_bus_client(connection_string=given, websockets=True)._config
     assert (443, None) == (config.connection_port, config.custom_endpoint_address)
-    unused = cast("Any", object())
-    assert 443 == namespace_of(namespace="ns", credential=unused, websockets=True).port

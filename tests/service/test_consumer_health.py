@@ -20,6 +20,7 @@ from cosmos_outbox.records import (
     LoopBlocked,
     MessageHandled,
     MessageSettled,
+    ReceiverFallback,
     ReceivingFailed,
 )
 from cosmos_outbox.service.fleet import Phase
@@ -307,3 +308,13 @@ async def test_an_error_of_the_subscription_passes_and_is_no_answer(health):
     with pytest.raises(SubscriptionUnavailable):
         await WatchedSubscription(Away(), reached=health.reached).accept(1)
     assert Phase.STARTING is health.snapshot().phase
+
+
+async def test_where_the_sdk_took_over_is_shown_until_the_process_ends(health: ConsumerVitals):
+    health.reached()
+    assert health.snapshot().readiness()["fallback"] is None
+    health(ReceiverFallback(subscription="t/s", error="amqp:decode-error garbage"))
+    snapshot = health.snapshot()
+    assert "amqp:decode-error garbage" == snapshot.readiness()["fallback"]
+    assert () == snapshot.unready
+    assert any("garbage" in one for one in snapshot.waits())

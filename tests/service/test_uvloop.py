@@ -35,8 +35,10 @@ def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@pytest.mark.parametrize("receiver", [*Receiver])
-@pytest.mark.parametrize("transport", [*Transport])
+@pytest.mark.parametrize(
+    ("receiver", "transport"),
+    [*((Receiver.SDK, transport) for transport in Transport), (Receiver.AMQP, Transport.TCP)],
+)
 def test_what_is_committed_takes_effect(
     receiver: Receiver, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ):
