@@ -313,33 +313,14 @@ class EventsDeleted(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionFailed(Record):
     """
-    Sent events could not be deleted; they stay until their time to live ends.
+    Sent events are not deleted, and stay until their time to live ends: `outcome` is failed, skipped (too many wait) or waiting
+    (another processor may not have read them), which is emitted every minute.
     """
 
-    partition_key: str
+    outcome: str
     events: int
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionsSkipped(Record):
-    """
-    Sent events of a page are not deleted because too many are `waiting`; they stay until their time to live ends.
-    """
-
-    lease: str
-    events: int
-    waiting: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionsStopped(Record):
-    """
-    No sent event is deleted because another processor may not have read it; emitted every minute while that holds.
-    """
-
     reason: str
-    waiting: int
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

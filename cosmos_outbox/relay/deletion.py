@@ -20,8 +20,6 @@ from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, ChangeBatch, Store, Write, WriteKind
 from cosmos_outbox.records import (
     DeletionFailed,
-    DeletionsSkipped,
-    DeletionsStopped,
     EventsDeleted,
     Hook,
     LeaseCheckpointed,
@@ -123,7 +121,8 @@ class Deletion:
             _, ids = handled.popleft()
             events = sum(len(event_ids) for _, event_ids in ids)
             if self._waiting + events > _MOST_WAITING:  # memory is bounded; their TTL ends too
-                self._notify(DeletionsSkipped(lease=record.lease, events=events, waiting=self._waiting))
+                reason = f"Lease {record.lease}: {self._waiting} events wait to be deleted already."
+                self._notify(DeletionFailed(outcome="skipped", events=events, reason=reason))
                 continue
             self._waiting += events
             self._due.put_nowait((asyncio.get_running_loop().time() + self._keep_seconds, ids))
@@ -154,8 +153,9 @@ class Deletion:
                     continue
                 attempt += 1
                 if not getattr(error, "retriable", False) or attempt == _MOST_ATTEMPTS:
+                    reason = f"Partition key {key_text(partition_key)!r}: attempt {attempt} failed."
                     self._notify(
-                        DeletionFailed(partition_key=key_text(partition_key), events=len(left), error=error)
+                        DeletionFailed(outcome="failed", events=len(left), reason=reason, error=error)
                     )
                     return
                 await asyncio.sleep(
@@ -182,5 +182,5 @@ class Deletion:
                 return
             if polled_at >= report_at:
                 report_at = polled_at + _REPORT_AGAIN_SECONDS
-                self._notify(DeletionsStopped(reason=reason, waiting=self._waiting))
+                self._notify(DeletionFailed(outcome="waiting", events=self._waiting, reason=reason))
             await asyncio.sleep(_POLL_OTHERS_SECONDS)

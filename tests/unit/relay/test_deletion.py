@@ -21,8 +21,6 @@ from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
 from cosmos_outbox.records import (
     DeletionFailed,
-    DeletionsSkipped,
-    DeletionsStopped,
     EventsDeleted,
     LeaseCheckpointed,
     LeaseClosed,
@@ -214,7 +212,8 @@ async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
         await settled()
     (failed, deleted) = records
     assert isinstance(failed, DeletionFailed)
-    assert ("a", 1) == (failed.partition_key, failed.events)
+    assert ("failed", 1) == (failed.outcome, failed.events)
+    assert "'a'" in failed.reason
     assert EventsDeleted(partition_key="b", events=1) == deleted
 
 
@@ -257,7 +256,8 @@ async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_the
         await deletion(page(*(renamed(number) for number in range(1, 4)), number=1))
         await deletion(page(renamed(1, "b"), number=2))
         deletion.hear(LeaseCheckpointed(lease="0", pages=2))
-        assert [DeletionsSkipped(lease="0", events=1, waiting=3)] == records
+        reason = "Lease 0: 3 events wait to be deleted already."
+        assert [DeletionFailed(outcome="skipped", events=1, reason=reason)] == records
         await settled()
         assert [("a", ["a/1"])] == container.deletions
         await deletion(page(renamed(1, "b"), number=3))
@@ -331,9 +331,8 @@ async def test_nothing_is_deleted_while_another_processor_reads_the_container_an
         await asyncio.sleep(KEEP.total_seconds() + 181)
         assert [] == container.deletions
         assert 4 == len(records)
-        assert {DeletionsStopped(reason="Other processors read the container: audit.", waiting=1)} == set(
-            records
-        )
+        reason = "Other processors read the container: audit."
+        assert {DeletionFailed(outcome="waiting", events=1, reason=reason)} == set(records)
         others.names = ()
         await asyncio.sleep(31)
     assert [("a", ["a/1"])] == container.deletions
@@ -350,7 +349,8 @@ async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_
         await asyncio.sleep(KEEP.total_seconds() + 1)
         assert [] == container.deletions
         (told,) = records
-        assert isinstance(told, DeletionsStopped)
+        assert isinstance(told, DeletionFailed)
+        assert "waiting" == told.outcome
         assert "not known: away" in told.reason
         others.error = None
         await asyncio.sleep(31)
