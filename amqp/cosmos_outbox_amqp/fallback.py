@@ -44,9 +44,7 @@ class FallbackSubscription:
         **options: Any,
     ) -> None:
         if not sessions:
-            raise ConfigurationError(
-                "The lean receiver receives sessions only, the SDK's messages without them too."
-            )
+            raise ConfigurationError("The lean receiver receives sessions only; choose the SDK's.")
         self._lean = AmqpSubscription(client, entity, subscription, **options)
         self._sdk = ServiceBusSubscription(client, entity, subscription, receivers=receivers, **options)
         self._receiver: AmqpSubscription | ServiceBusSubscription = self._lean

@@ -50,9 +50,7 @@ class AmqpSession:
                     ProtocolError,
                     RecursionError,
                 ) as error:  # no receiver can read it, and it would be delivered for ever
-                    _logger.warning(
-                        "servicebus.unreadable dead-lettered a message that cannot be decoded: %s", error
-                    )
+                    _logger.warning("servicebus.unreadable became a dead letter: %s", error)
                     await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))
                     continue
                 self._delivery = delivery
