@@ -1,58 +1,87 @@
 """
-The budget: how many lines each package of the library may have at most, so that what is added has to be paid for.
+The budget: how many lines of code each package of the library may have at most, so that what is added has to be paid for.
 
-A change that goes over makes something else shorter. A maximum only falls; raising one needs a decision record that says what
-the lines buy.
+Docstrings, comments and blank lines are free. A change that goes over makes something else shorter. A maximum only falls: a
+change that shrinks a package lowers it. Raising one needs a decision record that says what the lines buy.
 """
 
 from __future__ import annotations
 
+import ast
+import io
+import tokenize
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BUDGET = {
-    "adapters/cosmos": 2_615,
-    "adapters/memory": 1_145,
-    "adapters/servicebus": 1_391,
-    "blocking": 519,
-    "changefeed": 3_265,
-    "cli": 2_172,
-    "consumer": 2_111,
-    "domain": 888,
-    "fastapi": 594,
-    "parking": 1_778,
-    "ports": 706,
-    "relay": 1_481,
-    "service": 5_594,
-    "sessions": 580,
-    "testing": 4_595,
-    "worker": 25,
-    "write": 2_621,
-    "the modules of the root": 2_522,
+MAXIMA = {
+    "adapters/cosmos": 1_090,
+    "adapters/memory": 715,
+    "adapters/servicebus": 914,
+    "amqp": 1_300,
+    "blocking": 314,
+    "changefeed": 1_994,
+    "cli": 1_472,
+    "consumer": 1_030,
+    "domain": 446,
+    "fastapi": 379,
+    "parking": 970,
+    "ports": 266,
+    "relay": 955,
+    "service": 3_389,
+    "sessions": 510,
+    "testing": 3_002,
+    "the modules of the root": 1_288,
+    "worker": 13,
+    "write": 1_651,
+}
+_FREE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
 }
 
 
-def lines_by_part() -> dict[str, int]:
-    """
-    Count the lines of each package, and of the modules that are in none.
-    """
-    counts: dict[str, int] = dict.fromkeys(BUDGET, 0)
-    for file in [*ROOT.glob("cosmos_outbox/**/*.py"), *ROOT.glob("worker/**/*.py")]:
-        *folders, _ = file.relative_to(ROOT).with_suffix("").parts
-        part = "/".join(folders[1:3] if folders[1:2] == ["adapters"] else folders[1:2])
-        if folders[0] == "worker":
-            part = "worker"
-        elif part in {"", "adapters"}:
-            part = "the modules of the root"
-        counts[part] = counts.get(part, 0) + len(file.read_text().splitlines())
+def code_lines(source: str) -> int:
+    documented: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        holder = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        if holder and ast.get_docstring(node) is not None:
+            documented.update(range(node.body[0].lineno, node.body[0].end_lineno + 1))
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _FREE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - documented)
+
+
+def lines_by_package() -> Counter[str]:
+    counts: Counter[str] = Counter(dict.fromkeys(MAXIMA, 0))
+    for folder in ("cosmos_outbox", "worker", "amqp"):
+        for file in ROOT.glob(f"{folder}/**/*.py"):
+            top, *folders, _ = file.relative_to(ROOT).parts
+            package = "/".join(folders[: 2 if folders[:1] == ["adapters"] else 1])
+            if top != "cosmos_outbox":
+                package = top
+            elif package in {"", "adapters"}:
+                package = "the modules of the root"
+            counts[package] += code_lines(file.read_text())
     return counts
 
 
-LINES = lines_by_part()
+LINES = lines_by_package()
 
 
-@pytest.mark.parametrize("part", LINES)
-def test_a_package_has_a_budget_and_stays_within_it(part: str):
-    assert LINES[part] <= BUDGET[part]
+def test_what_is_no_code_is_free():
+    source = '"""\nTwo lines.\n"""\n\n# why\ndef call() -> None:\n    """Say."""\n    text = """a\nb"""\n'
+    assert 3 == code_lines(source)
+
+
+@pytest.mark.parametrize("package", LINES)
+def test_a_package_has_a_maximum_of_code_lines_and_stays_within_it(package: str):
+    assert LINES[package] <= MAXIMA[package]
