@@ -166,13 +166,19 @@ class ParkedKey:
     held: _Number = 0
     etag: _Text | None = None
 
-    def write(self, kind: WriteKind = WriteKind.REPLACE) -> Write:
+    def write(self) -> Write:
         """
-        Return the write that stores this, provided that the document did not change since it was read.
+        Return the write that creates this or, once it was read, replaces it, provided that it did not change since.
         """
         stored = _KEYS.dump_python(self, by_alias=True, exclude={"scope", "etag"})
         document = {"id": KEY_ID, "type": "parkedKey", **asdict(self.scope), **stored}
-        return Write(kind=kind, id=KEY_ID, document=document, etag=self.etag)
+        return Write(kind=_kind(self.etag), id=KEY_ID, document=document, etag=self.etag)
+
+    def deletion(self) -> Write:
+        """
+        Return the write that hands the key back, provided that its document did not change since it was read.
+        """
+        return Write(kind=WriteKind.DELETE, id=KEY_ID, etag=self.etag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,9 +234,9 @@ class ParkedEvent:
             event.pop("meta", None)
         return replace(self, event=event, referenced=True)
 
-    def write(self, kind: WriteKind = WriteKind.REPLACE) -> Write:
+    def write(self) -> Write:
         """
-        Return the write that stores this.
+        Return the write that stores this, as that of a key.
         """
         document: Document = {"id": held_id(self.event_id), "type": "parkedEvent"}
         document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
@@ -241,7 +247,7 @@ class ParkedEvent:
             or name in _KEPT_SYSTEM_FIELDS
             or (self.referenced and name == "_etag")
         }
-        return Write(kind=kind, id=document["id"], document=document, etag=self.etag)
+        return Write(kind=_kind(self.etag), id=document["id"], document=document, etag=self.etag)
 
     def deletion(self) -> Write:
         """
@@ -278,6 +284,10 @@ class ParkedEvent:
         # A reason may name a person; who decided what, and when, is the record that an audit asks for.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
         return replace(left, referenced=False, decisions=decisions).decided(decision)
+
+
+def _kind(etag: str | None) -> WriteKind:
+    return WriteKind.CREATE if etag is None else WriteKind.REPLACE
 
 
 def held_id(event_id: str) -> str:

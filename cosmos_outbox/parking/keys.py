@@ -31,7 +31,7 @@ from cosmos_outbox.parking.documents import (
 )
 from cosmos_outbox.parking.queue import find_key, first_held, parked_key
 from cosmos_outbox.parking.release import Release, Released, Send
-from cosmos_outbox.ports import Document, ParkedStore, Write, WriteKind
+from cosmos_outbox.ports import Document, ParkedStore, Write
 from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict, retry_reads
 
 
@@ -176,7 +176,7 @@ class ParkedKeys:
             if found is not None:
                 return found
             key = new_key(partition_key, self._scope, failure, now=self._utcnow())
-            await self._commit(key, deadline, key.write(WriteKind.CREATE))
+            await self._commit(key, deadline, key.write())
             return key
 
         return await retry_on_conflict(step, self._retry)

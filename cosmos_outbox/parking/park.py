@@ -15,19 +15,21 @@ from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, Preconditi
 from cosmos_outbox.parking.documents import (
     BY_HAND,
     KEY_ID,
+    EventStatus,
     Failure,
     KeyState,
     ParkedEvent,
     ParkedKey,
     Scope,
     Unreadable,
+    event_of,
     held_id,
     new_key,
     readable_keys,
     utcnow,
 )
 from cosmos_outbox.parking.queue import find_key, key_in
-from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, WriteKind
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore
 from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
 
 DEFAULT_MAX_KEYS = 1000
@@ -167,44 +169,46 @@ class Parking:
             StoreError: the store refused or failed.
         """
         due, parked = list(items), False
+        before: ParkedEvent | None = None  # what an operator dropped at an earlier parking of the key
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
         async def step(deadline: Deadline) -> None:
-            nonlocal due, parked
+            nonlocal due, parked, before
             key = await deadline.attempt(find_key, self._store, scope, partition_key)
             parked = key is not None
             if not due:
                 return  # all events are in the store already, possibly under a newer epoch than the key that was read
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
                 raise PreconditionFailed("The key is about to be handed back.")
-            kind = WriteKind.REPLACE
             if key is None:
                 if failure is None or due[0].id != failure.event_id:
                     return
-                key, kind = new_key(partition_key, scope, failure, now=self._utcnow()), WriteKind.CREATE
+                key = new_key(partition_key, scope, failure, now=self._utcnow())
+            replaced, before = before, None  # read again if another program writes it meanwhile
             try:
-                count = await self._append(key, kind, due, failure, deadline)
+                count = await self._append(key, due, failure, deadline, replaced)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
-                    due = await self._behind_known(key.partition, due, deadline)
+                    before = await self._dropped_before(key, due[0], failure, deadline)
+                    due = due if before else await self._behind_known(key.partition, due, deadline)
                 raise
             due, parked = due[count:], True
 
         handed_back = False
         while due and not handed_back:
-            before = len(due)
+            left = len(due)
             await retry_on_conflict(step, self._retry)
-            handed_back = len(due) == before
+            handed_back = len(due) == left
         return Held(parked=parked, not_held=due)
 
     async def _append(
         self,
         key: ParkedKey,
-        kind: WriteKind,
         due: Sequence[Item],
         failure: Failure | None,
         deadline: Deadline,
+        replaced: ParkedEvent | None,
     ) -> int:
         """
         Write the key and as many events as fit into one batch, all or nothing; return their number.
@@ -226,6 +230,8 @@ class Parking:
                 parked_at=now,
                 failure=failure if failure is not None and item.id == failure.event_id else None,
             )
+            if replaced is not None and item is due[0]:
+                event = replace(event, decisions=replaced.decisions, etag=replaced.etag)
             size = copied_size(event.event)
             if size > MAX_EVENT_BYTES and self._references:
                 event = event.as_reference()
@@ -235,19 +241,18 @@ class Parking:
                 break
             events.append(event)
         try:
-            await self._commit(key, kind, events, failure, deadline)
+            await self._commit(key, events, failure, deadline)
         except RequestTooLarge:
             if not self._references:
                 raise
             # The service measures in its own way: store one event, and only what is needed to find it again.
             events = [events[0].as_reference()]
-            await self._commit(key, kind, events, failure, deadline)
+            await self._commit(key, events, failure, deadline)
         return len(events)
 
     async def _commit(
         self,
         key: ParkedKey,
-        kind: WriteKind,
         events: Sequence[ParkedEvent],
         failure: Failure | None,
         deadline: Deadline,
@@ -259,8 +264,19 @@ class Parking:
             held=key.held + len(events),
             failure=key.failure or failure,
         )
-        writes = [changed.write(kind), *(event.write(WriteKind.CREATE) for event in events)]
+        writes = [changed.write(), *(event.write() for event in events)]
         await deadline.attempt(lambda: self._store.commit(key.partition, writes))
+
+    async def _dropped_before(
+        self, key: ParkedKey, item: Item, failure: Failure | None, deadline: Deadline
+    ) -> ParkedEvent | None:
+        # An event comes again when its page does, and stays dropped. A message that comes again after its key was handed back was
+        # sent again on purpose: it waits like any other. One that fails again is not parked again.
+        if self._references or failure is not None:
+            return None
+        record = event_of(await deadline.attempt(self._store.read, held_id(item.id), key.partition))
+        dropped = record.status in (EventStatus.DROPPED, EventStatus.PURGED)
+        return record if dropped and record.epoch != key.epoch else None
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT], deadline: Deadline) -> list[ItemT]:
         # An event that is held already, was dropped, or was sent with another payload has a document there. It is done,

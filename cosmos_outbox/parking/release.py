@@ -24,7 +24,7 @@ from cosmos_outbox.parking.documents import (
     failure_of,
 )
 from cosmos_outbox.parking.queue import first_held, parked_key, queue_of, removal_writes
-from cosmos_outbox.ports import ParkedStore, Write, WriteKind
+from cosmos_outbox.ports import ParkedStore, Write
 from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
 
 # Then the relays are asked to wait; a busy key's queue might never be empty otherwise
@@ -224,7 +224,7 @@ class Release:
             if key.first != key.next:
                 return False
             deleting = key
-            await self._commit(key, deadline, key.write(WriteKind.DELETE))
+            await self._commit(key, deadline, key.deletion())
             return True
 
         return await retry_on_conflict(step, self._retry)

@@ -327,3 +327,36 @@ async def test_a_message_that_was_dropped_once_and_fails_again_is_dead_lettered_
 
     assert ["DroppedBefore"] == [reason for _, reason, _ in world.subscription.dead_letters]
     assert 1 == len(world.of(MessageParked)) == len(world.documents("invoice"))
+
+
+async def test_a_message_that_was_dropped_and_comes_again_while_its_key_is_parked_waits_and_takes_effect():
+    bad = {"m1", "m2"}
+    consumer = Consumer("c", attempts=1)
+
+    @consumer.on(OrderPaid)
+    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if message.message_id in bad:
+            raise ValueError("not yet")
+        uow.repository(Invoice).create(Invoice.of(event))
+
+    world = World(consumer)
+    first, second = (message(OrderPaid(id=f"m{n}", order_id="o1", total=n)) for n in (1, 2))
+    world.subscription.deliver(first)
+    await world.run()
+    await world.keys.drop("o1", "m1", reason="by mistake", by="ann")
+    world.subscription.deliver(
+        first
+    )  # its completion may have been lost, so it stays dropped as long as the key is parked
+    await world.run()
+    assert () == (await world.keys.show("o1")).held
+    await world.keys.release("o1")
+    for one in (second, first):
+        world.subscription.deliver(one)
+    await world.run()
+    held = (await world.keys.show("o1")).held
+
+    assert ["m2", "m1"] == [event.event_id for event in held]
+    assert ["dropped"] == [decision.did for decision in held[1].decisions]
+    bad.clear()
+    await world.keys.release("o1")
+    assert [2, 1] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
