@@ -72,6 +72,7 @@ def test_every_file_that_a_page_names_exists(page: Path):
     assert set() == {name for name in named - ENDS - saved if not list(ROOT.glob(name))}
 
 
+WITH_SETTINGS = {".bicep", ".env", ".json", ".md", ".py", ".toml", ".yaml", ".yml"}
 OF_EXAMPLES_AND_TESTS = {
     "OUTBOX_RECEIVERS",
     "OUTBOX_TEST_COSMOS_CONNECTION_STRING",
@@ -94,6 +95,20 @@ def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
     }
 
     assert set() == named
+
+
+def test_every_setting_that_a_text_of_the_sources_names_exists():
+    settings = {f"OUTBOX_{field.upper()}" for field in ConsumerSettings.model_fields} | OF_EXAMPLES_AND_TESTS
+    trees = ("cosmos_outbox", "worker", "amqp", "emulators", "demo", "examples", "infra")
+    sources = [path for tree in trees for path in (ROOT / tree).rglob("*") if path.suffix in WITH_SETTINGS]
+    named = {
+        (str(path.relative_to(ROOT)), name)
+        for path in [*sources, ROOT / "docker-compose.yml"]
+        for name in re.findall(r"\bOUTBOX_[A-Z_]+[A-Z]\b", path.read_text())
+    }
+
+    assert set() == {(path, name) for path, name in named if name not in settings}
+    assert {"cosmos_outbox", "demo", "examples", "infra"} <= {path.partition("/")[0] for path, _ in named}
 
 
 @pytest.mark.parametrize("page", PROSE, ids=str)

@@ -380,7 +380,10 @@ def reasons_against_consumer(
         return ("The consumer is draining.",)
     reasons = []
     if phase is Phase.STARTING:
-        reasons.append(f"The consumer has not reached {source} yet{f': {cut_off.error}' if cut_off else '.'}")
+        hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
+        reasons.append(
+            f"The consumer has not reached {source} yet{f': {cut_off.error}' if cut_off else '.'}{hint}"
+        )
     elif cut_off and cut_off.seconds > stalled_seconds:
         reasons.append(f"No session could be accepted or kept for {cut_off.seconds:.0f} s: {cut_off.error}")
     if delayed and delayed.seconds > stalled_seconds:

@@ -183,6 +183,8 @@ def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
     assert "Create it" in missing[2]
     queue = found(outbox, 2, OUTBOX_SUBSCRIPTION="", OUTBOX_TOPIC="nowhere")
     assert "Queue 'nowhere' does not exist." == queue["subscription"][1]
+    (forgotten,) = found(outbox, 2, OUTBOX_SUBSCRIPTION="").values()
+    assert forgotten[2].startswith("If it is a topic, set OUTBOX_SUBSCRIPTION.")
     wrong = outbox.servicebus.replace("SAS_KEY_VALUE", "wrong")
     denied = found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING=wrong)["permissions"]
     assert "Not allowed to receive from Subscription 'all'" in denied[1]

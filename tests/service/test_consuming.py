@@ -133,6 +133,17 @@ async def test_a_subscription_that_does_not_exist_makes_it_unready_with_the_reas
         assert 0 == await consumer.exit_code()
 
 
+async def test_a_forgotten_subscription_makes_it_unready_and_says_which_setting_to_set():
+    async with opened_site() as site:
+        consumer = await site.start_consumer("consumer", OUTBOX_SUBSCRIPTION="")
+        url = await consumer.health_url()
+        await eventually(url + "/readyz", lambda _, text: "cannot be received from" in text)
+        body = await eventually(url + "/readyz", lambda _, text: "has not reached events yet" in text)
+        assert "If it is a topic, set OUTBOX_SUBSCRIPTION." in body
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+
+
 @pytest.mark.parametrize(
     ("name", "variables", "said"),
     [
