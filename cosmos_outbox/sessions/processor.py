@@ -28,11 +28,11 @@ from cosmos_outbox.sessions.slots import Slots
 
 _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
 _FIRST_ACCEPT_SECONDS = 1.0  # a short first call: when it returns, the broker is reachable
-_OPENING_SECONDS = 2.0  # how long a call may take before it waits for a session
-_GROWTH = 7  # calls more for each session that is found
+_OPENING_SECONDS = 4.0  # how long a call may take before it waits for a session: the SDK takes half a second, and 2 s on a busy machine
+_GROWTH = 3  # calls more for each session that is found
 # A session that was accepted waits so long for a slot, then goes back, as no other process can handle it meanwhile. Far shorter than a lock.
 _AHEAD_SECONDS = 2.0
-_LOOK_AHEAD_SECONDS = 1.0  # at most so much of what the slots will do counts as known
+_LOOK_AHEAD_SECONDS = 2.0  # at most so much of what the slots will do counts as known
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 

@@ -267,20 +267,38 @@ async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() 
     assert 1 == len(broker.settled)
 
 
+class Refusing(MemorySubscription):
+    """
+    Takes a session away just before the first settlement of each message.
+    """
+
+    refused = 0
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        session = await super().accept(wait_seconds)
+        if session is not None:
+            settle = session.settle
+
+            async def settled(message: Message, settlement: Settlement) -> None:
+                if not message.delivery_count:
+                    self.refused += 1
+                    self.lose_lock(message.session_id or "")
+                await settle(message, settlement)
+
+            session.settle = settled  # type: ignore[method-assign]
+        return session
+
+
 async def test_a_settlement_that_is_refused_is_not_reported_and_ends_the_session() -> None:
-    world = World()
-
-    async def work(message: Message) -> None:
-        if message.delivery_count == 0:
-            world.subscription.lose_lock("a")
-
+    world = World(subscription=(broker := Refusing()))
     world.deliver("a1")
-    world.start(work=work)
+    world.start()
     await world.until_empty()
     await world.stop()
-    assert ["a1", "a1"] == world.begun
-    assert "lost" == world.of(SessionClosed)[0].reason
-    assert 1 == len(world.of(MessageSettled)) == len(world.subscription.settled)
+    assert ["a1", "a1 done", "a1", "a1 done"] == world.diary
+    assert 1 == broker.refused
+    assert ["lost", "stopped"] == [closed.reason for closed in world.of(SessionClosed)]
+    assert 1 == len(world.of(MessageSettled)) == len(broker.settled)
 
 
 async def test_a_settlement_without_an_answer_ends_the_session() -> None:
