@@ -5,15 +5,16 @@ What every Subscription keeps.
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
 from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message, OutboundMessage
-from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Subscription
+from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 from cosmos_outbox.testing.contracts.patience import HUNG_SECONDS
 
 LOCK_SECONDS = 60.0
@@ -106,6 +107,29 @@ async def received(session: Session) -> Message:
     return message
 
 
+async def settled(session: Session, settlement: Settlement | None = None) -> Message:
+    """
+    Receive a message and settle it; it is completed, unless the test says otherwise.
+    """
+    message = await received(session)
+    await session.settle(message, settlement or Complete())
+    return message
+
+
+@asynccontextmanager
+async def holding(
+    opened: Opened, *names: str, **options: Any
+) -> AsyncIterator[tuple[SubscriptionBackend, Session]]:
+    """
+    Open a subscription, send messages, and hold the first session, or receiver.
+    """
+    async with opened(**options) as entity:
+        await entity.send(*names)
+        session = await accepted(entity)
+        yield entity, session
+        await session.close()
+
+
 async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str, int]]:
     """
     Complete what the next holders find, and return the id and the delivery count of each message.
@@ -135,25 +159,20 @@ class SubscriptionContract:
         """
         The next message of a session comes after the one before was settled (I2).
         """
-        async with opened() as entity:
-            await entity.send("a1", "b1", "a2", "b2", "a3")
-            session = await accepted(entity)
+        async with holding(opened, "a1", "b1", "a2", "b2", "a3") as (entity, session):
             assert "a" == session.id
             for name in ("a1", "a2", "a3"):
-                message = await received(session)
+                message = await settled(session)
                 assert (name, "a", 0) == (message.message_id, message.session_id, message.delivery_count)
-                await session.settle(message, Complete())
             assert await session.receive(BRIEFLY) is None
             assert 2 == entity.stored()
-            await session.close()
 
     async def test_a_session_has_one_holder_at_a_time(self, opened: Opened) -> None:
         """
         No two receivers handle messages of one session (I2).
         """
-        async with opened() as entity:
-            await entity.send("a1", "b1")
-            first, second = await asyncio.gather(accepted(entity), accepted(entity))
+        async with holding(opened, "a1", "b1") as (entity, first):
+            second = await accepted(entity)
             assert {"a", "b"} == {first.id, second.id}
             assert await entity.subscription.accept(BRIEFLY) is None
             third = asyncio.create_task(accepted(entity))
@@ -178,14 +197,11 @@ class SubscriptionContract:
         """
         `receive` waits for a message.
         """
-        async with opened() as entity:
-            await entity.send("a1")
-            session = await accepted(entity)
-            await session.settle(await received(session), Complete())
+        async with holding(opened, "a1") as (entity, session):
+            await settled(session)
             waiting = asyncio.create_task(received(session))
             await entity.send("a2")
             assert "a2" == (await waiting).message_id
-            await session.close()
 
     async def test_a_call_without_a_session_in_its_time_returns_none(self, opened: Opened) -> None:
         """
@@ -217,66 +233,48 @@ class SubscriptionContract:
             for session in held:
                 await session.close()
 
-    async def test_a_completed_message_is_gone(self, opened: Opened) -> None:
+    async def test_what_was_settled_is_gone_comes_again_first_or_is_set_aside(self, opened: Opened) -> None:
         """
-        Only `Complete` ends a message (I3).
+        Only `Complete` ends a message (I3); `Retry` keeps the order (I2) and counts the delivery; `Defer` keeps a message for a
+        receiver that asks for its number; a dead letter has its reason and its description.
         """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
-            await session.settle(await received(session), Complete())
-            await session.close()
-            assert [("a2", 0)] == await rest(entity)
-            assert 0 == entity.stored()
+        letter = DeadLetter(reason="unreadable", description="no JSON ☃")
+        for settlement, left, stored in (
+            (Complete(), [("a2", 0)], 1),
+            (Retry(), [("a1", 1), ("a2", 0)], 2),
+            (Defer(), [("a2", 0)], 2),
+            (letter, [("a2", 0)], 1),
+        ):
+            async with holding(opened, "a1", "a2") as (entity, session):
+                await settled(session, settlement)
+                assert stored == entity.stored()
+                await session.close()
+                assert left == await rest(entity)
+                assert (1 if isinstance(settlement, Defer) else 0) == entity.stored()
+                dead = [("a1", letter.reason, letter.description)] if settlement is letter else []
+                assert dead == entity.dead_letters()
 
-    async def test_a_retry_is_counted_and_comes_again_before_later_messages(self, opened: Opened) -> None:
+    async def test_later_messages_follow_a_dead_letter_in_the_same_hold(self, opened: Opened) -> None:
         """
-        `Retry` keeps the order (I2) and counts the delivery.
+        A dead letter stops no session.
         """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
-            await session.settle(await received(session), Retry())
-            await session.close()
-            assert [("a1", 1), ("a2", 0)] == await rest(entity)
+        async with holding(opened, "a1", "a2") as (_, session):
+            await settled(session, DeadLetter(reason="r", description="d"))
+            assert "a2" == (await received(session)).message_id
 
-    async def test_a_retry_that_does_not_count_is_a_close(self, opened: Opened) -> None:
+    async def test_a_closed_session_is_free_at_once_and_its_message_not_counted(self, opened: Opened) -> None:
         """
-        An outage uses up no deliveries.
+        A process that stops hands its sessions over, and an outage uses up no deliveries; `close` may be called again.
         """
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
-            for _ in range(3):
+            for receives in (True, True, True, False):
                 session = await accepted(entity)
-                assert 0 == (await received(session)).delivery_count
-                await session.close()
+                if receives:
+                    assert 0 == (await received(session)).delivery_count
+                for _ in range(2):
+                    await session.close()
             assert [("a1", 0), ("a2", 0)] == await rest(entity)
-
-    async def test_a_dead_letter_says_why_and_later_messages_go_on(self, opened: Opened) -> None:
-        """
-        A dead letter has its reason and its description.
-        """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
-            letter = DeadLetter(reason="unreadable", description="no JSON ☃")
-            await session.settle(await received(session), letter)
-            assert "a2" == (await received(session)).message_id
-            await session.close()
-            assert [("a1", "unreadable", "no JSON ☃")] == entity.dead_letters()
-            assert 1 == entity.stored()
-
-    async def test_a_deferred_message_stays_and_is_delivered_no_more(self, opened: Opened) -> None:
-        """
-        `Defer` keeps a message for a receiver that asks for its number.
-        """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
-            await session.settle(await received(session), Defer())
-            await session.close()
-            assert [("a2", 0)] == await rest(entity)
-            assert 1 == entity.stored()
 
     async def test_after_its_last_delivery_a_message_is_a_dead_letter(self, opened: Opened) -> None:
         """
@@ -286,9 +284,8 @@ class SubscriptionContract:
             await entity.send("a1", "a2")
             for count in range(2):
                 session = await accepted(entity)
-                message = await received(session)
+                message = await settled(session, Retry())
                 assert ("a1", count) == (message.message_id, message.delivery_count)
-                await session.settle(message, Retry())
                 await session.close()
             assert [("a2", 0)] == await rest(entity)
             ((name, reason, _),) = entity.dead_letters()
@@ -298,9 +295,7 @@ class SubscriptionContract:
         """
         `renew` extends the lock and `trusted_until`.
         """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
+        async with holding(opened, "a1", "a2") as (entity, session):
             message = await received(session)
             for _ in range(3):
                 await entity.passes(LOCK_SECONDS * 0.7)
@@ -309,20 +304,16 @@ class SubscriptionContract:
                 assert before < session.trusted_until
             await session.settle(message, Complete())
             assert "a2" == (await received(session)).message_id
-            await session.close()
 
     async def test_a_lock_is_trusted_no_longer_than_it_lasts(self, opened: Opened) -> None:
         """
         `trusted_until` is never later than the end of the lock (I5).
         """
-        async with opened() as entity:
-            await entity.send("a1")
-            session = await accepted(entity)
+        async with holding(opened, "a1") as (_, session):
             loop = asyncio.get_running_loop()
             assert loop.time() < session.trusted_until <= loop.time() + LOCK_SECONDS
             await session.renew()
             assert loop.time() < session.trusted_until <= loop.time() + LOCK_SECONDS
-            await session.close()
 
     async def test_a_lost_lock_shows_in_every_call_and_its_message_is_counted_for_the_next_holder(
         self,
@@ -338,29 +329,25 @@ class SubscriptionContract:
             messages = [await received(session) for session in held]
             await reading.settle(messages[0], Complete())
             await entity.passes(LOCK_SECONDS + 1)
-            with pytest.raises(LockLost):
-                await reading.receive(BRIEFLY)
-            with pytest.raises(LockLost):
-                await renewing.renew()
-            with pytest.raises(LockLost):
-                await settling.settle(messages[2], Complete())
+            for call in (
+                reading.receive(BRIEFLY),
+                renewing.renew(),
+                settling.settle(messages[2], Complete()),
+            ):
+                with pytest.raises(LockLost):
+                    await call
             for session in held:
                 await session.close()
-            delivered = (f"{renewing.id}1", f"{settling.id}1")
-            expected = {
-                name: 1 if name in delivered else 0
-                for name in ("a1", "a2", "b1", "b2", "c1", "c2")
-                if name != f"{reading.id}1"
-            }
-            assert expected == dict(await rest(entity, 3))
+            left = dict.fromkeys(("a1", "a2", "b1", "b2", "c1", "c2"), 0)
+            left |= {f"{renewing.id}1": 1, f"{settling.id}1": 1}
+            del left[f"{reading.id}1"]
+            assert left == dict(await rest(entity, 3))
 
     async def test_who_lost_the_lock_takes_nothing_from_the_next_holder(self, opened: Opened) -> None:
         """
         A late settlement or close changes nothing for the next holder (I5).
         """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            late = await accepted(entity)
+        async with holding(opened, "a1", "a2") as (entity, late):
             message = await received(late)
             await entity.passes(LOCK_SECONDS + 1)
             holder = await accepted(entity)
@@ -373,37 +360,13 @@ class SubscriptionContract:
             assert "a2" == (await received(holder)).message_id
             await holder.close()
 
-    async def test_a_closed_session_is_free_at_once_and_its_message_not_counted(self, opened: Opened) -> None:
-        """
-        A process that stops hands its sessions over at once.
-        """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
-            await received(session)
-            await session.close()
-            assert [("a1", 0), ("a2", 0)] == await rest(entity)
-
-    async def test_closing_twice_does_no_harm(self, opened: Opened) -> None:
-        """
-        `close` may be called again.
-        """
-        async with opened() as entity:
-            await entity.send("a1")
-            session = await accepted(entity)
-            await session.close()
-            await session.close()
-            assert [("a1", 0)] == await rest(entity)
-
     async def test_while_the_broker_is_away_nothing_is_received_and_afterwards_it_is(
         self, opened: Opened
     ) -> None:
         """
         An outage is an error of ours, and loses nothing (I3).
         """
-        async with opened() as entity:
-            await entity.send("a1")
-            session = await accepted(entity)
+        async with holding(opened, "a1") as (entity, session):
             entity.go_away()
             with pytest.raises(SubscriptionUnavailable):
                 await entity.subscription.accept(BRIEFLY)
@@ -428,15 +391,10 @@ class SubscriptionContract:
         """
         A client may fetch ahead; neither order nor counts show it.
         """
-        async with opened(prefetch=5) as entity:
-            names = [f"a{number}" for number in range(8)]
-            await entity.send(*names)
-            session = await accepted(entity)
-            for name in names[:2]:
-                message = await received(session)
-                assert name == message.message_id
-                await session.settle(message, Complete())
-            await session.settle(await received(session), Retry())
+        names = [f"a{number}" for number in range(8)]
+        async with holding(opened, *names, prefetch=5) as (entity, session):
+            assert names[:2] == [(await settled(session)).message_id for _ in range(2)]
+            await settled(session, Retry())
             await session.close()
             assert [("a2", 1), *((name, 0) for name in names[3:])] == await rest(entity)
 
@@ -444,13 +402,11 @@ class SubscriptionContract:
         """
         A client may hand out what it fetched before the lock was lost; its settlement tells (I5).
         """
-        async with opened(prefetch=5) as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
-            await session.settle(await received(session), Complete())
+        async with holding(opened, "a1", "a2", prefetch=5) as (entity, session):
+            await settled(session)
             await entity.passes(LOCK_SECONDS + 1)
             with pytest.raises(LockLost):
-                await session.settle(await received(session), Complete())
+                await settled(session)
             await session.close()
             ((name, count),) = await rest(entity)
             assert "a2" == name
@@ -460,20 +416,10 @@ class SubscriptionContract:
         """
         Subject, body, content type and properties with their types arrive.
         """
-        async with opened() as entity:
-            await entity.send("a1", "a2")
-            session = await accepted(entity)
-            first = await received(session)
-            await session.settle(first, Complete())
-            second = await received(session)
-            await session.close()
-            sent = a_message("a1")
-            assert (sent.subject, sent.body, sent.content_type) == (
-                first.subject,
-                first.body,
-                first.content_type,
-            )
-            assert sent.properties == first.properties
+        async with holding(opened, "a1", "a2") as (_, session):
+            first, second, sent = await settled(session), await settled(session), a_message("a1")
+            for name in ("subject", "body", "content_type", "properties"):
+                assert getattr(sent, name) == getattr(first, name)
             assert 0 < first.sequence_number < second.sequence_number
 
 
@@ -509,24 +455,19 @@ class SessionlessSubscriptionContract:
         """
         A receiver locks the next message when it asks for it.
         """
-        async with opened(sessions=False) as entity:
-            await entity.send("a1", "b1", "a2")
-            receiver = await accepted(entity)
+        async with holding(opened, "a1", "b1", "a2", sessions=False) as (_, receiver):
             for name in ("a1", "b1", "a2"):
                 message = await received(receiver)
                 assert name == message.message_id
                 assert asyncio.get_running_loop().time() < receiver.trusted_until < inf
                 await receiver.settle(message, Complete())
             assert await receiver.receive(BRIEFLY) is None
-            await receiver.close()
 
     async def test_without_sessions_the_lock_of_a_message_is_renewed_or_lost(self, opened: Opened) -> None:
         """
         The lock is the message's.
         """
-        async with opened(sessions=False) as entity:
-            await entity.send("a1")
-            receiver = await accepted(entity)
+        async with holding(opened, "a1", sessions=False) as (entity, receiver):
             message = await received(receiver)
             for _ in range(2):
                 await entity.passes(LOCK_SECONDS * 0.7)
@@ -560,7 +501,7 @@ class SessionlessSubscriptionContract:
             await entity.send("a1", "b1", "c1")
             for settlement in (Defer(), DeadLetter(reason="r", description="d"), Retry()):
                 receiver = await accepted(entity)
-                await receiver.settle(await received(receiver), settlement)
+                await settled(receiver, settlement)
                 await receiver.close()
             assert [("c1", 1)] == await rest(entity)
             assert [("b1", "r", "d")] == entity.dead_letters()
