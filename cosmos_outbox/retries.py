@@ -47,7 +47,7 @@ class RetryOptions:
     """
 
     deadline_seconds: float = 10.0  # for all attempts together. Defaults to 10 s.
-    attempt_seconds: float = 4.0  # for one request. Defaults to 4 s.
+    attempt_seconds: float = 4.0  # for one attempt. Defaults to 4 s.
     backoff: Backoff = field(  # Defaults to 50 ms, doubling, at most 2 s.
         default_factory=lambda: Backoff(initial_seconds=0.05, maximum_seconds=2.0)
     )
@@ -78,7 +78,7 @@ class Deadline:
         **kwargs: ArgumentsT.kwargs,
     ) -> ResultT:
         """
-        Make one request; give up after `attempt_seconds`, or at the deadline.
+        Make one attempt; give up after `attempt_seconds`, or at the deadline.
 
         Raises:
             StoreUnavailable: no answer came in time; the outcome is unknown.
@@ -115,7 +115,7 @@ async def retry_reads(call: Callable[[], Awaitable[ResultT]], options: RetryOpti
                 raise
 
 
-async def retry_on_conflict(step: Callable[[Deadline], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
+async def retry_on_conflict(step: Callable[[], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
     """
     Run a step that reads, decides and writes conditionally; repeat it while another program writes in between.
 
@@ -126,7 +126,7 @@ async def retry_on_conflict(step: Callable[[Deadline], Awaitable[ResultT]], opti
     while True:
         attempt += 1
         try:
-            return await step(deadline)
+            return await deadline.attempt(step)
         except (PreconditionFailed, Conflict, NotFound, StoreUnavailable, TooManyRequests) as error:
             if not await deadline.pause(attempt, getattr(error, "retry_after", None)):
                 raise StoreUnavailable(f"No attempt succeeded in time: {error}") from error

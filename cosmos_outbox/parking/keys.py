@@ -4,11 +4,11 @@ Keys: what an operator does with parked keys: list them, release one, drop an ev
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from cosmos_outbox.errors import KeyNotParked, NotFound, UsageError
@@ -26,13 +26,15 @@ from cosmos_outbox.parking.documents import (
     held_id,
     new_key,
     readable_events,
-    readable_keys,
     utcnow,
 )
-from cosmos_outbox.parking.queue import find_key, first_held, parked_key
+from cosmos_outbox.parking.queue import all_keys, first_held, key_in, parked_key
 from cosmos_outbox.parking.release import Release, Released, Send
-from cosmos_outbox.ports import Document, ParkedStore, Write
-from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict, retry_reads
+from cosmos_outbox.ports import ParkedStore
+from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
+
+# Held, records, unreadable
+_Events = tuple[tuple[ParkedEvent, ...], tuple[ParkedEvent, ...], tuple[Unreadable, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +77,7 @@ class ParkedKeys:
         """
         Return all parked keys, oldest first, then those that cannot be read. A key parked a moment ago may be missing.
         """
-        found = readable_keys(
-            await retry_reads(
-                lambda: self._store.keys(processor=self._scope.processor, container=self._scope.container),
-                self._retry,
-            )
-        )
+        found = await all_keys(self._store, self._scope, self._retry)
         keys = [key for key in found if isinstance(key, ParkedKey)]
         unreadable = [key for key in found if isinstance(key, Unreadable)]
         return (
@@ -97,14 +94,8 @@ class ParkedKeys:
             ParkingError: the document of the key cannot be read.
         """
         key = await self.find(partition_key)
-        events = await self._events(key.partition)
-        readable = [event for event in events if isinstance(event, ParkedEvent)]
-        return Parked(
-            key=key,
-            held=_by_age([event for event in readable if event.status is EventStatus.HELD]),
-            records=_by_age([event for event in readable if event.status is not EventStatus.HELD]),
-            unreadable=tuple(event for event in events if isinstance(event, Unreadable)),
-        )
+        held, records, unreadable = await self._events(key.partition)
+        return Parked(key=key, held=held, records=records, unreadable=unreadable)
 
     async def find(self, partition_key: str) -> ParkedKey:
         """
@@ -114,7 +105,7 @@ class ParkedKeys:
             KeyNotParked: it is not parked.
             ParkingError: its document cannot be read.
         """
-        return await retry_on_conflict(lambda deadline: self._key(partition_key, deadline), self._retry)
+        return await retry_on_conflict(lambda: self._key(partition_key), self._retry)
 
     async def first_held(self, partition_key: str) -> ParkedEvent | None:
         """
@@ -125,8 +116,8 @@ class ParkedKeys:
             ParkingError: a document cannot be read.
         """
 
-        async def step(deadline: Deadline) -> ParkedEvent | None:
-            return await first_held(self._store, await self._key(partition_key, deadline), deadline)
+        async def step() -> ParkedEvent | None:
+            return await first_held(self._store, await self._key(partition_key))
 
         return await retry_on_conflict(step, self._retry)
 
@@ -136,12 +127,8 @@ class ParkedKeys:
 
         They stay when the key is handed back.
         """
-        events = await self._events(self._scope.partition_of(partition_key))
-        readable = [event for event in events if isinstance(event, ParkedEvent)]
-        return (
-            *_by_age([event for event in readable if event.status is not EventStatus.HELD]),
-            *(event for event in events if isinstance(event, Unreadable)),
-        )
+        _, records, unreadable = await self._events(self._scope.partition_of(partition_key))
+        return (*records, *unreadable)
 
     async def known(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
         """
@@ -157,7 +144,7 @@ class ParkedKeys:
             lambda: self._store.present(partition, document_ids), self._retry
         ):
             with suppress(NotFound):
-                read = functools.partial(self._store.read, document_id, partition)
+                read = partial(self._store.read, document_id, partition)
                 event = event_of(await retry_reads(read, self._retry))
                 found[event.event_id] = event
         return found
@@ -171,12 +158,12 @@ class ParkedKeys:
         """
         failure = Failure(event_id="", reason=BY_HAND, error=reason, attempts=0)
 
-        async def step(deadline: Deadline) -> ParkedKey:
-            found = await deadline.attempt(find_key, self._store, self._scope, partition_key)
+        async def step() -> ParkedKey:
+            found = await key_in(self._store, self._scope.partition_of(partition_key))
             if found is not None:
                 return found
             key = new_key(partition_key, self._scope, failure, now=self._utcnow())
-            await self._commit(key, deadline, key.write())
+            await self._store.commit(key.partition, [key.write()])
             return key
 
         return await retry_on_conflict(step, self._retry)
@@ -243,14 +230,14 @@ class ParkedKeys:
         """
         decision = Decision(at=self._utcnow().isoformat(), by=by, did="dropped", reason=reason)
 
-        async def step(deadline: Deadline) -> ParkedEvent:
-            key = await self._key(partition_key, deadline)
-            event = await self._record(event_id, key.partition, deadline)
+        async def step() -> ParkedEvent:
+            key = await self._key(partition_key)
+            event = await self._record(event_id, key.partition)
             if event is not None and decision in event.decisions:  # the answer to the first attempt was lost
                 return event
             if event is not None and event.status is EventStatus.DROPPED:
                 again = event.decided(decision)
-                await self._commit(key, deadline, again.write())
+                await self._store.commit(key.partition, [again.write()])
                 return again
             if event is None or event.status is not EventStatus.HELD:
                 raise KeyNotParked(f"Event {event_id!r} of partition key {partition_key!r} is not held.")
@@ -265,7 +252,7 @@ class ParkedKeys:
                 held=key.held - 1,
                 failure=None if failed else key.failure,
             )
-            await self._commit(key, deadline, changed.write(), dropped.write())
+            await self._store.commit(key.partition, [changed.write(), dropped.write()])
             return dropped
 
         return await retry_on_conflict(step, self._retry)
@@ -286,8 +273,8 @@ class ParkedKeys:
         decision = Decision(at=self._utcnow().isoformat(), by=by, did="purged", reason=reason)
         partition = self._scope.partition_of(partition_key)
 
-        async def step(deadline: Deadline) -> ParkedEvent:
-            event = await self._record(event_id, partition, deadline)
+        async def step() -> ParkedEvent:
+            event = await self._record(event_id, partition)
             if event is None:
                 raise KeyNotParked(
                     f"There is no record of event {event_id!r} of partition key {partition_key!r}."
@@ -297,34 +284,29 @@ class ParkedKeys:
             if event.status is EventStatus.PURGED:
                 return event
             purged = event.purged(decision)
-            await deadline.attempt(self._store.commit, partition, [purged.write()])
+            await self._store.commit(partition, [purged.write()])
             return purged
 
         return await retry_on_conflict(step, self._retry)
 
-    async def _record(self, event_id: str, partition: str, deadline: Deadline) -> ParkedEvent | None:
+    async def _record(self, event_id: str, partition: str) -> ParkedEvent | None:
         with suppress(NotFound):
-            return event_of(await deadline.attempt(self._store.read, held_id(event_id), partition))
+            return event_of(await self._store.read(held_id(event_id), partition))
         return None
 
-    async def _key(self, partition_key: str, deadline: Deadline) -> ParkedKey:
-        return await parked_key(self._store, self._scope, partition_key, deadline)
+    async def _key(self, partition_key: str) -> ParkedKey:
+        return await parked_key(self._store, self._scope, partition_key)
 
-    async def _commit(self, key: ParkedKey, deadline: Deadline, *writes: Write) -> None:
-        await deadline.attempt(lambda: self._store.commit(key.partition, writes))
-
-    async def _events(self, partition: str) -> Sequence[ParkedEvent | Unreadable]:
+    async def _events(self, partition: str) -> _Events:
         found: list[ParkedEvent | Unreadable] = []
         after = ""
-
-        async def page() -> tuple[Document, ...]:
-            return await self._store.page(partition, after=after)
-
-        while documents := await retry_reads(page, self._retry):
+        while documents := await retry_reads(partial(self._store.page, partition, after=after), self._retry):
             after = str(documents[-1]["id"])
             found += readable_events(documents)
-        return found
-
-
-def _by_age(events: Sequence[ParkedEvent]) -> tuple[ParkedEvent, ...]:
-    return tuple(sorted(events, key=lambda event: (event.parked_at, event.position)))
+        events = [event for event in found if isinstance(event, ParkedEvent)]
+        events.sort(key=lambda event: (event.parked_at, event.position))
+        return (
+            tuple(event for event in events if event.status is EventStatus.HELD),
+            tuple(event for event in events if event.status is not EventStatus.HELD),
+            tuple(event for event in found if isinstance(event, Unreadable)),
+        )

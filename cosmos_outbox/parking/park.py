@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from cosmos_outbox.documents import copied_size
@@ -25,12 +26,11 @@ from cosmos_outbox.parking.documents import (
     event_of,
     held_id,
     new_key,
-    readable_keys,
     utcnow,
 )
-from cosmos_outbox.parking.queue import find_key, key_in
+from cosmos_outbox.parking.queue import all_keys, key_in
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore
-from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
+from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
@@ -102,7 +102,8 @@ class Parking:
         Raises:
             StoreError: the store refused or failed.
         """
-        return frozenset(key.partition_key for key in await self._keys(scope) if _is_announced(key))
+        keys = await all_keys(self._store, scope, self._retry)
+        return frozenset(key.partition_key for key in keys if _is_announced(key))
 
     async def parked(self, scope: Scope) -> frozenset[str]:
         """
@@ -111,15 +112,7 @@ class Parking:
         Raises:
             StoreError: the store refused or failed.
         """
-        return frozenset(key.partition_key for key in await self._keys(scope))
-
-    async def _keys(self, scope: Scope) -> Sequence[ParkedKey | Unreadable]:
-        async def step(deadline: Deadline) -> Sequence[ParkedKey | Unreadable]:
-            return readable_keys(
-                await deadline.attempt(self._store.keys, processor=scope.processor, container=scope.container)
-            )
-
-        return await retry_on_conflict(step, self._retry)
+        return frozenset(key.partition_key for key in await all_keys(self._store, scope, self._retry))
 
     async def is_parked(self, name: str, scope: Scope) -> bool:
         """
@@ -128,20 +121,9 @@ class Parking:
         Raises:
             StoreError: the store refused or failed.
         """
-        return await self._found(scope.partition_named(name))
-
-    async def is_held(self, partition_key: str, scope: Scope) -> bool:
-        """
-        Say whether a partition key is parked; otherwise as `is_parked`.
-        """
-        return await self._found(scope.partition_of(partition_key))
-
-    async def _found(self, partition: str) -> bool:
-        async def step(deadline: Deadline) -> bool:
-            return await deadline.attempt(key_in, self._store, partition) is not None
-
+        look = partial(key_in, self._store, scope.partition_named(name))
         try:
-            return await retry_on_conflict(step, self._retry)
+            return await retry_on_conflict(look, self._retry) is not None
         except ParkingError:
             return True
 
@@ -173,9 +155,9 @@ class Parking:
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
-        async def step(deadline: Deadline) -> None:
+        async def step() -> None:
             nonlocal due, parked, before
-            key = await deadline.attempt(find_key, self._store, scope, partition_key)
+            key = await key_in(self._store, scope.partition_of(partition_key))
             parked = key is not None
             if not due:
                 return  # all events are in the store already, possibly under a newer epoch than the key that was read
@@ -187,11 +169,11 @@ class Parking:
                 key = new_key(partition_key, scope, failure, now=self._utcnow())
             replaced, before = before, None  # read again if another program writes it meanwhile
             try:
-                count = await self._append(key, due, failure, deadline, replaced)
+                count = await self._append(key, due, failure, replaced)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
-                    before = await self._dropped_before(key, due[0], failure, deadline)
-                    due = due if before else await self._behind_known(key.partition, due, deadline)
+                    before = await self._dropped_before(key, due[0], failure)
+                    due = due if before else await self._behind_known(key.partition, due)
                 raise
             due, parked = due[count:], True
 
@@ -207,7 +189,6 @@ class Parking:
         key: ParkedKey,
         due: Sequence[Item],
         failure: Failure | None,
-        deadline: Deadline,
         replaced: ParkedEvent | None,
     ) -> int:
         """
@@ -241,22 +222,16 @@ class Parking:
                 break
             events.append(event)
         try:
-            await self._commit(key, events, failure, deadline)
+            await self._commit(key, events, failure)
         except RequestTooLarge:
             if not self._references:
                 raise
             # The service measures in its own way: store one event, and only what is needed to find it again.
             events = [events[0].as_reference()]
-            await self._commit(key, events, failure, deadline)
+            await self._commit(key, events, failure)
         return len(events)
 
-    async def _commit(
-        self,
-        key: ParkedKey,
-        events: Sequence[ParkedEvent],
-        failure: Failure | None,
-        deadline: Deadline,
-    ) -> None:
+    async def _commit(self, key: ParkedKey, events: Sequence[ParkedEvent], failure: Failure | None) -> None:
         changed = replace(
             key,
             state=KeyState.RELEASING if key.state is KeyState.CLOSING else key.state,
@@ -265,25 +240,25 @@ class Parking:
             failure=key.failure or failure,
         )
         writes = [changed.write(), *(event.write() for event in events)]
-        await deadline.attempt(lambda: self._store.commit(key.partition, writes))
+        await self._store.commit(key.partition, writes)
 
     async def _dropped_before(
-        self, key: ParkedKey, item: Item, failure: Failure | None, deadline: Deadline
+        self, key: ParkedKey, item: Item, failure: Failure | None
     ) -> ParkedEvent | None:
         # An event comes again when its page does, and stays dropped. A message that comes again after its key was handed back was
         # sent again on purpose: it waits like any other. One that fails again is not parked again.
         if self._references or failure is not None:
             return None
-        record = event_of(await deadline.attempt(self._store.read, held_id(item.id), key.partition))
+        record = event_of(await self._store.read(held_id(item.id), key.partition))
         dropped = record.status in (EventStatus.DROPPED, EventStatus.PURGED)
         return record if dropped and record.epoch != key.epoch else None
 
-    async def _behind_known(self, partition: str, due: Sequence[ItemT], deadline: Deadline) -> list[ItemT]:
+    async def _behind_known(self, partition: str, due: Sequence[ItemT]) -> list[ItemT]:
         # An event that is held already, was dropped, or was sent with another payload has a document there. It is done,
         # and so is each event before it: it was sent, or it is held as well.
         first = due[: MAX_BATCH_OPERATIONS - 1]
         ids = [held_id(item.id) for item in first]
-        known = await deadline.attempt(self._store.present, partition, ids)
+        known = await self._store.present(partition, ids)
         done = [place for place, document_id in enumerate(ids, start=1) if document_id in known]
         return list(due[max(done, default=0) :])
 

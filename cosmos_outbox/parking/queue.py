@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 
 from cosmos_outbox.errors import KeyNotParked, NotFound, ParkingError, PreconditionFailed
 from cosmos_outbox.parking.documents import (
@@ -21,9 +22,10 @@ from cosmos_outbox.parking.documents import (
     event_of,
     key_of,
     readable_events,
+    readable_keys,
 )
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Document, ParkedStore, Write, WriteKind
-from cosmos_outbox.retries import Deadline
+from cosmos_outbox.retries import RetryOptions, retry_reads
 
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
 
@@ -45,14 +47,15 @@ async def key_in(store: ParkedStore, partition: str) -> ParkedKey | None:
     return None
 
 
-async def find_key(store: ParkedStore, scope: Scope, partition_key: str) -> ParkedKey | None:
+async def all_keys(store: ParkedStore, scope: Scope, retry: RetryOptions) -> Sequence[ParkedKey | Unreadable]:
     """
-    Return a parked key as it is, or None if it is certain that it is not parked; raises as `key_in`.
+    Return all parked keys, in no order; the query may be behind.
     """
-    return await key_in(store, scope.partition_of(partition_key))
+    keys = partial(store.keys, processor=scope.processor, container=scope.container)
+    return readable_keys(await retry_reads(keys, retry))
 
 
-async def parked_key(store: ParkedStore, scope: Scope, partition_key: str, deadline: Deadline) -> ParkedKey:
+async def parked_key(store: ParkedStore, scope: Scope, partition_key: str) -> ParkedKey:
     """
     Return a parked key as it is.
 
@@ -60,13 +63,13 @@ async def parked_key(store: ParkedStore, scope: Scope, partition_key: str, deadl
         KeyNotParked: it is certain that it is not parked.
         PreconditionFailed, ParkingError: as `key_in`.
     """
-    key = await deadline.attempt(find_key, store, scope, partition_key)
+    key = await key_in(store, scope.partition_of(partition_key))
     if key is None:
         raise KeyNotParked(f"Partition key {partition_key!r} is not parked.")
     return key
 
 
-async def queue_of(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> Sequence[ParkedEvent]:
+async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
     """
     Return the beginning of a key's queue in order, dropped events too; as many as one batch can take off.
 
@@ -76,13 +79,13 @@ async def queue_of(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> Se
     """
     if key.first == key.next:
         return ()
-    documents = await deadline.attempt(
-        store.queue, key.partition, epoch=key.epoch, first=key.first, limit=min(_CHUNK, key.next - key.first)
+    documents = await store.queue(
+        key.partition, epoch=key.epoch, first=key.first, limit=min(_CHUNK, key.next - key.first)
     )
     positions = [document.get("position") for document in documents]
     if not positions or positions != list(range(key.first, key.first + len(positions))):
         # The read may be behind the key that was read before it: an event that it lacks would be overtaken.
-        if unreadable := await _unreadable_event(store, key, deadline):
+        if unreadable := await _unreadable_event(store, key):
             raise unreadable
         raise PreconditionFailed("The list of held events is behind; read it again.")
     events = []
@@ -96,7 +99,7 @@ async def queue_of(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> Se
     return events
 
 
-async def first_held(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> ParkedEvent | None:
+async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
     """
     Return the event that a release would send first, or None if the key holds none.
 
@@ -105,7 +108,7 @@ async def first_held(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> 
     """
     first = key.first
     while first < key.next:
-        chunk = await queue_of(store, replace(key, first=first), deadline)
+        chunk = await queue_of(store, replace(key, first=first))
         for event in chunk:
             if event.status is EventStatus.HELD:
                 return event
@@ -126,12 +129,12 @@ def removal_writes(sent: Sequence[ParkedEvent], *, now: datetime) -> list[Write]
     return writes
 
 
-async def _unreadable_event(store: ParkedStore, key: ParkedKey, deadline: Deadline) -> ParkingError | None:
+async def _unreadable_event(store: ParkedStore, key: ParkedKey) -> ParkingError | None:
     """
     Return why an event of the queue cannot be read, so that its position is not known; None if all can be.
     """
     after = ""
-    while documents := await deadline.attempt(store.page, key.partition, after=after):
+    while documents := await store.page(key.partition, after=after):
         after = str(documents[-1]["id"])
         for event in readable_events(_of_epoch(documents, key.epoch)):
             if isinstance(event, Unreadable):

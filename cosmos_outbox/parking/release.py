@@ -25,7 +25,7 @@ from cosmos_outbox.parking.documents import (
 )
 from cosmos_outbox.parking.queue import first_held, parked_key, queue_of, removal_writes
 from cosmos_outbox.ports import ParkedStore, Write
-from cosmos_outbox.retries import Deadline, RetryOptions, retry_on_conflict
+from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
 # Then the relays are asked to wait; a busy key's queue might never be empty otherwise
 _ROUNDS_BEFORE_CLOSING = 2
@@ -122,23 +122,20 @@ class Release:
                 return Released(sent=sent, failure=failure)
 
     async def _ensure_claimed(self) -> None:
-        async def step(deadline: Deadline) -> None:
-            self._require_claim(await self._claimed_key(deadline))
-
-        await retry_on_conflict(step, self._retry)
+        await retry_on_conflict(self._claimed_key, self._retry)
 
     async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> None:
         """
         Write the release's id, and the payload to send first, before anything is sent: later releases send the same one.
         """
 
-        async def step(deadline: Deadline) -> None:
-            key = await self._key(deadline)
+        async def step() -> None:
+            key = await self._key()
             if key.claim == self._claim_id:  # the answer to the first attempt was lost
                 return
             writes = [replace(key, state=KeyState.RELEASING, claim=self._claim_id).write()]
             if edited is not None:
-                first = await first_held(self._store, key, deadline)
+                first = await first_held(self._store, key)
                 if first is None:
                     raise KeyNotParked(f"Partition key {self._partition_key!r} holds no event to edit.")
                 if first.event_id != event_id:
@@ -148,7 +145,7 @@ class Release:
                     )
                 decision = Decision(at=self._utcnow().isoformat(), by=by, did="edited", reason=None)
                 writes.append(first.edited(edited, decision).write())
-            await self._commit(key, deadline, *writes)
+            await self._store.commit(key.partition, writes)
 
         await retry_on_conflict(step, self._retry)
 
@@ -157,10 +154,9 @@ class Release:
         Return the key and the beginning of its queue in order, dropped events too; no event if the queue is empty.
         """
 
-        async def step(deadline: Deadline) -> tuple[ParkedKey, Sequence[ParkedEvent]]:
-            key = await self._claimed_key(deadline)
-            self._require_claim(key)
-            return key, await queue_of(self._store, key, deadline)
+        async def step() -> tuple[ParkedKey, Sequence[ParkedEvent]]:
+            key = await self._claimed_key()
+            return key, await queue_of(self._store, key)
 
         return await retry_on_conflict(step, self._retry)
 
@@ -170,15 +166,12 @@ class Release:
         """
 
         def writes(key: ParkedKey) -> Sequence[Write]:
-            self._require_claim(key)
-            if key.first > passed[-1].position:  # the answer to the first attempt was lost
-                return ()
             held = key.held - sum(event.status is EventStatus.HELD for event in passed)
             changed = replace(key, state=state, first=passed[-1].position + 1, held=held, failure=None)
             return [changed.write(), *removal_writes(passed, now=self._utcnow())]
 
         if passed:
-            await self._change(writes)
+            await self._change(writes, unless=lambda key: key.first > passed[-1].position)
 
     async def _stop_at(self, event: ParkedEvent, refusal: Exception) -> Failure:
         """
@@ -188,21 +181,14 @@ class Release:
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
         def writes(key: ParkedKey) -> Sequence[Write]:
-            if key.failure == failure and key.claim is None:  # the answer to the first attempt was lost
-                return ()
-            self._require_claim(key)
             changed = replace(key, state=KeyState.PARKED, claim=None, failure=failure)
             return changed.write(), replace(event, failure=failure).write()
 
-        await self._change(writes)
+        await self._change(writes, unless=lambda key: key.failure == failure and key.claim is None)
         return failure
 
     async def _give_up(self) -> None:
-        def writes(key: ParkedKey) -> Sequence[Write]:
-            self._require_claim(key)
-            return [replace(key, state=KeyState.PARKED, claim=None).write()]
-
-        await self._change(writes)
+        await self._change(lambda key: [replace(key, state=KeyState.PARKED, claim=None).write()])
 
     async def _hand_back(self) -> bool:
         """
@@ -210,54 +196,54 @@ class Release:
         """
         deleting: ParkedKey | None = None
 
-        async def step(deadline: Deadline) -> bool:
+        async def step() -> bool:
             nonlocal deleting
             try:
-                key = await self._key(deadline)
+                key = await self._key()
             except KeyNotParked:
                 if deleting is None:
                     raise
                 return True  # the answer to the deletion was lost
             if deleting is not None and key.epoch != deleting.epoch:
                 return True  # it was lost, and the key has been parked again since
-            self._require_claim(key)
+            if key.claim != self._claim_id:
+                raise self._taken_over()
             if key.first != key.next:
                 return False
             deleting = key
-            await self._commit(key, deadline, key.deletion())
+            await self._store.commit(key.partition, [key.deletion()])
             return True
 
         return await retry_on_conflict(step, self._retry)
 
-    async def _key(self, deadline: Deadline) -> ParkedKey:
-        return await parked_key(self._store, self._scope, self._partition_key, deadline)
+    async def _key(self) -> ParkedKey:
+        return await parked_key(self._store, self._scope, self._partition_key)
 
-    async def _claimed_key(self, deadline: Deadline) -> ParkedKey:
-        try:
-            return await self._key(deadline)
-        except KeyNotParked:  # a later release has handed it back
-            raise self._taken_over() from None
-
-    def _require_claim(self, key: ParkedKey) -> None:
-        if key.claim != self._claim_id:
-            raise self._taken_over()
+    async def _claimed_key(self, *, unless: Callable[[ParkedKey], bool] = lambda key: False) -> ParkedKey:
+        with suppress(KeyNotParked):  # a later release has handed it back
+            key = await self._key()
+            if key.claim == self._claim_id or unless(key):
+                return key
+        raise self._taken_over()
 
     def _taken_over(self) -> ReleaseTakenOver:
         return ReleaseTakenOver(
             f"A later release or drop of partition key {self._partition_key!r} began, so this release stops."
         )
 
-    async def _change(self, writes: Callable[[ParkedKey], Sequence[Write]]) -> None:
+    async def _change(
+        self,
+        writes: Callable[[ParkedKey], Sequence[Write]],
+        *,
+        unless: Callable[[ParkedKey], bool] = lambda key: False,
+    ) -> None:
         """
-        Write what a key as it is calls for, again for as long as another program writes in between.
+        Write what a key as it is calls for, `unless` it shows that only the answer to the first attempt was lost.
         """
 
-        async def step(deadline: Deadline) -> None:
-            key = await self._claimed_key(deadline)
-            if due := writes(key):
-                await self._commit(key, deadline, *due)
+        async def step() -> None:
+            key = await self._claimed_key(unless=unless)
+            if not unless(key):
+                await self._store.commit(key.partition, writes(key))
 
         await retry_on_conflict(step, self._retry)
-
-    async def _commit(self, key: ParkedKey, deadline: Deadline, *writes: Write) -> None:
-        await deadline.attempt(lambda: self._store.commit(key.partition, writes))
