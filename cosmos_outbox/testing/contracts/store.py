@@ -5,6 +5,7 @@ What every Store keeps.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import math
 from typing import Any
@@ -34,10 +35,20 @@ def create(document_id: str, *, key: str = KEY, **fields: Any) -> Write:
     return Write(kind=WriteKind.CREATE, id=document_id, document=a_document(document_id, key=key, **fields))
 
 
-def replace(document_id: str, etag: str | None, **fields: Any) -> Write:
-    return Write(
-        kind=WriteKind.REPLACE, id=document_id, document=a_document(document_id, **fields), etag=etag
-    )
+def replace(document_id: str, etag: str | None, *, key: str = KEY, **fields: Any) -> Write:
+    document = a_document(document_id, key=key, **fields)
+    return Write(kind=WriteKind.REPLACE, id=document_id, document=document, etag=etag)
+
+
+def delete(document_id: str, etag: str | None = None) -> Write:
+    return Write(kind=WriteKind.DELETE, id=document_id, etag=etag)
+
+
+def others(count: int) -> list[Write]:
+    """
+    Return writes that a store takes, to stand before one that it may refuse.
+    """
+    return [create(f"other{n}") for n in range(count)]
 
 
 async def present(store: Store, *document_ids: str) -> list[str]:
@@ -151,108 +162,69 @@ class StoreContract:
         etag = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         for form in (no_etag, f"W/{etag}", f" {etag}", str(etag).strip('"')):
             assert etag == (await store.read("a", KEY, if_none_match=form))["_etag"]
-            for write in (replace("a", form, n=2), Write(kind=WriteKind.DELETE, id="a", etag=form)):
-                for others in ([], [create("other")]):
+            for write in (replace("a", form, n=2), delete("a", form)):
+                for count in (0, 1):
                     with pytest.raises(PreconditionFailed) as caught:
-                        await store.commit(KEY, [*others, write])
+                        await store.commit(KEY, [*others(count), write])
                     assert ("a", form) == (caught.value.document_id, caught.value.expected)
 
-    @pytest.mark.parametrize("others", [0, 1], ids=["single", "batch"])
-    @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "\ud800"], ids=repr)
-    async def test_what_json_cannot_say_is_refused_and_nothing_is_written(
-        self, store: Store, value: object, others: int
+    async def test_what_a_writer_or_a_reader_does_to_its_document_afterwards_is_not_stored(
+        self, store: Store
     ) -> None:
         """
-        NaN, infinity and half a surrogate pair are refused whole.
+        The store keeps a copy of what it is given, and gives copies away.
         """
-        with pytest.raises(InvalidRequest):
-            await store.commit(
-                KEY, [*(create(f"other{n}") for n in range(others)), create("a", data={"n": value})]
-            )
-        assert [] == await present(store, "a", "other0")
-
-    async def test_what_its_writer_does_to_a_document_afterwards_is_not_stored(self, store: Store) -> None:
-        """
-        The store keeps a copy of what it is given.
-        """
-        document = a_document("a", data={"tags": ["one"]})
-        await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=document)])
-        document["data"]["tags"].append("two")
-        assert ["one"] == (await store.read("a", KEY))["data"]["tags"]
-
-    async def test_what_a_reader_does_to_its_copy_is_not_stored(self, store: Store) -> None:
-        """
-        The store gives copies away.
-        """
-        await store.commit(KEY, [create("a", data={"tags": ["one"]})])
+        written = a_document("a", data={"tags": ["one"]})
+        await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=written)])
         page = await store.list(
             ("thing",), partition_key=KEY, page_size=1, continuation=None, include_deleted=True
         )
-        for copy in (await store.read("a", KEY), *page.documents):
+        for copy in (written, await store.read("a", KEY), *page.documents):
             copy["data"]["tags"].append("two")
         assert ["one"] == (await store.read("a", KEY))["data"]["tags"]
 
-    @pytest.mark.parametrize("others", [0, 2], ids=["single", "batch"])
-    async def test_creating_an_id_that_is_taken_is_a_conflict_and_writes_nothing(
-        self, store: Store, others: int
+    @pytest.mark.parametrize("count", [0, 2], ids=["single", "batch"])
+    @pytest.mark.parametrize(
+        ("refused", "error", "named"),
+        [
+            pytest.param(create("taken", n=3), Conflict, "taken", id="id taken"),
+            pytest.param(replace("taken", "old", n=3), PreconditionFailed, "taken", id="replace, old etag"),
+            pytest.param(delete("taken", '"wrong"'), PreconditionFailed, "taken", id="delete, other etag"),
+            pytest.param(replace("gone", '"etag"'), NotFound, "gone", id="replace, not there"),
+            pytest.param(delete("gone", '"etag"'), NotFound, "gone", id="delete, not there"),
+            *(
+                pytest.param(create("a", data={"n": value}), InvalidRequest, None, id=repr(value))
+                for value in (math.nan, math.inf, -math.inf, "\ud800")  # which JSON cannot say
+            ),
+        ],
+    )
+    async def test_a_refused_write_names_its_document_and_nothing_is_written(
+        self, store: Store, refused: Write, error: type[StoreError], named: str | None, count: int
     ) -> None:
         """
-        `Conflict` names the document, and no other write of the batch is applied (G1).
+        The error says which document refused the commit and by which etag; no other write of the batch is applied (G1).
         """
-        await store.commit(KEY, [create("taken", n=1)])
+        old = (await store.commit(KEY, [create("taken", n=1)])).etags[0]
+        await store.commit(KEY, [replace("taken", old, n=2)])
+        write = dataclasses.replace(refused, etag=old if refused.etag == "old" else refused.etag)
 
-        with pytest.raises(Conflict) as caught:
-            await store.commit(KEY, [*(create(f"other{n}") for n in range(others)), create("taken", n=2)])
+        with pytest.raises(error) as caught:
+            await store.commit(KEY, [*others(count), write])
 
-        assert "taken" == caught.value.document_id
-        assert 1 == (await store.read("taken", KEY))["n"]
-        assert [] == await present(store, "other0", "other1")
+        if named is not None:
+            assert named == caught.value.document_id
+        if isinstance(caught.value, PreconditionFailed):
+            assert write.etag == caught.value.expected
+        assert 2 == (await store.read("taken", KEY))["n"]
+        assert [] == await present(store, "a", "other0", "other1")
 
-    @pytest.mark.parametrize("others", [0, 2], ids=["single", "batch"])
-    async def test_replacing_under_an_old_etag_fails_the_precondition_and_writes_nothing(
-        self, store: Store, others: int
-    ) -> None:
-        """
-        `PreconditionFailed` names the document and the etag, and no other write is applied (G1).
-        """
-        old = (await store.commit(KEY, [create("a")])).etags[0]
-        await store.commit(KEY, [replace("a", old, n=2)])
-
-        with pytest.raises(PreconditionFailed) as caught:
-            await store.commit(KEY, [*(create(f"other{n}") for n in range(others)), replace("a", old, n=3)])
-
-        assert ("a", old) == (caught.value.document_id, caught.value.expected)
-        assert 2 == (await store.read("a", KEY))["n"]
-        assert [] == await present(store, "other0", "other1")
-
-    @pytest.mark.parametrize("others", [0, 2], ids=["single", "batch"])
-    async def test_replacing_or_deleting_what_is_not_there_is_not_found_and_writes_nothing(
-        self, store: Store, others: int
-    ) -> None:
-        """
-        `NotFound` names the document, and no other write is applied (G1).
-        """
-        for write in (replace("gone", '"etag"'), Write(kind=WriteKind.DELETE, id="gone", etag='"etag"')):
-            with pytest.raises(NotFound) as caught:
-                await store.commit(KEY, [*(create(f"other{n}") for n in range(others)), write])
-            assert "gone" == caught.value.document_id
-        assert [] == await present(store, "other0", "other1")
-
-    @pytest.mark.parametrize("others", [0, 1], ids=["single", "batch"])
-    async def test_a_delete_under_the_right_etag_deletes_and_under_another_does_not(
-        self, store: Store, others: int
-    ) -> None:
+    @pytest.mark.parametrize("count", [0, 1], ids=["single", "batch"])
+    async def test_a_delete_under_the_right_etag_deletes(self, store: Store, count: int) -> None:
         """
         A conditional delete deletes only what its caller has read.
         """
         etag = (await store.commit(KEY, [create("a")])).etags[0]
-        extra = [create(f"other{n}") for n in range(others)]
-
-        with pytest.raises(PreconditionFailed):
-            await store.commit(KEY, [*extra, Write(kind=WriteKind.DELETE, id="a", etag='"wrong"')])
-        assert ["a"] == await present(store, "a", "other0")
-
-        result = await store.commit(KEY, [*extra, Write(kind=WriteKind.DELETE, id="a", etag=etag)])
+        result = await store.commit(KEY, [*others(count), delete("a", etag)])
         assert result.etags[-1] is None
         assert [] == await present(store, "a")
 
@@ -275,36 +247,35 @@ class StoreContract:
         assert winners == [(await store.read("a", KEY))["n"]]
         assert [f"event{winners[0]}"] == await present(store, *(f"event{n}" for n in range(8)))
 
-    async def test_a_batch_of_as_many_operations_as_allowed_is_written_and_of_one_more_refused(
-        self, store: Store
-    ) -> None:
+    async def test_a_batch_of_as_many_operations_as_allowed_is_written(self, store: Store) -> None:
         """
-        100 operations are one transaction; 101 are refused, and never split.
+        100 operations are one transaction.
         """
         most = [create(f"d{n}") for n in range(MAX_BATCH_OPERATIONS)]
         assert MAX_BATCH_OPERATIONS == len((await store.commit(KEY, most)).etags)
 
-        with pytest.raises(InvalidRequest):
-            await store.commit(KEY, [create(f"x{n}") for n in range(MAX_BATCH_OPERATIONS + 1)])
-        assert [] == await present(store, "x0", "x100")
-
-    async def test_a_batch_that_is_too_large_is_refused_whole(self, store: Store) -> None:
+    @pytest.mark.parametrize(
+        ("writes", "errors"),
+        [
+            pytest.param(others(MAX_BATCH_OPERATIONS + 1), InvalidRequest, id="one operation too many"),
+            pytest.param(
+                [create(f"other{n}", text="x" * (MAX_BATCH_BYTES // 2)) for n in range(2)],
+                (RequestTooLarge, InvalidRequest),
+                id="more than 2 MB",
+            ),
+            pytest.param([*others(1), create("b", key="other")], StoreError, id="another partition key"),
+        ],
+    )
+    async def test_what_is_no_transaction_is_refused_whole_and_never_split(
+        self, store: Store, writes: list[Write], errors: type[StoreError] | tuple[type[StoreError], ...]
+    ) -> None:
         """
-        A batch of more than 2 MB is refused, and never split.
+        A batch has 100 operations, 2 MB and one partition key at most; an error that lasts is not retriable.
         """
-        half = "x" * (MAX_BATCH_BYTES // 2)
-        with pytest.raises((RequestTooLarge, InvalidRequest)):
-            await store.commit(KEY, [create("a", text=half), create("b", text=half)])
-        assert [] == await present(store, "a", "b")
-
-    async def test_a_document_of_another_partition_key_is_refused(self, store: Store) -> None:
-        """
-        A batch has one partition key; an error that lasts is not retriable.
-        """
-        with pytest.raises(StoreError) as caught:
-            await store.commit(KEY, [create("a"), create("b", key="other")])
+        with pytest.raises(errors) as caught:
+            await store.commit(KEY, writes)
         assert not caught.value.retriable
-        assert [] == await present(store, "a")
+        assert [] == await present(store, "other0", "other1", "other100")
 
     @pytest.mark.parametrize("page_size", [1, 2, 3, 100])
     async def test_all_documents_of_a_type_are_paged_once_over_all_partition_keys(
