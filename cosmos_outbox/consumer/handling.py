@@ -31,7 +31,7 @@ from cosmos_outbox.errors import (
     UsageError,
     said,
 )
-from cosmos_outbox.messages import Message, broker_id
+from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.documents import failure_of
 from cosmos_outbox.partition_key import key_text
@@ -194,7 +194,7 @@ class Handling:
         Put a message behind those that its key holds, unless it took effect before; return whether the key is parked.
         """
         if state.parked is None or (not state.parked and key in self.seen_parked):
-            state.parked = await parking.is_parked(broker_id(key), self.scope)
+            state.parked = await parking.is_held(key, self.scope)
         if not state.parked:
             return False
         # A copy must not wait for a release that comes after its record was deleted.

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from cosmos_outbox.documents import copied_size
 from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, PreconditionFailed, RequestTooLarge
+from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (
     BY_HAND,
     KEY_ID,
@@ -126,6 +127,12 @@ class Parking:
             return await retry_on_conflict(look, self._retry) is not None
         except ParkingError:
             return True
+
+    async def is_held(self, partition_key: str, scope: Scope) -> bool:
+        """
+        Say whether a partition key is parked; otherwise as `is_parked`.
+        """
+        return await self.is_parked(broker_id(partition_key), scope)
 
     async def hold(
         self,
