@@ -7,9 +7,9 @@ One list, however long: a hook takes any record, and `docs/reference/metrics.md`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from cosmos_outbox.errors import said
 
@@ -18,40 +18,32 @@ _logger = logging.getLogger("cosmos_outbox")
 
 class Record:
     """
-    Base of all records. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
+    Base of all records. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried again. `levels` are those of
+    outcomes that have another.
     """
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     level: ClassVar[int] = logging.WARNING
+    levels: ClassVar[Mapping[str, int]] = {}
 
 
 Hook = Callable[[Record], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseAcquired(Record):
+class LeaseMoved(Record):
     """
-    This owner took a lease.
-    """
-
-    level = logging.INFO
-    lease: str
-    owner: str
-    previous_owner: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseClosed(Record):
-    """
-    This owner stopped working on a lease; `reason` is a CloseReason. A WARNING if the lease was lost.
+    This owner took a lease, or stopped working on it: `outcome` is acquired, or a CloseReason.
     """
 
     level = logging.INFO
+    levels: ClassVar = {"lost": logging.WARNING}
     lease: str
     owner: str
-    reason: str
+    outcome: str
+    previous_owner: str | None = None
     error: BaseException | None = None
 
 
@@ -118,28 +110,19 @@ class LeaseHalted(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PositionAhead(Record):
     """
-    A lease is ahead of its range, as after a restore: it halts until an operator sets it back.
+    A lease is ahead of its range: it halts, as after a restore, until an operator sets it back; or it was rewound, for the range
+    was behind for a moment and caught up, so what lies above `lowest_lsn` is read again.
 
-    `latest_lsn` is the lowest one seen of the range. Emitted every minute while the lease is halted.
+    `lowest_lsn` is the lowest one seen of the range. Emitted every minute while the lease is halted. A range is behind for a
+    moment if a replica lagged. If the lease was set ahead by an edit or an import, what lies below is skipped.
     """
 
     level = logging.ERROR
+    levels: ClassVar = {"rewound": logging.WARNING}
     lease: str
+    outcome: Literal["halted", "rewound"]
     position: str | None
-    latest_lsn: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PositionRewound(Record):
-    """
-    A range was behind its lease for a moment and caught up: what lies above `lowest_lsn` is read again.
-
-    This happens if a replica lagged. If the lease was set ahead by an edit or an import, what lies below is skipped.
-    """
-
-    lease: str
-    position: str | None
-    lowest_lsn: int
+    lowest_lsn: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +300,7 @@ class DeletionFailed(Record):
     (another processor may not have read them), which is emitted every minute.
     """
 
-    outcome: str
+    outcome: Literal["failed", "skipped", "waiting"]
     events: int
     reason: str
     error: BaseException | None = None
@@ -367,12 +350,13 @@ class SessionOpened(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionClosed(Record):
     """
-    A processor has given a session back, or lost it; `reason` is a SessionEnd. A WARNING if it was lost.
+    A processor has given a session back, or lost it; `outcome` is a SessionEnd.
     """
 
     level = logging.DEBUG
+    levels: ClassVar = {"lost": logging.WARNING}
     session: str | None
-    reason: str
+    outcome: str
     messages: int
     error: BaseException | None = None
 
@@ -568,26 +552,20 @@ KINDS: tuple[type[Record], ...] = tuple(
     for kind in list(globals().values())
     if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
 )
-_LOST = "lost"  # the only reason to close a lease or a session that is a warning
 
 
 def level_of(record: Record) -> int:
     """
-    Return the level of a record: that of its class, but a WARNING for a lease or a session that was lost.
+    Return the level of a record: that of its outcome, or else of its class.
     """
-    lost = isinstance(record, LeaseClosed | SessionClosed) and record.reason == _LOST
-    return logging.WARNING if lost else record.level
+    return record.levels.get(getattr(record, "outcome", ""), record.level)
 
 
 def names_of(level: int) -> tuple[str, ...]:
     """
     Return the names of all records that may have a level.
     """
-    return tuple(
-        kind.__name__
-        for kind in KINDS
-        if kind.level == level or (kind in (LeaseClosed, SessionClosed) and level == logging.WARNING)
-    )
+    return tuple(kind.__name__ for kind in KINDS if level in (kind.level, *kind.levels.values()))
 
 
 def ignore(record: Record) -> None:

@@ -28,7 +28,7 @@ from cosmos_outbox.errors import (
     StoreError,
 )
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer
-from cosmos_outbox.records import BalancingFailed, Hook, LeaseAcquired, LeaseClosed
+from cosmos_outbox.records import BalancingFailed, Hook, LeaseMoved
 
 
 class CloseReason(StrEnum):
@@ -160,7 +160,9 @@ class OwnedLeases:
             owned = await acquire(lease, lease.range, self._worker, container=container)
             owned.unfinished_split = has_unfinished_split(lease, others)
             me = self._worker.options.instance_name
-            self._worker.notify(LeaseAcquired(lease=lease.id, owner=me, previous_owner=lease.owner))
+            self._worker.notify(
+                LeaseMoved(lease=lease.id, owner=me, outcome="acquired", previous_owner=lease.owner)
+            )
             work = self._work(owned)
             try:
                 group.create_task(work)
@@ -196,7 +198,7 @@ class OwnedLeases:
         finally:
             del self._owned[lease_id]
         self._worker.notify(closed)
-        if closed.reason != CloseReason.RANGE_GONE:
+        if closed.outcome != CloseReason.RANGE_GONE:
             return
         if closed.error is None:
             self._was_split()
@@ -205,7 +207,7 @@ class OwnedLeases:
             self.failed(lease_id, closed.error)
 
 
-async def supervise(owned: OwnedLease) -> LeaseClosed:
+async def supervise(owned: OwnedLease) -> LeaseMoved:
     """
     Work on a lease until it is drained or lost, give it up in the way that fits, and return how it ended.
 
@@ -227,7 +229,7 @@ async def supervise(owned: OwnedLease) -> LeaseClosed:
     if reason is CloseReason.RANGE_GONE:
         error = await _split(owned)
     instance = owned.worker.options.instance_name
-    return LeaseClosed(lease=owned.lease.id, owner=instance, reason=reason, error=error)
+    return LeaseMoved(lease=owned.lease.id, owner=instance, outcome=reason, error=error)
 
 
 async def _keep_and_pump(owned: OwnedLease) -> None:

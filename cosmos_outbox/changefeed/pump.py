@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from cosmos_outbox.changefeed.coverage import asked_to_wait
 from cosmos_outbox.changefeed.leases import start_of
@@ -31,7 +32,6 @@ from cosmos_outbox.records import (
     PageFailed,
     PageHandled,
     PositionAhead,
-    PositionRewound,
 )
 
 # Pause once after this many consecutive filtered-out pages, so that a long empty stretch is not read in a tight loop.
@@ -133,9 +133,7 @@ class Pump:
         if self._regression is not None:
             return await self._wait_for(self._regression, now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
-            self._notify(
-                PositionRewound(lease=self._id, position=owned.continuation, lowest_lsn=before.lowest)
-            )
+            self._notify(self._told_ahead("rewound", before.lowest))
             owned.advance(position_at(before.lowest))
             owned.mark({BEHIND: None})
             return _From(owned.continuation)
@@ -251,13 +249,18 @@ class Pump:
 
     async def _ahead(self, lowest: int | None) -> None:
         position = self._owned.continuation
-        alarm = PositionAhead(lease=self._id, position=position, latest_lsn=lowest)
+        alarm = self._told_ahead("halted", lowest)
         # Without the mark a later owner would skip changes unnoticed, once the range has grown past the position.
         self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
         self._progress.halt(ahead_of(self._id, position, lowest))
         self._notify(alarm)
         while await self._pause(_ALARM_AGAIN_SECONDS):
             self._notify(alarm)
+
+    def _told_ahead(self, outcome: Literal["halted", "rewound"], lowest: int | None) -> PositionAhead:
+        return PositionAhead(
+            lease=self._id, outcome=outcome, position=self._owned.continuation, lowest_lsn=lowest
+        )
 
     @asynccontextmanager
     async def _reading_ahead(

@@ -23,7 +23,7 @@ from cosmos_outbox.records import (
     EventsDeleted,
     Hook,
     LeaseCheckpointed,
-    LeaseClosed,
+    LeaseMoved,
     Record,
     guarded,
     log_hook,
@@ -110,9 +110,9 @@ class Deletion:
 
     def hear(self, record: Record) -> None:
         """
-        Note a checkpoint, or the end of a tenure, whose other pages the next owner sends again.
+        Note a checkpoint, or that a lease moved: the next owner sends the other pages of the tenure again.
         """
-        if isinstance(record, LeaseClosed):
+        if isinstance(record, LeaseMoved):
             self._handled.pop(record.lease, None)
         if not isinstance(record, LeaseCheckpointed):
             return

@@ -16,9 +16,7 @@ from cosmos_outbox.records import (
     EventRejected,
     EventsDeleted,
     EventsHeld,
-    LeaseAcquired,
-    LeaseClosed,
-    LeaseHalted,
+    LeaseMoved,
     MessageHeld,
     MessageIgnored,
     MessageParked,
@@ -114,7 +112,7 @@ _CONSUMER_COUNTERS: _Counters = (
     (
         "outbox.sessions.closed", "{session}", "Sessions that this consumer gave back or lost.",
         tuple({"outbox.session.end": str(end)} for end in SessionEnd),
-        {SessionClosed: lambda record: (1, {"outbox.session.end": str(record.reason)})},
+        {SessionClosed: lambda record: (1, {"outbox.session.end": str(record.outcome)})},
     ),
 )  # fmt: skip
 
@@ -144,17 +142,10 @@ _WORKER_COUNTERS: _Counters = (
         (), {PageFailed: lambda record: (1, _error_of(record))},
     ),
     (
-        "outbox.lease.halts", "{halt}", "Alarms: a range is stalled until an operator acts.",
-        _PLAIN, {LeaseHalted: lambda _: (1,)},
-    ),
-    (
         "outbox.lease.moves", "{move}", "Leases that this worker acquired, released or lost.",
         # As text: the SDK keeps an enumeration member and its text apart, so the exposition would have both.
         tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
-        {
-            LeaseAcquired: lambda _: (1, {"outbox.lease.move": "acquired"}),
-            LeaseClosed: lambda record: (1, {"outbox.lease.move": str(record.reason)}),
-        },
+        {LeaseMoved: lambda record: (1, {"outbox.lease.move": str(record.outcome)})},
     ),
 )  # fmt: skip
 

@@ -18,7 +18,7 @@ from cosmos_outbox.errors import said
 from cosmos_outbox.records import (
     ConsumerHalted,
     ConsumingDelayed,
-    LeaseClosed,
+    LeaseMoved,
     LeasesListed,
     MessageHandled,
     MessageSettled,
@@ -90,7 +90,7 @@ class Vitals:
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self, record)
             return
-        if level_of(record) >= logging.WARNING or (isinstance(record, LeaseClosed) and record.error):
+        if level_of(record) >= logging.WARNING or (isinstance(record, LeaseMoved) and record.error):
             self._errors.note(record, at=self._utcnow())
         self._hear(record, self._loop.time())
 

@@ -235,7 +235,9 @@ class SessionProcessor:
             if held.error is not None:
                 end = SessionEnd.LOST
             await held.close()
-            self._notify(SessionClosed(session=held.id, reason=end, messages=held.messages, error=held.error))
+            self._notify(
+                SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)
+            )
         if isinstance(held.error, SubscriptionUnavailable) and not self._stopping.is_set():
             # Without a pause the processor would accept it and lose it again in a tight loop.
             if task is not None:

@@ -144,7 +144,7 @@ def test_a_worker_on_a_read_only_file_system_drains_on_sigterm_and_exits_with_0(
     images: Images, provisioned: dict[str, str]
 ):
     with _running(images, images.worker, env={**provisioned, "OUTBOX_HEALTH_PORT": "18098"}) as container:
-        _wait_for_log(images, container, "LeaseAcquired")
+        _wait_for_log(images, container, "LeaseMoved")
         probe = ("exec", container, "python", "/app/probe.py")
         images.engine.call(*probe, "http://127.0.0.1:18098/livez")
         images.engine.call(*probe, "http://127.0.0.1:18098/readyz")

@@ -181,7 +181,7 @@ def test_two_workers_share_the_ranges(stack: Stack):
     def owning() -> set[str]:
         records = [json.loads(line) for line in stack.log("worker").splitlines() if line.startswith("{")]
         return {
-            record["owner"].partition("-")[0] for record in records if record.get("event") == "LeaseAcquired"
+            record["owner"].partition("-")[0] for record in records if record.get("event") == "LeaseMoved"
         }
 
     wait_until(lambda: owners <= owning(), lambda: stack.log("worker"))

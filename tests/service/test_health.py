@@ -17,8 +17,7 @@ from cosmos_outbox.errors import BrokerUnavailable, StoreUnavailable, TopicUnava
 from cosmos_outbox.ports import Document
 from cosmos_outbox.records import (
     EventRejected,
-    LeaseAcquired,
-    LeaseClosed,
+    LeaseMoved,
     LeasesListed,
     LoopBlocked,
     MessagesPublished,
@@ -205,8 +204,8 @@ async def test_an_hour_is_kept_and_what_is_older_is_forgotten():
 
 async def test_what_is_no_trouble_is_not_shown():
     watched = vitals()
-    watched(LeaseAcquired(lease="p..0", owner="w", previous_owner=None))
-    watched(LeaseClosed(lease="p..0", owner="w", reason="stopped"))
+    watched(LeaseMoved(lease="p..0", owner="w", outcome="acquired"))
+    watched(LeaseMoved(lease="p..0", owner="w", outcome="stopped"))
     assert () == watched.snapshot().errors
 
 

@@ -90,8 +90,8 @@ PROGRAMS: tuple[tuple[str | None, Callable[[Telemetry], None]], ...] = (
 async def test_no_scrape_has_a_series_twice(topic, use):
     with opened_telemetry(topic=topic, instance="w", environ={}) as telemetry:
         use(telemetry.instruments)
-        for reason in CloseReason:
-            telemetry.instruments(records.LeaseClosed(lease="l", owner="o", reason=reason))
+        for outcome in CloseReason:
+            telemetry.instruments(records.LeaseMoved(lease="l", owner="o", outcome=outcome))
         text = telemetry.exposition()[0].decode()
     series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
     assert series
@@ -151,9 +151,11 @@ def measured(point: DataPointT) -> bool:
 
 
 def record_rows() -> Iterator[str]:
-    for record in sorted(RECORDS, key=lambda record: type(record).__name__):
-        kind, level = type(record), logging.getLevelName(records.level_of(record))
-        names = ", ".join(f"`{name}`" for name in counted_by(record)) or f"none: {UNCOUNTED[kind]}"
+    for kind in sorted(records.KINDS, key=lambda kind: kind.__name__):
+        others = (f", {logging.getLevelName(level)} if {outcome}" for outcome, level in kind.levels.items())
+        level = logging.getLevelName(kind.level) + "".join(others)
+        counters = sorted({name for record in RECORDS if type(record) is kind for name in counted_by(record)})
+        names = ", ".join(f"`{name}`" for name in counters) or f"none: {UNCOUNTED[kind]}"
         sentence = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         yield f"| `{kind.__name__}` | {level} | {names} | {sentence} |"
 
@@ -164,8 +166,8 @@ def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
 
 
 def test_a_lost_lease_is_a_warning_wherever_warnings_are_told(caplog: pytest.LogCaptureFixture):
-    def closed(reason: CloseReason) -> records.LeaseClosed:
-        return records.LeaseClosed(lease="l", owner="o", reason=reason)
+    def closed(outcome: CloseReason) -> records.LeaseMoved:
+        return records.LeaseMoved(lease="l", owner="o", outcome=outcome)
 
     lost, stopped = closed(CloseReason.LOST), closed(CloseReason.STOPPED)
     assert (logging.WARNING, logging.INFO) == (
@@ -174,13 +176,14 @@ def test_a_lost_lease_is_a_warning_wherever_warnings_are_told(caplog: pytest.Log
     )
     assert ["outbox.lease.moves", "outbox.warnings"] == counted_by(lost)
     assert ["outbox.lease.moves"] == counted_by(stopped)
-    assert "LeaseClosed" in records.names_of(logging.WARNING)  # there at 0 from the start
+    assert "LeaseMoved" in records.names_of(logging.WARNING)  # there at 0 from the start
     records.log_hook(lost)
     assert ["WARNING"] == [line.levelname for line in caplog.records]
 
 
 def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
-    assert set(UNCOUNTED) == {type(record) for record in RECORDS if not counted_by(record)}
+    counted = {type(record) for record in RECORDS if counted_by(record)}
+    assert set(UNCOUNTED) == set(records.KINDS) - counted
 
 
 def test_every_record_reaches_the_log_under_its_name(caplog: pytest.LogCaptureFixture):

@@ -307,7 +307,7 @@ class Simulation:
         )
 
     def _hears(self, record: Record) -> None:
-        if isinstance(record, PositionAhead):
+        if isinstance(record, PositionAhead) and record.outcome == "halted":
             self._told_ahead.add(record.lease)
 
     async def _kill(self, name: str) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from typing import get_args, get_type_hints
 
 from cosmos_outbox import records
 from cosmos_outbox.changefeed import Lag, LeaseLag
@@ -18,14 +19,18 @@ from tests.support.lease_statuses import status
 _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
 
 
-def example(kind: type) -> records.Record:
+def examples(kind: type[records.Record]) -> list[records.Record]:
     """
-    Return a record of a kind, with something in every field.
+    Return a record of a kind for each of its outcomes, with something in every field.
     """
-    return kind(**{field.name: _EXAMPLES[str(field.type).partition(" | ")[0]] for field in fields(kind)})
+    values = {one.name: _EXAMPLES.get(str(one.type).partition(" | ")[0]) for one in fields(kind)}
+    if "outcome" not in values:
+        return [kind(**values)]
+    outcomes = get_args(get_type_hints(kind)["outcome"]) or ("x", *kind.levels)
+    return [kind(**values | {"outcome": outcome}) for outcome in outcomes]
 
 
-RECORDS = tuple(map(example, records.KINDS))
+RECORDS = tuple(record for kind in records.KINDS for record in examples(kind))
 
 
 def used(telemetry: Telemetry) -> None:

@@ -20,7 +20,7 @@ from cosmos_outbox.changefeed.position import (
     regressed,
 )
 from cosmos_outbox.ports import ChangePage
-from cosmos_outbox.records import PositionAhead, PositionRewound, Record, level_of
+from cosmos_outbox.records import PositionAhead, Record, level_of
 from tests.support.changefeed_world import World
 
 
@@ -103,8 +103,10 @@ async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute_and_i
     assert (True, '"5000"') == (status.stalled, status.continuation)
     assert "leases reset --to" in (status.error or "")
     await asyncio.sleep(120)
-    alarms = [record for record in records if isinstance(record, PositionAhead)]
-    assert [('"5000"', 20)] * 3 == [(one.position, one.latest_lsn) for one in alarms]
+    alarms = [
+        record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"
+    ]
+    assert [('"5000"', 20)] * 3 == [(one.position, one.lowest_lsn) for one in alarms]
     assert 40 == level_of(alarms[0])
     await world.stop_all()
 
@@ -121,7 +123,9 @@ async def test_a_halted_lease_stays_halted_when_the_range_grows_past_it_and_anot
     world.start("c", hooks=[records.append])
     await asyncio.sleep(30)
 
-    assert 1 == len([record for record in records if isinstance(record, PositionAhead)])
+    assert 1 == len(
+        [record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"]
+    )
     (lease,) = await world.all_leases()
     assert '"22"' == lease.continuation
     assert not world.all_handled()
@@ -190,7 +194,9 @@ async def test_a_range_that_falls_back_for_a_moment_and_grows_past_the_position_
     assert await world.until(lambda: len(set(world.handled["new"])) == 15) < 5
     assert list(range(15)) == world.handled["new"]
     await asyncio.sleep(60)
-    assert not [record for record in records if isinstance(record, PositionAhead)]
+    assert not [
+        record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"
+    ]
     (lease,) = await world.all_leases()
     assert '"1005"' == lease.continuation
     await world.stop_all()
@@ -214,7 +220,7 @@ async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_a_warning
     assert 110 + 5 == sum(map(len, world.handled.values()))
     (lease,) = await world.all_leases()
     (warning,) = [record for record in records if level_of(record) >= logging.WARNING]
-    assert PositionRewound(lease=lease.id, position='"100"', lowest_lsn=95) == warning
+    assert PositionAhead(lease=lease.id, outcome="rewound", position='"100"', lowest_lsn=95) == warning
 
 
 @pytest.mark.parametrize("end", ["stop", "split"])
@@ -263,7 +269,7 @@ async def test_a_lease_that_was_set_ahead_and_changes_hands_before_the_alarm_ski
         world.start("b", hooks=[records.append])
     await asyncio.sleep(150)
     assert {} == world.handled
-    assert [record for record in records if isinstance(record, PositionAhead)]
+    assert [record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"]
     await world.stop_all()
     assert {'"5000"'} == {lease.continuation for lease in await world.all_leases()}
 

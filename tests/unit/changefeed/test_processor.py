@@ -21,7 +21,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, Processor
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, ChangePage, Document, StartFrom
-from cosmos_outbox.records import LeaseClosed, PageHandled, Record
+from cosmos_outbox.records import LeaseMoved, PageHandled, Record
 from tests.support.changefeed_world import Faulty, World
 
 
@@ -76,7 +76,11 @@ async def test_two_workers_share_the_ranges_evenly_without_handling_anything_twi
 
     assert {"a": 2, "b": 2} == await world.owners()
     await world.stop_all()
-    reasons = [record.reason for record in records if isinstance(record, LeaseClosed)]
+    reasons = [
+        record.outcome
+        for record in records
+        if isinstance(record, LeaseMoved) and record.outcome != "acquired"
+    ]
     assert [CloseReason.HANDED_OVER] * 2 + [CloseReason.STOPPED] * 2 == reasons
     assert all(numbers == sorted(set(numbers)) for numbers in world.handled.values())
 

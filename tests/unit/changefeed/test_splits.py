@@ -18,7 +18,7 @@ from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
 from cosmos_outbox.changefeed.splits import children_of, to_identify, write_children
 from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.records import BalancingFailed, LeaseClosed, Record
+from cosmos_outbox.records import BalancingFailed, LeaseMoved, Record
 from tests.support.changefeed_world import Faulty, World
 
 
@@ -214,8 +214,8 @@ async def test_a_range_that_splits_again_while_its_split_is_put_in_place_is_repl
     del feed.failing["physical_ranges"]
     await world.until(world.all_handled)
 
-    ends = [record for record in records if isinstance(record, LeaseClosed)]
-    assert {CloseReason.RANGE_GONE} == {end.reason for end in ends}
+    ends = [record for record in records if isinstance(record, LeaseMoved) and record.outcome != "acquired"]
+    assert {CloseReason.RANGE_GONE} == {end.outcome for end in ends}
     assert [True] * (len(ends) - 1) + [False] == [isinstance(end.error, RangeGone) for end in ends]
     await asyncio.sleep(30)
     assert {"1", "2"} == {lease.token for lease in await world.all_leases()}
@@ -324,8 +324,8 @@ async def test_a_split_that_hangs_is_given_up_when_trust_runs_out():
     world.container.split("0")
     await asyncio.sleep(60)
 
-    (end,) = [record for record in records if isinstance(record, LeaseClosed)]
-    assert (CloseReason.RANGE_GONE, TimeoutError) == (end.reason, type(end.error))
+    (end,) = [record for record in records if isinstance(record, LeaseMoved) and record.outcome != "acquired"]
+    assert (CloseReason.RANGE_GONE, TimeoutError) == (end.outcome, type(end.error))
     feed.hanging.clear()
     await world.write_many(20)
     await world.until(world.all_handled)
@@ -343,7 +343,7 @@ async def test_a_split_of_a_lease_that_was_taken_meanwhile_is_left_to_its_owner(
     world.container.split("0")
     await asyncio.sleep(20)
 
-    (end,) = [record for record in records if isinstance(record, LeaseClosed)]
+    (end,) = [record for record in records if isinstance(record, LeaseMoved) and record.outcome != "acquired"]
     assert isinstance(end.error, LeaseLost)
     assert theirs == await world.leases.read(lease.id, lease.id)
     await world.stop_all()
@@ -393,7 +393,9 @@ async def test_an_owned_lease_gives_way_to_children_that_another_program_created
     await world.stop_all()
     assert {key: [0, 1, 2, 3] for key in world.handled} == world.handled
     assert [CloseReason.HANDED_OVER, CloseReason.RANGE_GONE] == [
-        record.reason for record in records if isinstance(record, LeaseClosed) and record.lease == whole.id
+        record.outcome
+        for record in records
+        if isinstance(record, LeaseMoved) and record.outcome != "acquired" and record.lease == whole.id
     ]
 
 

@@ -23,7 +23,7 @@ from cosmos_outbox.records import (
     DeletionFailed,
     EventsDeleted,
     LeaseCheckpointed,
-    LeaseClosed,
+    LeaseMoved,
     Record,
 )
 from cosmos_outbox.relay import Relay
@@ -80,8 +80,8 @@ def renamed(number: int, key: str = "a") -> Document:
     return event(key, number)
 
 
-def closed(lease: str = "0") -> LeaseClosed:
-    return LeaseClosed(lease=lease, owner="me", reason="lost")
+def closed(lease: str = "0") -> LeaseMoved:
+    return LeaseMoved(lease=lease, owner="me", outcome="lost")
 
 
 async def settled() -> None:

@@ -110,7 +110,7 @@ async def test_a_retry_ends_the_hold_and_counts_if_it_says_so(counted: bool, del
     await world.until_empty()
     await world.stop()
     assert deliveries == counts
-    assert ["retry", "retry"] == [closed.reason for closed in world.of(SessionClosed)][:2]
+    assert ["retry", "retry"] == [closed.outcome for closed in world.of(SessionClosed)][:2]
     assert 4.0 <= now() < 6.0
 
 
@@ -226,7 +226,7 @@ async def test_when_the_lock_is_lost_or_may_be_the_handler_is_cancelled_and_noth
     assert "a1 cancelled" == world.diary[1]
     assert now() < (6 if how == "refused" else 10)  # at the first renewal, or before the lock ends
     assert [] == broker.settled
-    assert ("lost", 0) == (world.of(SessionClosed)[0].reason, world.of(SessionClosed)[0].messages)
+    assert ("lost", 0) == (world.of(SessionClosed)[0].outcome, world.of(SessionClosed)[0].messages)
     assert world.of(SessionClosed)[0].error is not None
     await world.kill()
 
@@ -263,7 +263,7 @@ async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() 
     await world.stop()
     loop.time = loops_time  # type: ignore[method-assign]
     assert ["a1", "a1 done", "a1", "a1 done"] == world.diary
-    assert "lost" == world.of(SessionClosed)[0].reason
+    assert "lost" == world.of(SessionClosed)[0].outcome
     assert 1 == len(broker.settled)
 
 
@@ -297,7 +297,7 @@ async def test_a_settlement_that_is_refused_is_not_reported_and_ends_the_session
     await world.stop()
     assert ["a1", "a1 done", "a1", "a1 done"] == world.diary
     assert 1 == broker.refused
-    assert ["lost", "stopped"] == [closed.reason for closed in world.of(SessionClosed)]
+    assert ["lost", "stopped"] == [closed.outcome for closed in world.of(SessionClosed)]
     assert 1 == len(world.of(MessageSettled)) == len(broker.settled)
 
 
@@ -308,7 +308,7 @@ async def test_a_settlement_without_an_answer_ends_the_session() -> None:
     world.start()
     await world.until_empty()
     await world.stop()
-    assert "lost" == world.of(SessionClosed)[0].reason
+    assert "lost" == world.of(SessionClosed)[0].outcome
     assert ["a1", "a2"] == world.begun
 
 
@@ -343,7 +343,7 @@ async def test_an_idle_session_is_given_back() -> None:
     world.deliver("a1")
     world.start(session_idle_timeout=seconds(5))
     await world.until(lambda: world.of(SessionClosed))
-    assert "idle" == world.of(SessionClosed)[0].reason
+    assert "idle" == world.of(SessionClosed)[0].outcome
     assert 5.0 <= now() < 5.2
     await world.stop()
 
@@ -355,7 +355,7 @@ async def test_an_idle_session_leaves_its_slot_at_once_to_one_that_waits_and_the
     await world.until(lambda: len(world.begun) == 3)
     assert now() < 0.2
     await world.until(lambda: len(world.of(SessionClosed)) == 3)
-    assert {"idle"} == {closed.reason for closed in world.of(SessionClosed)}
+    assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)}
     assert 5.0 <= now() < 5.2
     await world.stop()
 
@@ -373,7 +373,7 @@ async def test_without_sessions_messages_are_handled_side_by_side_and_their_lock
     await asyncio.sleep(30)
     assert renewals == broker.renewals
     await world.stop()
-    assert {"idle"} == {closed.reason for closed in world.of(SessionClosed)}
+    assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)}
 
 
 async def test_without_sessions_the_lock_of_each_message_that_a_slot_takes_is_renewed() -> None:

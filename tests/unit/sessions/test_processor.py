@@ -179,7 +179,7 @@ async def test_a_session_that_this_process_is_given_again_ends_the_handler_befor
     assert ["a1", "a1 cancelled", "a1"] == world.diary
     await world.until_empty()
     await world.stop()
-    assert ["lost", "stopped"] == [closed.reason for closed in world.of(SessionClosed)]
+    assert ["lost", "stopped"] == [closed.outcome for closed in world.of(SessionClosed)]
 
 
 async def test_while_the_broker_is_away_it_is_asked_with_a_back_off_and_afterwards_it_goes_on() -> None:
@@ -337,7 +337,7 @@ async def test_a_stop_lets_messages_at_hand_be_handled_and_gives_all_sessions_ba
     assert 5.0 <= now() < 5.2
     assert ["a1", "b1"] == sorted(message.message_id for message, _ in broker.settled)
     assert "a2" not in world.begun
-    assert {"stopped"} == {closed.reason for closed in world.of(SessionClosed)}
+    assert {"stopped"} == {closed.outcome for closed in world.of(SessionClosed)}
     assert not any(queue.holders for queue in broker._queues.values())
     assert 0 == broker.waiting_calls
 

@@ -56,7 +56,7 @@ async def test_a_session_that_is_never_idle_gives_its_slot_back_while_others_wai
         await world.until(lambda: "x1" in world.begun, seconds=6)
         await asyncio.sleep(60)
     assert now() - sent < 70
-    assert "turn" in {closed.reason for closed in world.of(SessionClosed)}
+    assert "turn" in {closed.outcome for closed in world.of(SessionClosed)}
     for letter in "abcd":
         of_key = [name for name in world.begun if name[0] == letter]
         assert [f"{letter}{number}" for number in range(len(of_key))] == of_key
@@ -161,7 +161,7 @@ async def test_sessions_accepted_ahead_are_no_more_than_slots_came_free_and_wait
         most = max(most, len(held(world)))
     assert 8 < most <= 8 + 16  # eight a second, for half a second, twice
     assert now() < 400 / 8 + 5
-    assert {"idle"} == {closed.reason for closed in world.of(SessionClosed)}
+    assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)}
     await world.stop()
 
 
