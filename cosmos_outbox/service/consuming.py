@@ -99,7 +99,6 @@ async def assembled_consumer(
         )
 
         async def poll_keys() -> Iterable[Exception]:
-            health.sample()
             if parked is None:
                 return ()
             seen = parked_seen(await ParkedKeys(parked, scope=handling.scope).list())

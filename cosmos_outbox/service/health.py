@@ -77,19 +77,6 @@ class ParkedSeen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """
-    How a process was at one moment, on the loop's clock; None where it was not known.
-    """
-
-    at: float
-    waiting: int | None = None
-    oldest_seconds: float | None = None
-    per_second: float
-    parked: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """
     What the snapshots of a worker and of a consumer have in common: how a process is at one moment.
@@ -98,7 +85,6 @@ class State:
     parked: of all processes, as of the last poll; None without a parked container, before the first poll, or while polls fail.
     parked_at: the time of the last poll of parked keys.
     unready: reasons; none if the process is ready.
-    history: of the last hour.
     """
 
     at: datetime
@@ -110,7 +96,6 @@ class State:
     parked_at: datetime | None
     errors: tuple[RecentError, ...]
     unready: tuple[str, ...]
-    history: tuple[Sample, ...] = ()
 
     def findings(self) -> tuple[Finding, ...]:
         """

@@ -5,8 +5,6 @@ The status page: what a worker or a consumer knows, from the templates beside th
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any
@@ -16,7 +14,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from cosmos_outbox.service.health import (
     ConsumerSnapshot,
     LeaseView,
-    Sample,
     Severity,
     Snapshot,
     State,
@@ -32,29 +29,15 @@ _MOODS = {Severity.UNREADY: "bad", Severity.HALTED: "bad", Severity.WAITS: "wait
 _TURNS = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """
-    The last hour of a value: the points of a line, its highest, and how long it is.
-    """
-
-    points: str
-    most: float
-    lasting: str
-
-
 def page_of(snapshot: State) -> str:
     """
     Return the page of a worker or a consumer.
     """
-    findings, lines = snapshot.findings(), {}
-    for name in ("per_second", "waiting", "oldest_seconds", "parked"):
-        lines[name] = _line(snapshot.history, name)
+    findings = snapshot.findings()
     facts = {
         "snapshot": snapshot,
         "mood": _MOODS[findings[0].severity] if findings else "good",
         "said": [finding.reason for finding in findings],
-        "lines": lines,
         "errors": [
             (_moment(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors
         ],
@@ -139,18 +122,6 @@ def _parked(snapshot: State, *, of_messages: bool = False) -> dict[str, Any]:
     }
 
 
-def _line(samples: Sequence[Sample], name: str) -> _Line | None:
-    known = [(sample.at, value) for sample in samples if (value := getattr(sample, name)) is not None]
-    if len(known) < 2:  # noqa: PLR2004 - a line has two ends
-        return None
-    began, most = known[0][0], max(value for _, value in known)
-    length = max(known[-1][0] - began, 1.0)
-    points = (
-        f"{144 * (at - began) / length:.0f},{30 - 28 * value / (most or 1.0):.0f}" for at, value in known
-    )
-    return _Line(" ".join(points), most, duration_text(timedelta(seconds=length)))
-
-
 def _moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -179,4 +150,3 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": _moment}
-_TEMPLATES.globals["seconds_text"] = lambda seconds: duration_text(timedelta(seconds=seconds))

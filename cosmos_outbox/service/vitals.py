@@ -33,7 +33,6 @@ from cosmos_outbox.service.health import (
     Outage,
     ParkedSeen,
     Phase,
-    Sample,
     Snapshot,
     StalledKey,
     reasons_against,
@@ -43,7 +42,6 @@ from cosmos_outbox.service.recent_errors import RecentErrors
 from cosmos_outbox.sessions import SessionStatus
 
 _RATE_SECONDS = 60.0
-_SAMPLES = 241  # an hour of polls, unless their interval is another
 _MOST_KEYS = 100
 _MOST_WAITS = 1000
 _LATE_SECONDS = 30.0  # how late a delivery may come
@@ -81,7 +79,6 @@ class Vitals:
         self._done = 0
         self._recent: deque[tuple[float, int]] = deque()
         self._errors = RecentErrors()
-        self._samples: deque[Sample] = deque(maxlen=_SAMPLES)
 
     def __call__(self, record: Record) -> None:
         """
@@ -118,21 +115,6 @@ class Vitals:
         if len(parked.keys) > _MOST_KEYS:
             parked = replace(parked, keys=())
         self._parked = (parked, self._utcnow(), self._loop.time())
-
-    def sample(self, *, waiting: int | None = None, oldest: timedelta | None = None) -> None:
-        """
-        Note how it is now, for the page's lines.
-        """
-        parked = self._seen_parked()
-        self._samples.append(
-            Sample(
-                at=self._loop.time(),
-                waiting=waiting,
-                oldest_seconds=None if oldest is None else oldest.total_seconds(),
-                per_second=self._per_second(),
-                parked=None if parked is None else parked.count,
-            )
-        )
 
     def _count(self, number: int) -> None:
         self._done += number
@@ -175,7 +157,6 @@ class Vitals:
             "parked_at": self._parked[1] if self._parked else None,
             "errors": self._errors.newest_first(),
             "unready": (self._end,) if self._end else unready,
-            "history": tuple(self._samples),
         }
 
 
@@ -230,7 +211,6 @@ class WorkerVitals(Vitals):
             else (one.oldest_age or timedelta(0), now)
             for one in lag.leases
         }
-        self.sample(waiting=lag.transactions, oldest=lag.oldest_age)
 
     def snapshot(self) -> Snapshot:
         """

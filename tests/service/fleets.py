@@ -4,14 +4,13 @@ Fleets as a status page may find them: all well, in trouble, very large, empty, 
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox.service.health import ParkedSeen, Phase, Sample, Snapshot
+from cosmos_outbox.service.health import ParkedSeen, Phase, Snapshot
 from cosmos_outbox.service.recent_errors import RecentError
 from tests.support.lease_statuses import status
 
@@ -22,35 +21,6 @@ PODS = [f"prod-orders-7c9f4d9b6-{name}" for name in ("2xkqp", "9wzlt", "hd4mv", 
 def lag(name: str, owner: str | None, transactions: int = 0, age: float | None = None) -> LeaseLag:
     oldest = None if age is None else timedelta(seconds=age)
     return LeaseLag(lease=f"p..{name}", token=name, owner=owner, transactions=transactions, oldest_age=oldest)
-
-
-def with_hour(now: Snapshot, *, late_from: int = 240) -> Snapshot:
-    """
-    Return a snapshot with the hour that led to it; from one sample on, what waits grows.
-    """
-    samples = []
-    keys = now.parked.count if now.parked else 0
-    for step in range(240):
-        wave, late = 1 + math.sin(step / 9) / 3 + math.sin(step / 2.3) / 9, max(0, step - late_from)
-        samples.append(
-            Sample(
-                at=15.0 * step,
-                waiting=int(6 * wave + 15.3 * late),
-                oldest_seconds=wave + 15.0 * late,
-                per_second=38 * wave * (0.6 if late else 1),
-                parked=keys if step > 240 - 38 * 4 else 0,
-            )
-        )
-    assert now.lag is not None
-    assert now.lag.oldest_age is not None
-    present = Sample(
-        at=15.0 * 240,
-        waiting=now.lag.transactions,
-        oldest_seconds=now.lag.oldest_age.total_seconds(),
-        per_second=now.sent_per_second,
-        parked=keys,
-    )
-    return replace(now, history=(*samples, present))
 
 
 def parked(key: str, error: str, *, held: int = 3) -> ParkedKey:
@@ -101,7 +71,6 @@ HEALTHY = Snapshot(
     errors=(),
     unready=(),
 )
-HEALTHY = with_hour(HEALTHY)
 
 _NO_TOPIC = "BrokerUnavailable('The messaging entity sb://shop.servicebus.windows.net/order-events could not be found.')"
 _BUSY = "the parked container takes no more requests for now (429)"
@@ -135,7 +104,6 @@ TROUBLED = replace(
     unready=(f"Lease 1 did not move for 312 s: {_NO_TOPIC}.",),
     sent_per_second=22.9,
 )  # fmt: skip
-TROUBLED = with_hour(TROUBLED, late_from=153)
 
 LARGE = replace(
     HEALTHY,
@@ -148,7 +116,7 @@ LARGE = replace(
     ),
 )  # fmt: skip
 
-EMPTY = replace(HEALTHY, mine=(), lag=Lag(leases=()), parked=None, parked_at=None, history=())
+EMPTY = replace(HEALTHY, mine=(), lag=Lag(leases=()), parked=None, parked_at=None)
 
 _SCRIPT = (
     "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script></style></table>&amp;"

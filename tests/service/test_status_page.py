@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox.service.health import ParkedSeen, Phase, Sample, Severity, Snapshot
+from cosmos_outbox.service.health import ParkedSeen, Phase, Severity, Snapshot
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.status_page import page_of
 from tests.support.lease_statuses import status
@@ -325,17 +325,6 @@ def test_very_many_causes_are_a_small_page_too():
     assert "And 180 more causes:" in Page(page).texts
 
 
-def test_the_last_hour_is_drawn_and_said():
-    samples = tuple(
-        Sample(at=15.0 * step, waiting=step, oldest_seconds=None, per_second=1.0, parked=0)
-        for step in range(9)
-    )
-    page = Page(page_of(replace(QUIET, history=samples)))
-    labels = [tag["aria-label"] or "" for tag in page.all("svg")]
-    assert ["Changes waiting in the last 2 min: at most 8.0"] == [one for one in labels if "Changes" in one]
-    assert 3 == len(labels), "of what was never known there is no line"
-
-
 def test_a_thousand_leases_are_a_small_page():
     leases = tuple(waiting(str(number), f"worker-{number % 20}", number % 3, None) for number in range(1000))
     assert len(page_of(replace(QUIET, mine=(), lag=Lag(leases=leases)))) < 200_000
@@ -351,20 +340,6 @@ def test_a_thousand_leases_in_trouble_are_a_small_page_too():
     assert len(page) < 200_000
     assert "And 990 more; the parts below have them." in Page(page).texts
     assert "And 950 more:" in Page(page).texts
-
-
-def test_the_highest_of_an_hour_is_shown_beside_its_line():
-    samples = tuple(
-        Sample(at=15.0 * step, waiting=step * 200, oldest_seconds=step * 60.0, per_second=1.5, parked=0)
-        for step in range(9)
-    )
-    texts = Page(page_of(replace(QUIET, history=samples))).texts
-    assert {
-        "at most 1,600 in 2 min",
-        "at most 8 min in 2 min",
-        "at most 1.5 in 2 min",
-        "at most 0 in 2 min",
-    } <= set(texts)
 
 
 def test_a_name_cannot_turn_the_text_around_it():
