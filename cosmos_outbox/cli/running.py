@@ -8,9 +8,8 @@ import asyncio
 import errno
 import json
 import os
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import wraps
 from typing import Annotated, Any, ParamSpec
@@ -60,7 +59,7 @@ def opened() -> AbstractAsyncContextManager[Connection]:
     return connected(load(for_command=True))
 
 
-def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Parameters, None]:
+def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callable[Parameters, None]:
     """
     Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer.
     """
@@ -69,7 +68,7 @@ def command(function: Callable[Parameters, Awaitable[None]]) -> Callable[Paramet
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         code: int | None = None
         try:
-            code = INTERRUPTED if asyncio.run(_until_interrupted(function(*args, **kwargs))) else None
+            asyncio.run(function(*args, **kwargs))
         except OutboxError as error:
             fail(error, as_json=kwargs.get("as_json") is True)
             code = UNSEEN if isinstance(error, _UNSEEN) else FAILED
@@ -122,29 +121,3 @@ class Commands(TyperGroup):
             fail(error, as_json=True, message=told())
             code = FAILED
         sys.exit(code)
-
-
-async def _until_interrupted(work: Awaitable[None]) -> bool:
-    """
-    Await the work; return True if Ctrl-C ended it.
-    """
-    loop = asyncio.get_running_loop()
-    working = asyncio.ensure_future(work)
-    interrupted = False
-
-    def interrupt() -> None:
-        nonlocal interrupted
-        interrupted = True
-        # Repeatedly: a library below may lose a cancellation, as asyncio.wait_for of Python 3.11 does.
-        if not working.done():
-            working.cancel()
-            loop.call_later(0.2, interrupt)
-
-    if sys.platform != "win32":  # its loop takes no signal handlers
-        loop.add_signal_handler(signal.SIGINT, interrupt)
-    try:
-        await working
-    except asyncio.CancelledError:
-        if not interrupted:
-            raise
-    return interrupted

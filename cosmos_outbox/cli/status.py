@@ -4,26 +4,21 @@ Status: leases, owners and what waits, as the stores show them; workers are not 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Group
-from rich.live import Live
 from rich.text import Text
 
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.cli.consumer_status import ConsumerStatus, consumer_status_of
 from cosmos_outbox.cli.holders import OfConsumer
 from cosmos_outbox.cli.leases.actions import listed_in, row_of
-from cosmos_outbox.cli.output import NO_LEASES, console, print_errors, print_json, table_of
-from cosmos_outbox.cli.running import FAILED, LONGEST_SECONDS, AsJson, Expiration, command, opened
-from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.cli.output import NO_LEASES, console, print_json, table_of
+from cosmos_outbox.cli.running import FAILED, AsJson, Expiration, command, opened
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.consumer_settings import load_consumer
 from cosmos_outbox.service.health import ParkedSeen, parked_seen, troubles
@@ -87,79 +82,32 @@ class Status:
         return Group(Text(head), table, *map(Text, self.errors))
 
 
-_Poll = Callable[[], Awaitable[Status | ConsumerStatus]]
-
-
 @command
 async def status(
     *,
-    watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
-    every: Annotated[
-        float, typer.Option(min=0.1, max=LONGEST_SECONDS, help="Seconds between two polls.")
-    ] = 2.0,
     expiration: Expiration = 60,
     consumer: OfConsumer = None,
     as_json: AsJson = False,
 ) -> None:
     """
-    Show leases, owners, and what waits; with --consumer, what waits for it and what it parked. With --json, every poll is one line.
+    Show leases, owners, and what waits; with --consumer, what waits for it and what it parked.
 
     Exit code 2 if a lease or a parked key is damaged, a range does not answer, or a lease stands still or ahead of its range;
-    the others are shown. With --watch, a poll that fails is reported, with --json on standard error, and the next one follows.
+    the others are shown.
     """
     settings = None if consumer is None else load_consumer(for_command=True)
     async with opened() if settings is None else connected(settings) as outbox:
+        seen: Status | ConsumerStatus
         if consumer is not None and settings is not None:
-            poll: _Poll = partial(consumer_status_of, consumer, outbox, settings)
+            seen = await consumer_status_of(consumer, outbox, settings)
         else:
-            poll = partial(_status_of, outbox, timedelta(seconds=expiration))
-        if watch:
-            await _watch(poll, every, as_json=as_json)
-            return
-        seen = await poll()
+            seen = await _status_of(outbox, timedelta(seconds=expiration))
     if as_json:
         print_json(seen.document())
     else:
         console().print(seen.picture())
     if seen.errors:
         raise typer.Exit(FAILED)
-
-
-async def _watch(poll: _Poll, every: float, *, as_json: bool) -> None:
-    screen = console()
-    # Without a terminal, Live would show nothing before the end.
-    redrawn = screen.is_terminal and not as_json
-    with Live(console=screen, auto_refresh=False) if redrawn else nullcontext() as live:
-        async for seen, failure in _polls(poll, every):
-            if as_json and failure is not None:
-                print_errors([str(failure)], to_stderr=True)
-            elif as_json:
-                print_json(seen.document())
-            else:
-                failed = [Text(f"The last poll failed: {failure}")] if failure is not None else []
-                picture = Group(seen.picture(), *failed)
-                if live is None:
-                    screen.print(picture)
-                else:
-                    live.update(picture, refresh=True)
-
-
-async def _polls(
-    poll: _Poll, every: float
-) -> AsyncIterator[tuple[Status | ConsumerStatus, OutboxError | None]]:
-    """
-    Yield poll after poll; for one that fails, the last status and the error. Only the first has to succeed.
-    """
-    seen = await poll()
-    yield seen, None
-    while True:
-        await asyncio.sleep(every)
-        failure: OutboxError | None = None
-        try:
-            seen = await poll()
-        except OutboxError as error:
-            failure = error
-        yield seen, failure
 
 
 async def _status_of(outbox: Connection, expiration: timedelta) -> Status:

@@ -4,21 +4,21 @@ Commands beside a worker that runs: it is seen, doctor finds nothing wrong, and 
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 
 import pytest
+import typer
 
 from cosmos_outbox.cli import main
+from cosmos_outbox.cli.running import command
 from tests.support.local import Local
 from tests.support.patience import HUNG_SECONDS
 
@@ -83,21 +83,15 @@ def test_a_reset_to_an_earlier_time_has_all_sent_that_was_committed_since_whatev
         until(lambda: alone.accepted == len(first))
 
 
-def test_watch_goes_on_after_a_look_that_failed(outbox: Local):
-    outbox.run("bootstrap")
-    command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1", "--json"]
-    with subprocess.Popen(  # noqa: S603 - our own program
-        command, env=outbox.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.readline()
-        outbox.steer("/cosmos/faults", operation="query", container="leases", status=403, count=1)
-        assert process.stderr.readline()
-        assert process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        process.communicate()
-        assert 130 == process.returncode
+def test_ctrl_c_ends_a_command_that_waits():
+    @command
+    async def waiting() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.Event().wait()
+
+    with pytest.raises(typer.Exit) as ended:
+        waiting()
+    assert 130 == ended.value.exit_code
 
 
 def test_ctrl_c_ends_a_command_that_is_still_being_loaded(monkeypatch: pytest.MonkeyPatch):
@@ -151,31 +145,3 @@ def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-def test_watch_shows_every_look_also_where_there_is_no_terminal(outbox: Local):
-    outbox.run("bootstrap")
-    command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1"]
-    with subprocess.Popen(command, env=outbox.environment, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own program
-        assert process.stdout is not None
-        # Or a look that never comes is waited for without end
-        ending = threading.Timer(HUNG_SECONDS, process.kill)
-        ending.start()
-        heads = list(islice((line for line in process.stdout if line.startswith(b"outbox: workers 0")), 2))
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        ending.cancel()
-        assert 2 == len(heads)
-        assert 130 == process.wait()
-
-
-def test_watch_looks_again_and_again_until_ctrl_c(outbox: Local):
-    outbox.run("bootstrap")
-    command = [sys.executable, "-m", "cosmos_outbox.cli", "status", "--watch", "--every", "0.1", "--json"]
-    with subprocess.Popen(command, env=outbox.environment, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own program
-        assert process.stdout is not None
-        looks = [json.loads(process.stdout.readline()) for _ in range(3)]
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert 130 == process.wait()
-    assert [["0", "1"]] * 3 == [[lease["range"] for lease in look["leases"]] for look in looks]
