@@ -18,7 +18,7 @@ from cosmos_outbox.ports import Write
 from cosmos_outbox.records import Record
 from cosmos_outbox.testing.calls import Call
 from cosmos_outbox.testing.consuming import Delivered
-from cosmos_outbox.testing.harness import OutboxHarness, require_a_consumer
+from cosmos_outbox.testing.harness import OutboxHarness
 from cosmos_outbox.testing.steps import Step, about_of, given, is_inbox, operation_of
 
 ResultT = TypeVar("ResultT")
@@ -202,7 +202,6 @@ class CrashHarness(OutboxHarness):
         return self.broker.accepted[before:]
 
     async def consume_all(self, consumer: Consumer) -> list[Delivered]:
-        require_a_consumer(consumer)
         self.run.consumers[consumer.name] = consumer
         subscribed = self.subscriptions.get(consumer.name)
         before = len(subscribed.delivered) if subscribed else 0

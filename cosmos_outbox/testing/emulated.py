@@ -6,15 +6,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AbstractContextManager,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from datetime import timedelta
 from importlib import import_module
-from types import TracebackType
 from typing import Any
 
 from cosmos_outbox.adapters.cosmos import (
@@ -67,28 +61,6 @@ _SEND: Mapping[str, Mapping[str, Any]] = {
 _NAMES = {name: tuple(faults) for name, (_, faults) in _COSMOS.items()} | {"send": tuple(_SEND)}
 
 
-class _Opening(AbstractAsyncContextManager[Outbox]):
-    """
-    An outbox that has not been opened yet; it says so where it is used as one.
-    """
-
-    def __init__(self, opening: AbstractAsyncContextManager[Outbox]) -> None:
-        self._opening = opening
-
-    async def __aenter__(self) -> Outbox:
-        return await self._opening.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> bool | None:
-        return await self._opening.__aexit__(kind, error, traceback)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"The outbox has no {name!r} yet: open it, `async with outbox_emulators.outbox() as outbox:`."
-        )
-
-
 class OutboxEmulators:
     """
     A database and a topic of a test's own on running emulators.
@@ -125,14 +97,11 @@ class OutboxEmulators:
             "OUTBOX_TOPIC": self.topic,
         }
 
-    def outbox(self) -> AbstractAsyncContextManager[Outbox]:
+    @asynccontextmanager
+    async def outbox(self) -> AsyncIterator[Outbox]:
         """
         Open an outbox on the container, through the vendor SDK: `async with outbox_emulators.outbox() as outbox:`.
         """
-        return _Opening(self._open())
-
-    @asynccontextmanager
-    async def _open(self) -> AsyncIterator[Outbox]:
         async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
             yield Outbox(await open_store(client, self.database, self.container))
 

@@ -18,6 +18,7 @@ from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.consumer.held_messages import message_of as held_message
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import UsageError
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import Message, OutboundMessage, delivered
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
@@ -33,28 +34,17 @@ from cosmos_outbox.testing.faults import Faults
 from cosmos_outbox.testing.received import sent_message
 from cosmos_outbox.testing.relaying import relay_everything
 from cosmos_outbox.testing.running import AT_ONCE
-from cosmos_outbox.testing.usage import require_a
 from cosmos_outbox.write.outbox import Outbox
 
 PortT = TypeVar("PortT")
 PROCESSOR = "harness"
-_ADAPTED = ("publisher", "parked", "subscription")
+_ADAPTED = {"publisher", "parked", "subscription"}
 # Memory answers at once, and a fault that stays is to be seen soon; but a machine may be busy, or a handler hold the loop.
 _RETRIES = RetryOptions(
     deadline_seconds=2.0,
     attempt_seconds=2.0,
     backoff=Backoff(initial_seconds=0.001, maximum_seconds=0.02),
 )
-
-
-def require_a_consumer(consumer: object) -> None:
-    """
-    Refuse what `consume_all` cannot run.
-
-    Raises:
-        TypeError: it is no consumer.
-    """
-    require_a(Consumer, consumer, "consume_all takes the consumer that has the handlers, a `Consumer`")
 
 
 class OutboxHarness:
@@ -92,16 +82,6 @@ class OutboxHarness:
         subscriptions: dict[str, Subscribed] | None = None,
         clock: Clock | None = None,
     ) -> None:
-        given = (
-            (container, MemoryContainer),
-            (broker, MemoryBroker),
-            (leases, MemoryLeases),
-            (parked, MemoryParked),
-        )
-        for one, kind in given:
-            require_a(
-                (kind, type(None)), one, f"A harness keeps everything in memory, this in a {kind.__name__}"
-            )
         self.clock = clock or Clock()
         now = self.clock.time
         self.container = container or MemoryContainer(now=now)
@@ -151,9 +131,6 @@ class OutboxHarness:
             key: the partition key of an event, which its session names. Defaults to "key".
             fields: other fields of the `Message`, such as `delivery_count`.
         """
-        require_a_consumer(consumer)
-        require_a((DomainEvent, Message, OutboundMessage), what, "deliver takes an event or a message")
-        require_a((str, int, float, tuple), key, "key takes a partition key, a tuple if it is hierarchical")
         message = sent_message(what, key_text(key)) if isinstance(what, DomainEvent) else what
         message = delivered(message) if isinstance(message, OutboundMessage) else message
         return self._subscribed(consumer).subscription.deliver(replace(message, **fields))
@@ -192,7 +169,6 @@ class OutboxHarness:
         Raises:
             Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
         """
-        require_a_consumer(consumer)
         subscribed = self._subscribed(consumer)
         for message in self.broker.accepted[subscribed.messages :]:
             subscribed.subscription.deliver(message)
@@ -264,9 +240,6 @@ class OutboxHarness:
         Raises:
             KeyNotParked: it is not parked.
         """
-        require_a(
-            (str, int, float, tuple), key, "release takes a partition key, as `parked_messages` names it"
-        )
         name, keys = key_text(key), await self.parked_keys(consumer)
         first = await keys.first_held(name) if changes else None
         if first is None:
@@ -291,11 +264,8 @@ class OutboxHarness:
         return self.subscriptions.setdefault(consumer.name, Subscribed())
 
     def _adapted(self, name: str, port: PortT) -> PortT:
-        for other, made in self.adapters.items():
-            if other not in _ADAPTED or not callable(made):
-                raise TypeError(
-                    f"`adapters` takes functions of a port by {', '.join(_ADAPTED)}; {other!r}: {made!r:.100} is none."
-                )
+        if unknown := sorted(self.adapters.keys() - _ADAPTED):
+            raise UsageError(f"`adapters` takes {', '.join(sorted(_ADAPTED))}, not {', '.join(unknown)}.")
         make: Callable[[PortT], PortT] | None = self.adapters.get(name)
         return port if make is None else make(port)
 

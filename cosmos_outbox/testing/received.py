@@ -17,7 +17,6 @@ from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import Message, OutboundMessage
-from cosmos_outbox.testing.usage import require_a
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +80,6 @@ def received_message(
         delivery_count: how often it was delivered before. Defaults to 0.
         sequence_number: its place in the topic. Defaults to 1.
     """
-    require_a((DomainEvent, OutboundMessage, Message), what, "received_message takes an event or a message")
     message = sent_message(what, key) if isinstance(what, DomainEvent) else what
     return ReceivedMessage(
         message_id=message.message_id,

@@ -117,10 +117,6 @@ def crash_points(
         given: awaited with a harness before each run, to store what the scenario begins with. No process dies in it, and it is
             not run again.
     """
-    if given is not None and not callable(given):
-        raise TypeError(
-            f"`given` takes an async function of a harness, which stores what the test begins with; {given!r} is none."
-        )
     if scenario is None:
         return functools.partial(_decorated, given=given)
     return _decorated(scenario, given=given)
@@ -215,11 +211,7 @@ async def _played(
     """
     run = Run(point=point)
     if given is not None:
-        if not inspect.isawaitable(giving := given(stored)):
-            raise TypeError(
-                f"`given` takes an async function of a harness; {given!r} returned {giving!r:.100}, without a wait."
-            )
-        await giving
+        await given(stored)
     harness, failed = CrashHarness.of(run, stored), None
     try:
         try:

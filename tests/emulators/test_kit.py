@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -51,12 +50,6 @@ async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_
     assert_messages(messages, OrderPlaced(total=5), OrderPaid())
     assert [] == await emulators.relay_all()
     await received_is_what_the_sdk_gives(emulators, messages[0])
-
-
-async def test_an_outbox_that_was_not_opened_says_how_to(emulators: OutboxEmulators):
-    outbox: Any = emulators.outbox()
-    with pytest.raises(AttributeError, match=r"`async with outbox_emulators.outbox\(\) as outbox:`"):
-        outbox.unit_of_work()
 
 
 async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> None:
