@@ -17,7 +17,6 @@ except ModuleNotFoundError as error:
         name="fastapi",
     ) from None
 
-from cosmos_outbox.fastapi.body_limit import BodyLimit
 from cosmos_outbox.fastapi.conditions import (
     NOT_MODIFIED,
     IfMatch,
@@ -33,7 +32,6 @@ from cosmos_outbox.fastapi.problems import PROBLEMS, Problem, problem_response
 __all__ = [
     "NOT_MODIFIED",
     "PROBLEMS",
-    "BodyLimit",
     "DocumentId",
     "IfMatch",
     "IfNoneMatch",

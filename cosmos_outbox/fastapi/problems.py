@@ -18,7 +18,6 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
-from starlette.routing import Match
 
 from cosmos_outbox.errors import (
     BatchTooLarge,
@@ -40,7 +39,6 @@ MEDIA_TYPE = "application/problem+json"
 DEFAULT_RETRY_SECONDS = 1.0
 
 _logger = logging.getLogger("cosmos_outbox.fastapi")
-_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
 # The texts of the errors address the program that calls the library; these address callers of the API.
 _ANSWERS: dict[type[OutboxError], tuple[int, str]] = {
@@ -132,27 +130,15 @@ def _answer(
 async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
-    status, headers = error.status_code, dict(error.headers or {})
+    status = error.status_code
     if status < HTTPStatus.BAD_REQUEST:  # a redirection, for example
         return await http_exception_handler(request, error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
-    if status == HTTPStatus.METHOD_NOT_ALLOWED and "Allow" in headers:
-        headers["Allow"] = _allowed(request)
     said: Any = error.detail  # FastAPI allows any: the items of a dict become the problem's own
     if not isinstance(said, dict):
         said = {} if said == phrases.get(status) else {"detail": str(said)}
-    return _answer(request, status, said, headers)
-
-
-def _allowed(request: Request) -> str:
-    # Starlette names those of the first route of a path only, while each method may have a route of its own.
-    routes = request.app.router.routes
-    return ", ".join(
-        method
-        for method in _METHODS
-        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in routes)
-    )
+    return _answer(request, status, said, error.headers)
 
 
 async def _outbox_error(request: Request, error: Exception) -> Response:

