@@ -201,7 +201,7 @@ async def consumer_run(
 
     def hook(record: Record) -> None:
         nonlocal opened, first_at, last_at
-        if isinstance(record, MessageHandled):
+        if isinstance(record, MessageHandled) and record.outcome == "handled":
             meter.count()
         elif isinstance(record, SessionOpened) and not meter.done.is_set():
             opened, last_at = opened + 1, time.perf_counter()
@@ -361,7 +361,7 @@ async def _latencies(system: Emulated, bus: ServiceBusClient, *, rate: int, seco
     wanted, warm, all_done = int(rate * seconds), asyncio.Event(), asyncio.Event()
 
     def hook(record: Record) -> None:
-        if isinstance(record, MessageHandled):
+        if isinstance(record, MessageHandled) and record.outcome == "handled":
             latencies.append((time.perf_counter() - sent[record.message_id]) * 1000)
             if len(latencies) == SLOTS:
                 warm.set()

@@ -412,44 +412,22 @@ class HandlerIgnoresCancellation(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageHandled(Record):
     """
-    A message took effect: what its handler did, and the record of that, are committed.
+    A message took effect: what its handler did, and the record of that, are committed. Or it has none: it took effect before
+    (repeated), the consumer has no handler for its subject (ignored), or it was put behind those of its parked key (held).
 
-    `age_seconds` is the time since the broker took it; None if it does not say.
+    `age_seconds` is the time since the broker took it; None if it does not say. Only what took effect has that and the two before.
     """
 
     level = logging.DEBUG
+    levels: ClassVar = {"repeated": logging.INFO, "held": logging.INFO}
     consumer: str
+    outcome: Literal["handled", "repeated", "ignored", "held"]
     subject: str
     key: str
     message_id: str
-    attempts: int
-    seconds: float
-    age_seconds: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageRepeated(Record):
-    """
-    A message that took effect before was delivered again, and had no effect.
-    """
-
-    level = logging.INFO
-    consumer: str
-    subject: str
-    key: str
-    message_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageIgnored(Record):
-    """
-    A message was completed, because the consumer has no handler for its subject.
-    """
-
-    level = logging.DEBUG
-    consumer: str
-    subject: str
-    message_id: str
+    attempts: int | None = None
+    seconds: float | None = None
+    age_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -504,45 +482,20 @@ class ConsumerHalted(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageParked(Record):
+class MessageGivenUp(Record):
     """
-    A message cannot be handled: its key is parked, and later messages of the key are held behind it.
-    """
-
-    level = logging.ERROR
-    consumer: str
-    subject: str
-    key: str
-    message_id: str
-    reason: str
-    attempts: int
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageHeld(Record):
-    """
-    A message of a parked key was put behind those that wait.
-    """
-
-    level = logging.INFO
-    consumer: str
-    key: str
-    message_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MessageDeadLettered(Record):
-    """
-    A message cannot be handled and was moved to the dead-letter queue; later ones of its key go on without it.
+    A message cannot be handled: its key is parked, with later messages behind it, or it was moved to the dead-letter queue, and later
+    ones of its key go on without it.
     """
 
     level = logging.ERROR
     consumer: str
+    outcome: Literal["parked", "dead-lettered"]
     subject: str
     key: str | None
     message_id: str
     reason: str
+    attempts: int | None = None
     error: BaseException
 
 

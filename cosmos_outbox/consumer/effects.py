@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from opentelemetry import trace
 
@@ -24,8 +24,6 @@ from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import (
     Hook,
     MessageHandled,
-    MessageIgnored,
-    MessageRepeated,
     SubjectIgnored,
     guarded,
 )
@@ -93,7 +91,7 @@ class Effects:
         """
         began = asyncio.get_running_loop().time()
         if (found := self.routes.find(message)) is None:
-            return self._without_handler(message)
+            return self._without_handler(message, key)
         (route, event), outbox, effect_key = found, self._outbox_of(message), self.key_of(message)
         record = record_of(
             message,
@@ -124,18 +122,30 @@ class Effects:
                 if not await _committed(uow, record, of=self.name):
                     return self.repeated(message, key)
         age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
+        seconds = asyncio.get_running_loop().time() - began
+        self.report(message, key, "handled", attempts=attempt, seconds=seconds, age_seconds=age)
+        return Effect.TAKEN
+
+    def report(
+        self,
+        message: Message,
+        key: str,
+        outcome: Literal["handled", "repeated", "ignored", "held"],
+        **measured: Any,
+    ) -> None:
+        """
+        Report what became of a message.
+        """
         self.notify(
             MessageHandled(
                 consumer=self.name,
+                outcome=outcome,
                 subject=message.subject,
                 key=key,
                 message_id=message.message_id,
-                attempts=attempt,
-                seconds=asyncio.get_running_loop().time() - began,
-                age_seconds=age,
+                **measured,
             )
         )
-        return Effect.TAKEN
 
     async def was_taken(self, message: Message) -> bool:
         """
@@ -148,11 +158,7 @@ class Effects:
         """
         Report that a message took effect before.
         """
-        self.notify(
-            MessageRepeated(
-                consumer=self.name, subject=message.subject, key=key, message_id=message.message_id
-            )
-        )
+        self.report(message, key, "repeated")
         return Effect.REPEATED
 
     def key_of(self, message: Message) -> PartitionKey:
@@ -178,15 +184,13 @@ class Effects:
                 f"The session of the message: {error} Or give `partition_key=`."
             ) from error
 
-    def _without_handler(self, message: Message) -> Effect:
+    def _without_handler(self, message: Message, key: str) -> Effect:
         if self.policy.unknown is OnUnknown.DEAD_LETTER:
             return Effect.UNKNOWN
         if message.subject not in self._ignored:
             self._ignored.add(message.subject)
             self.notify(SubjectIgnored(consumer=self.name, subject=message.subject))
-        self.notify(
-            MessageIgnored(consumer=self.name, subject=message.subject, message_id=message.message_id)
-        )
+        self.report(message, key, "ignored")
         return Effect.IGNORED
 
 

@@ -40,9 +40,7 @@ from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
     ConsumingDelayed,
-    MessageDeadLettered,
-    MessageHeld,
-    MessageParked,
+    MessageGivenUp,
 )
 
 # So many keys parked while no message takes effect show that the fault is not the messages'
@@ -205,7 +203,7 @@ class Handling:
         if held.not_held:  # an operator released the key
             state.parked = False
             return False
-        self._notify(MessageHeld(consumer=self._name, key=key, message_id=message.message_id))
+        self._effects.report(message, key, "held")
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState) -> Settlement:
@@ -289,8 +287,9 @@ class Handling:
             return instead
         state.parked = True
         self._notify(
-            MessageParked(
+            MessageGivenUp(
                 consumer=self._name,
+                outcome="parked",
                 subject=message.subject,
                 key=key,
                 message_id=message.message_id,
@@ -325,8 +324,9 @@ class Handling:
     ) -> DeadLetter:
         reason = reason or type(error).__name__
         self._notify(
-            MessageDeadLettered(
+            MessageGivenUp(
                 consumer=self._name,
+                outcome="dead-lettered",
                 subject=message.subject,
                 key=key,
                 message_id=message.message_id,

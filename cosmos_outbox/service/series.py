@@ -17,10 +17,8 @@ from cosmos_outbox.records import (
     EventsDeleted,
     EventsHeld,
     LeaseMoved,
-    MessageHeld,
-    MessageIgnored,
-    MessageParked,
-    MessageRepeated,
+    MessageGivenUp,
+    MessageHandled,
     MessageSettled,
     PageFailed,
     PageHandled,
@@ -43,6 +41,10 @@ _PLAIN: tuple[_Attributes, ...] = ({},)
 
 def _error_of(record: PublishFailed | PageFailed | AttemptFailed) -> dict[str, str]:
     return {"error.type": type(record.error).__name__}
+
+
+def _by_outcome(record: MessageHandled | MessageGivenUp | MessageSettled) -> tuple[int, _Attributes]:
+    return 1, {"outbox.outcome": record.outcome}
 
 
 def _gauge(value: float, **attributes: str) -> list[Observation]:
@@ -85,25 +87,14 @@ _CONSUMER_GAUGES: _Gauges = (
 
 _CONSUMER_COUNTERS: _Counters = (
     (
-        "outbox.messages.repeated", "{message}", "Messages that had taken effect before and had none again.",
-        _PLAIN, {MessageRepeated: lambda _: (1,)},
-    ),
-    (
-        "outbox.messages.ignored", "{message}", "Messages without a handler.",
-        _PLAIN, {MessageIgnored: lambda _: (1,)},
-    ),
-    (
-        "outbox.messages.parked", "{message}", "Messages that failed and parked their key.",
-        _PLAIN, {MessageParked: lambda _: (1,)},
-    ),
-    (
-        "outbox.messages.held", "{message}", "Later messages held behind a parked one of their key.",
-        _PLAIN, {MessageHeld: lambda _: (1,)},
+        "outbox.messages.handled", "{message}", "Messages that this consumer is done with, by what became of them.",
+        tuple({"outbox.outcome": outcome} for outcome in ("handled", "repeated", "ignored", "held", "parked", "dead-lettered")),
+        dict.fromkeys((MessageHandled, MessageGivenUp), _by_outcome),
     ),
     (
         "outbox.messages.settled", "{message}", "Messages that were settled, by their outcome.",
         tuple({"outbox.outcome": outcome} for outcome in OUTCOMES.values()),
-        {MessageSettled: lambda record: (1, {"outbox.outcome": record.outcome})},
+        {MessageSettled: _by_outcome},
     ),
     (
         "outbox.attempt.failures", "{attempt}", "Attempts of a consumer's handler that failed.",

@@ -69,7 +69,7 @@ class Telemetry:
         kind = type(record)
         if (measure := self._measured.get(kind)) is not None:
             measure(record)
-        elif (counted := self._counted.get(kind)) is not None:
+        if (counted := self._counted.get(kind)) is not None:
             counter, count = counted
             counter.add(*count(record))
 
@@ -123,7 +123,8 @@ class Telemetry:
         )
 
         def handled(record: MessageHandled) -> None:
-            duration.record(record.seconds)
+            if record.seconds is not None:
+                duration.record(record.seconds)
             if record.age_seconds is not None:
                 age.record(record.age_seconds)
 

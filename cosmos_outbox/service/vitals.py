@@ -299,7 +299,7 @@ class ConsumerVitals(Vitals):
         self._waits: dict[str, _Wait] = {}  # by message
 
     def _hear(self, record: Record, now: float) -> None:
-        if isinstance(record, MessageHandled):
+        if isinstance(record, MessageHandled) and record.outcome == "handled":
             self._count(1)
         elif isinstance(record, ReceivingFailed):
             self._cut_off = (now - record.lasting_seconds, record.error)

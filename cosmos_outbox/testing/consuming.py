@@ -4,7 +4,7 @@ Consuming: run a consumer's processor until every message of its subscription is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,17 +14,14 @@ from cosmos_outbox.consumer import Consumer, Handling
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
-from cosmos_outbox.ports import DeadLetter, Retry, Session, Settlement, Subscription
+from cosmos_outbox.ports import Retry, Session, Settlement, Subscription
 from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
     ConsumingDelayed,
     Hook,
+    MessageGivenUp,
     MessageHandled,
-    MessageHeld,
-    MessageIgnored,
-    MessageParked,
-    MessageRepeated,
     MessageSettled,
     ReceivingFailed,
     Record,
@@ -50,16 +47,6 @@ class Outcome(StrEnum):
     HELD = "held"  # its key was parked before
     DEAD_LETTERED = "dead-lettered"
     WAITING = "waiting"  # a store cannot be used, or the handlers fail on every key: it is delivered again
-
-
-# The record that each outcome leaves; one that is dead-lettered shows by its settlement.
-_OUTCOMES: Mapping[type[Record], Outcome] = {
-    MessageHandled: Outcome.HANDLED,
-    MessageRepeated: Outcome.REPEATED,
-    MessageIgnored: Outcome.IGNORED,
-    MessageParked: Outcome.PARKED,
-    MessageHeld: Outcome.HELD,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +143,8 @@ async def consume_everything(
 
 
 def _delivered(message: Message, settlement: Settlement, records: Sequence[Record]) -> Delivered:
-    found = [_OUTCOMES[type(record)] for record in records if type(record) in _OUTCOMES]
-    match settlement:
-        case DeadLetter():
-            outcome = Outcome.DEAD_LETTERED
-        case Retry():
-            outcome = Outcome.WAITING
-        case _:
-            outcome = found[-1]
+    told = [record.outcome for record in records if isinstance(record, MessageHandled | MessageGivenUp)]
+    outcome = Outcome.WAITING if isinstance(settlement, Retry) else Outcome(told[-1])
     errors = tuple(record.error for record in records if isinstance(record, AttemptFailed))
     return Delivered(message=message, outcome=outcome, settlement=settlement, errors=errors)
 

@@ -234,6 +234,7 @@ async def test_handled_messages_are_counted_and_errors_kept(health):
         health(
             MessageHandled(
                 consumer="c",
+                outcome="handled",
                 subject="s",
                 key="k",
                 message_id=str(number),

@@ -109,7 +109,7 @@ async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
     async with opened_site() as site:
         await site.send(("a", -1), ("a", 2), ("b", 1))
         consumer = await site.start_consumer("consumer")
-        await consumer.said("MessageHeld")
+        await consumer.said('"outcome": "held"')
         url = await consumer.health_url()
         metrics = await eventually(url + "/metrics", lambda _, text: "outbox_parked_events 2.0" in text)
         assert "outbox_parked_keys 1.0" in metrics

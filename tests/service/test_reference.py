@@ -37,7 +37,7 @@ UNCOUNTED = {
     records.LeasesListed: "`/readyz` fails where it stays away",
     records.KeyResumed: "`outbox.parked.keys` falls",
     records.SessionOpened: "`outbox.sessions.closed` counts it at its end",
-    records.SubjectIgnored: "`outbox.messages.ignored` counts the messages",
+    records.SubjectIgnored: "`outbox.messages.handled` counts the messages",
 }
 
 

@@ -32,7 +32,7 @@ from cosmos_outbox.parking import ParkedKeys, Parking, Released
 from cosmos_outbox.parking.documents import BY_HAND, KEY_ID
 from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import CommitResult, Complete, DeadLetter, ParkedStore, Settlement, Write, WriteKind
-from cosmos_outbox.records import MessageDeadLettered, MessageFailed, MessageParked, Record
+from cosmos_outbox.records import MessageFailed, MessageGivenUp, Record
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.sessions import SessionHandler, SessionOptions, SessionProcessor
 from tests.simulation.program import Fault, Port, Program, Receiver
@@ -476,7 +476,7 @@ class Simulation:
         # A program that dies is a cancellation that no caller asked for
         if isinstance(record, MessageFailed) and not isinstance(record.error, asyncio.CancelledError):
             self.violations.append(f"the consumer raises with {record.message_id}: {record.error!r}")
-        if isinstance(record, MessageParked | MessageDeadLettered):
+        if isinstance(record, MessageGivenUp):
             self._troubled.add(str(record.key))
             if not isinstance(record.error, DeliveredTooOften):
                 self.parked_for.append(record.message_id)

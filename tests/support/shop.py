@@ -106,5 +106,6 @@ class World:
     def documents(self, kind: str) -> list[dict[str, Any]]:
         return [document for document in self.container.documents() if document.get("type") == kind]
 
-    def of(self, kind: type[Record]) -> list[Any]:
-        return [record for record in self.records if isinstance(record, kind)]
+    def of(self, kind: type[Record], outcome: str = "") -> list[Any]:
+        found = [record for record in self.records if isinstance(record, kind)]
+        return [record for record in found if not outcome or getattr(record, "outcome", "") == outcome]

@@ -19,7 +19,7 @@ from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
 from cosmos_outbox.errors import InvalidRequest, StoreUnavailable
-from cosmos_outbox.records import ConsumingDelayed, MessageHandled, MessageParked
+from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
 from tests.support.shop import OrderPaid, World, message
 from tests.unit.consumer.test_handling import invoicing
 
@@ -41,7 +41,7 @@ async def test_a_handler_that_awaits_what_was_cancelled_parks_its_message_as_any
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert 2 == parked.attempts
     assert "what it awaited was cancelled" in str(parked.error)
     assert [] == world.subscription.dead_letters
@@ -66,7 +66,7 @@ async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(t
     )
     await world.run()
 
-    assert 1 == len(world.of(MessageParked))
+    assert 1 == len(world.of(MessageGivenUp, "parked"))
     (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
     assert {} == kept["event"]["data"]
     assert body == message_of(kept["event"], edited=False).body
@@ -154,7 +154,9 @@ async def test_a_schema_version_may_be_text_and_a_message_where_it_is_no_whole_n
     world.subscription.deliver(message(OrderPaid(order_id="o1"), properties={"schema-version": said}))
     await world.run()
 
-    assert [(reason, 1)] * bool(reason) == [(one.reason, one.attempts) for one in world.of(MessageParked)]
+    assert [(reason, 1)] * bool(reason) == [
+        (one.reason, one.attempts) for one in world.of(MessageGivenUp, "parked")
+    ]
     assert len(world.documents("invoice")) == (reason is None)
 
 
@@ -168,7 +170,7 @@ async def test_a_body_with_more_levels_than_a_parked_document_may_have_is_parked
     world.subscription.deliver(Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
     await world.run()
 
-    assert 1 == len(world.of(MessageParked))
+    assert 1 == len(world.of(MessageGivenUp, "parked"))
     (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
     assert kept_as_data is ("body" not in kept["event"])
     assert levels_of(kept) <= 128
@@ -210,7 +212,7 @@ async def test_messages_that_the_parked_store_refuses_wait():
     await world.run()
 
     assert [] == world.subscription.dead_letters == world.documents("invoice")
-    assert 1 == len(world.of(MessageParked))
+    assert 1 == len(world.of(MessageGivenUp, "parked"))
 
 
 async def test_a_key_that_waits_alone_is_tried_ever_less_often_while_others_go_on():
@@ -226,7 +228,7 @@ async def test_a_key_that_waits_alone_is_tried_ever_less_often_while_others_go_o
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     for _ in range(600):
         world.subscription.deliver(message(OrderPaid(order_id="o2"), session="o2"))
-    await world.run(lambda: len(world.of(MessageHandled)) == 600)
+    await world.run(lambda: len(world.of(MessageHandled, "handled")) == 600)
 
     # In 60 seconds: a handful, then one each 4 s on average; 240 if it began anew whenever another key's message took effect
     assert 5 < len(world.of(ConsumingDelayed)) < 60

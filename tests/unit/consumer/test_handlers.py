@@ -17,7 +17,7 @@ from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import Complete
-from cosmos_outbox.records import ConsumingDelayed, MessageHandled, MessageParked
+from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
 from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, message
 
 Handle = Callable[[OrderPaid, UnitOfWork], Awaitable[None] | None]
@@ -59,7 +59,7 @@ async def test_a_handler_that_rolls_back_has_its_effect_once_all_the_same():
     await world.run()
 
     assert 1 == len(world.documents("invoice"))
-    assert 1 == len(world.of(MessageHandled))
+    assert 1 == len(world.of(MessageHandled, "handled"))
 
 
 @pytest.mark.parametrize("forget", [UnitOfWork.rollback, UnitOfWork.close])
@@ -70,8 +70,8 @@ async def test_an_event_handler_that_forgets_the_effect_parks_the_message(
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    assert ["UsageError"] == [parked.reason for parked in world.of(MessageParked)]
-    assert [] == world.documents("invoice") == world.of(MessageHandled)
+    assert ["UsageError"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
+    assert [] == world.documents("invoice") == world.of(MessageHandled, "handled")
 
 
 async def test_a_handler_that_enters_its_unit_of_work_is_told_to_use_it_as_it_is():
@@ -83,7 +83,7 @@ async def test_a_handler_that_enters_its_unit_of_work_is_told_to_use_it_as_it_is
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert 1 == parked.attempts
     assert "use it as it is" in str(parked.error)
 
@@ -96,7 +96,7 @@ async def test_a_handler_that_writes_another_key_is_told_that_a_consumer_of_an_e
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert "it holds 'o1' and 'another'; a handler of 'invoicing'" in str(parked.error)
     assert "have a consumer of that event write the other key" in str(parked.error)
 
@@ -132,7 +132,7 @@ async def test_a_handler_that_would_end_the_process_parks_its_message_and_other_
         world.subscription.deliver(message(event, session=event.order_id))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert 2 == parked.attempts
     assert f"{end.__name__}, which would have ended the process: no config" in str(parked.error)
     assert [2] == [document["data"]["total"] for document in world.documents("invoice")]
@@ -148,7 +148,7 @@ async def test_an_event_handler_that_never_returns_is_given_up_as_the_handler_it
         world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
     await world.run(seconds=3600)
 
-    assert ["HandlerTimeout"] == [parked.reason for parked in world.of(MessageParked)]
+    assert ["HandlerTimeout"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
     assert [] == world.documents("invoice"), "the second message waits behind the first"
 
 
@@ -162,7 +162,7 @@ async def test_an_event_handler_cannot_commit_a_unit_of_work_of_its_own():
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    assert ["UsageError"] == [parked.reason for parked in world.of(MessageParked)]
+    assert ["UsageError"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
     assert [] == world.documents("note")
 
 
@@ -187,7 +187,7 @@ async def test_an_error_whose_text_cannot_be_stored_parks_its_message_all_the_sa
     if on_failure == "dead_letter":
         assert [name] == [reason for _, reason, _ in world.subscription.dead_letters]
         return
-    assert [name] == [parked.reason for parked in world.of(MessageParked)]
+    assert [name] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
     (key,) = await world.keys.list()
     assert key.failure is not None
     assert key.failure.error.encode()
@@ -205,7 +205,7 @@ async def test_an_error_that_is_permanent_needs_no_tuple(permanent: Any):
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    assert [("KeyError", 1)] == [(one.reason, one.attempts) for one in world.of(MessageParked)]
+    assert [("KeyError", 1)] == [(one.reason, one.attempts) for one in world.of(MessageGivenUp, "parked")]
 
 
 @pytest.mark.parametrize("permanent", ["KeyError", [KeyError], (KeyError, 5), BaseException, KeyError()])
@@ -227,8 +227,8 @@ async def test_an_error_of_other_code_than_the_handler_counts_no_delivery(where:
     with monkeypatch.context() as patched:
         patched.setattr(*((Routes, "permanent") if where == "the policy" else (Parking, "hold")), fails)
         world.subscription.deliver(message(OrderPaid(order_id="o1")))
-        await world.run(lambda: bool(world.of(MessageParked) or world.of(ConsumingDelayed)))
+        await world.run(lambda: bool(world.of(MessageGivenUp, "parked") or world.of(ConsumingDelayed)))
     await world.run()
 
-    assert 1 == len(world.of(MessageParked))
+    assert 1 == len(world.of(MessageGivenUp, "parked"))
     assert [Complete()] == [settlement for _, settlement in world.subscription.settled]

@@ -21,11 +21,8 @@ from cosmos_outbox.ports import Complete, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
-    MessageDeadLettered,
+    MessageGivenUp,
     MessageHandled,
-    MessageHeld,
-    MessageParked,
-    MessageRepeated,
     SessionOpened,
     SubjectIgnored,
 )
@@ -55,8 +52,8 @@ async def test_a_repeated_message_has_no_second_effect():
         world.subscription.deliver(once)
     await world.run()
 
-    assert 1 == len(world.documents("invoice")) == len(world.of(MessageHandled))
-    assert 2 == len(world.of(MessageRepeated))
+    assert 1 == len(world.documents("invoice")) == len(world.of(MessageHandled, "handled"))
+    assert 2 == len(world.of(MessageHandled, "repeated"))
 
 
 async def test_a_completion_that_is_not_confirmed_brings_the_message_again_without_effect():
@@ -81,9 +78,9 @@ async def test_a_message_that_fails_parks_its_key_and_what_follows_waits_behind_
     await world.run()
 
     assert [3] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert ("o1", "ValueError", 2) == (parked.key, parked.reason, parked.attempts)
-    (held,) = world.of(MessageHeld)
+    (held,) = world.of(MessageHandled, "held")
     assert later.message_id == held.message_id
     (key,) = await world.keys.list()
     assert isinstance(key, ParkedKey)
@@ -138,7 +135,7 @@ async def test_a_handler_that_commits_is_told_who_commits():
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert 1 == parked.attempts
     assert "The consumer 'invoicing' commits" in str(parked.error)
 
@@ -159,7 +156,7 @@ async def test_a_handler_that_opens_a_unit_of_work_of_its_own_cannot_commit_it()
     await world.run()
 
     assert [] == world.documents("invoice")
-    assert isinstance(world.of(MessageParked)[0].error, UsageError)
+    assert isinstance(world.of(MessageGivenUp, "parked")[0].error, UsageError)
 
 
 async def test_a_handler_that_writes_to_another_partition_key_is_refused_with_both_keys():
@@ -167,7 +164,7 @@ async def test_a_handler_that_writes_to_another_partition_key_is_refused_with_bo
     world.subscription.deliver(message(OrderPaid(order_id="elsewhere"), session="o1"))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert 1 == parked.attempts
     assert "'o1'" in str(parked.error)
     assert "'elsewhere'" in str(parked.error)
@@ -191,7 +188,7 @@ async def test_a_handler_that_never_returns_parks_its_message_and_frees_its_slot
     await world.run()
     enough.set()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert (("HandlerStuck", 1) if stubborn else ("HandlerTimeout", 2)) == (parked.reason, parked.attempts)
 
 
@@ -201,7 +198,7 @@ async def test_a_body_that_is_no_event_is_parked_at_the_first_attempt_and_kept(b
     world.subscription.deliver(Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert ("MessageUnreadable", 1) == (parked.reason, parked.attempts)
     (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
     assert body == message_of(kept["event"], edited=False).body
@@ -213,7 +210,7 @@ async def test_a_version_that_no_handler_takes_is_parked_until_a_consumer_that_t
     world.subscription.deliver(message(event, properties={"schema-version": 2}))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert "UnknownVersion" == parked.reason
     assert "takes 1" in str(parked.error)
 
@@ -257,7 +254,7 @@ async def test_an_upcaster_that_returns_no_payload_is_named_at_the_first_attempt
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert ("MessageUnreadable", 1) == (parked.reason, parked.attempts)
     assert "The upcaster of OrderPaid from version 1 returned None" in str(parked.error)
 
@@ -286,10 +283,10 @@ async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_
         one = message(OrderPaid(order_id=f"o{number}", total=-1), session=f"o{number}")
         world.subscription.deliver(one)
     await world.run(lambda: bool(world.of(ConsumerHalted)))
-    assert 5 == len(world.of(MessageParked))
+    assert 5 == len(world.of(MessageGivenUp, "parked"))
     assert world.handling.halted
     world.subscription.deliver(message(OrderPaid(order_id="good"), session="good"))
-    await world.run(lambda: 10 == len(world.of(MessageParked)))
+    await world.run(lambda: 10 == len(world.of(MessageGivenUp, "parked")))
 
     assert ["good"] == [invoice["data"]["orderId"] for invoice in world.documents("invoice")]
     assert [] == world.subscription.dead_letters
@@ -313,7 +310,7 @@ async def test_while_every_key_fails_one_that_does_not_soon_has_its_turn():
 async def test_a_key_that_an_operator_parks_while_its_session_is_held_is_held_from_the_next_poll_on():
     world = World(invoicing())
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    running = asyncio.create_task(world.run(lambda: bool(world.of(MessageHeld))))
+    running = asyncio.create_task(world.run(lambda: bool(world.of(MessageHandled, "held"))))
     while not world.documents("invoice"):  # noqa: ASYNC110 - any fact
         await asyncio.sleep(0.1)
     await world.keys.park("o1", reason="wait")
@@ -351,10 +348,10 @@ async def test_a_message_that_no_process_comes_to_an_end_with_is_parked_before_t
     await world.run()
 
     assert [] == world.subscription.dead_letters
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert ("DeliveredTooOften", 8) == (parked.reason, parked.attempts)
     assert [3] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-    assert ["o1"] == [held.key for held in world.of(MessageHeld)]
+    assert ["o1"] == [held.key for held in world.of(MessageHandled, "held")]
 
 
 async def test_a_message_that_took_effect_is_completed_however_often_it_was_delivered():
@@ -364,7 +361,7 @@ async def test_a_message_that_took_effect_is_completed_however_often_it_was_deli
         world.subscription.deliver(replace(once, delivery_count=delivery_count))
     await world.run()
 
-    assert ([], 1) == (world.of(MessageParked), len(world.of(MessageRepeated)))
+    assert ([], 1) == (world.of(MessageGivenUp, "parked"), len(world.of(MessageHandled, "repeated")))
 
 
 async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wait_for_their_handlers():
@@ -376,7 +373,7 @@ async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wai
     world.subscription.deliver(replace(message(OrderPaid(order_id="o1")), delivery_count=8))
     await world.run(seconds=60)
 
-    assert "DeliveredTooOften" == world.of(MessageParked)[-1].reason
+    assert "DeliveredTooOften" == world.of(MessageGivenUp, "parked")[-1].reason
 
 
 async def test_deliveries_count_only_of_the_first_message_of_a_hold_as_those_behind_it_were_delivered_ahead():
@@ -397,7 +394,10 @@ async def test_deliveries_count_only_where_no_store_that_is_away_counts_them(ses
     world.subscription.deliver(replace(message(InvoiceIssued(total=1), session="o2"), delivery_count=50))
     await world.run()
 
-    assert (int(sessions), not sessions) == (len(world.of(MessageParked)), bool(world.documents("invoice")))
+    assert (int(sessions), not sessions) == (
+        len(world.of(MessageGivenUp, "parked")),
+        bool(world.documents("invoice")),
+    )
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_coun
     await world.run()
 
     assert 1 == len(world.documents("invoice"))
-    assert [] == world.of(MessageParked)
+    assert [] == world.of(MessageGivenUp, "parked")
 
 
 async def test_messages_of_a_key_whose_document_is_damaged_wait_until_it_is_corrected():
@@ -439,7 +439,7 @@ async def test_messages_of_a_key_whose_document_is_damaged_wait_until_it_is_corr
     await world.parked.commit(key["partitionKey"], [corrected])
     await world.run()
 
-    assert 1 == len(world.of(MessageHeld))
+    assert 1 == len(world.of(MessageHandled, "held"))
 
 
 async def test_a_message_without_id_or_key_is_dead_lettered_with_the_reason():
@@ -448,7 +448,7 @@ async def test_a_message_without_id_or_key_is_dead_lettered_with_the_reason():
     await world.run()
 
     assert ["MessageUnreadable"] == [reason for _, reason, _ in world.subscription.dead_letters]
-    assert 1 == len(world.of(MessageDeadLettered))
+    assert 1 == len(world.of(MessageGivenUp, "dead-lettered"))
 
 
 async def test_the_idempotency_key_is_the_same_at_each_attempt_and_another_for_each_consumer():

@@ -20,9 +20,8 @@ from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import (
     AttemptFailed,
     ConsumingDelayed,
+    MessageGivenUp,
     MessageHandled,
-    MessageParked,
-    MessageRepeated,
 )
 from tests.support.shop import Invoice, OrderPaid, World, invoicing, message
 
@@ -41,7 +40,7 @@ async def test_a_message_that_took_effect_elsewhere_has_not_failed_where_a_read_
     world.container.read = stale  # type: ignore[method-assign]
     await world.run()
 
-    assert [] == world.of(MessageParked)
+    assert [] == world.of(MessageGivenUp, "parked")
     assert 1 == len(world.documents("invoice"))
 
 
@@ -61,7 +60,7 @@ async def test_messages_of_one_session_may_take_effect_under_several_partition_k
         world.subscription.deliver(message(OrderPaid(order_id=order, total=number)))
     await world.run()
 
-    assert [] == world.of(MessageParked)
+    assert [] == world.of(MessageGivenUp, "parked")
     assert [1, 2, 3, 4] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
 
 
@@ -91,7 +90,7 @@ async def test_in_a_container_of_hierarchical_keys_the_effect_lies_under_the_key
     world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))))
     await world.run()
 
-    assert [] == world.of(MessageParked)
+    assert [] == world.of(MessageGivenUp, "parked")
     assert [("a", 5)] == [(seat["row"], seat["number"]) for seat in world.documents("seat")]
 
 
@@ -100,7 +99,7 @@ async def test_a_session_that_names_no_key_of_the_container_parks_its_message_wi
     world.subscription.deliver(message(OrderPaid(order_id="o1"), session="o1"))
     await world.run()
 
-    (parked,) = world.of(MessageParked)
+    (parked,) = world.of(MessageGivenUp, "parked")
     assert "'o1' names no partition key" in str(parked.error)
     assert str(parked.error).endswith('write it as ["row","number"]. Or give `partition_key=`.')
 
@@ -166,7 +165,7 @@ async def test_each_message_takes_effect_once_where_a_new_process_reads_the_inbo
         await world.run()
 
     assert [1, 2, 3, 4, 5, 6] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-    assert 6 == len(world.of(MessageHandled)) == len(world.of(MessageRepeated))
+    assert 6 == len(world.of(MessageHandled, "handled")) == len(world.of(MessageHandled, "repeated"))
 
 
 async def test_a_second_process_that_meets_the_record_alone_repeats_nothing_and_has_not_failed():
@@ -226,7 +225,7 @@ async def test_a_process_that_fails_on_what_another_wrote_for_the_same_message_p
 
     assert (Complete(), Complete()) == (owner, await zombie)
     assert [1] == [account["data"]["payments"] for account in world.documents("account")]
-    assert [] == world.of(MessageParked)
+    assert [] == world.of(MessageGivenUp, "parked")
 
 
 async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothing():
@@ -238,8 +237,8 @@ async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothi
         world.subscription.deliver(paid)
         await world.run()
 
-    assert 1 == len(world.of(AttemptFailed)) == len(world.of(MessageRepeated))
-    assert [] == world.of(MessageParked)
+    assert 1 == len(world.of(AttemptFailed)) == len(world.of(MessageHandled, "repeated"))
+    assert [] == world.of(MessageGivenUp, "parked")
 
 
 async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
@@ -254,7 +253,7 @@ async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
         world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
 
-    assert ["Conflict"] == [parked.reason for parked in world.of(MessageParked)]
+    assert ["Conflict"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
 
 
 async def test_a_release_that_died_before_it_took_a_message_off_has_no_second_effect_however_late_the_next_is():
@@ -326,7 +325,7 @@ async def test_a_message_that_was_dropped_once_and_fails_again_is_dead_lettered_
     await world.run()
 
     assert ["DroppedBefore"] == [reason for _, reason, _ in world.subscription.dead_letters]
-    assert 1 == len(world.of(MessageParked)) == len(world.documents("invoice"))
+    assert 1 == len(world.of(MessageGivenUp, "parked")) == len(world.documents("invoice"))
 
 
 async def test_a_message_that_was_dropped_and_comes_again_while_its_key_is_parked_waits_and_takes_effect():
