@@ -36,6 +36,7 @@ from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.service.exporters import opened_telemetry
+from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.polling import MeteredFeed, poll
 from cosmos_outbox.service.vitals import WorkerVitals
 
@@ -127,6 +128,7 @@ async def relay(
                 feed=feed,
                 leases=lease_store,
                 parked=parked,
+                fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
                 reach=_reached,
                 every=WATCH_EVERY,
                 health=health,

@@ -21,6 +21,7 @@ from cosmos_outbox.cli.output import NO_LEASES, console, print_json, table_of
 from cosmos_outbox.cli.running import FAILED, AsJson, Expiration, command, opened
 from cosmos_outbox.service.connection import Connection, connected
 from cosmos_outbox.service.consumer_settings import load_consumer
+from cosmos_outbox.service.fleet import Heartbeat, Phase
 from cosmos_outbox.service.health import ParkedSeen, parked_seen, troubles
 
 _COLUMNS = ("range", "owner", "state", "waiting", "oldest_age", "written_ago")
@@ -31,6 +32,7 @@ class Status:
     """
     An outbox at one moment.
 
+    heartbeats: of the workers, also of those that own no lease.
     parked: None without a parked container.
     errors: leases and parked keys that cannot be read, ranges that do not answer, and leases that stand still or ahead of
         their ranges.
@@ -38,6 +40,7 @@ class Status:
 
     processor: str
     leases: tuple[Mapping[str, Any], ...]
+    heartbeats: tuple[Heartbeat, ...]
     transactions: int
     oldest_age: timedelta | None
     parked: ParkedSeen | None
@@ -57,6 +60,16 @@ class Status:
         return {
             "processor": self.processor,
             "workers": self.workers,
+            "heartbeats": [
+                {
+                    "worker": one.worker,
+                    "state": one.state(owns=one.worker in self.workers),
+                    "silent_seconds": one.silent_for,
+                    "unready": list(one.unready),
+                    "errors": list(one.errors),
+                }
+                for one in self.heartbeats
+            ],
             "waiting": self.transactions,
             "oldest_age_seconds": self.oldest_age,
             "parked_keys": self.parked and self.parked.count,
@@ -78,8 +91,15 @@ class Status:
             events = "unknown" if self.parked.events is None else self.parked.events
             head += f", parked keys {self.parked.count}, parked events {events}"
         rows = [{name: lease[name] for name in _COLUMNS} for lease in self.leases]
+        others = [
+            Text(
+                f"Worker {one.worker}: {state}, seen {one.silent_for.total_seconds():.0f} s ago. {' '.join(one.unready)}"
+            )
+            for one in self.heartbeats
+            if (state := one.state(owns=one.worker in self.workers)) != Phase.RUNNING
+        ]
         table = table_of(rows) if rows else Text(NO_LEASES)
-        return Group(Text(head), table, *map(Text, self.errors))
+        return Group(Text(head), table, *others, *map(Text, self.errors))
 
 
 @command
@@ -126,6 +146,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     return Status(
         processor=processor,
         leases=tuple(rows),
+        heartbeats=await outbox.fleet.heartbeats(),
         transactions=lag.transactions,
         oldest_age=lag.oldest_age,
         parked=parked,

@@ -124,12 +124,14 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             processor_options(settings),
             hooks=(notify, deletion.hear),
         )
+        await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
         worker.poll = partial(
             poll,
             settings.processor_name,
             feed=connection.feed,
             leases=connection.leases,
             parked=parts.parked,
+            fleet=connection.fleet,
             reach=partial(connection.reach_topics, bus),
             every=health.poll_interval,
             health=health,

@@ -37,6 +37,7 @@ from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.service.consumer_settings import ConsumerSettings, Receiver
+from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.settings import MessageFormat, Settings, Transport, require_service_bus
 
 
@@ -66,6 +67,13 @@ class Connection:
         await self.leases.partitioned_by_id()
         processor = self.settings.processor_name
         return await own_prefix(await self.feed.describe(), processor_name=processor, leases=self.leases)
+
+    @property
+    def fleet(self) -> Fleet:
+        """
+        Return the heartbeats of the processor's workers.
+        """
+        return Fleet(self.leases, processor=self.settings.processor_name, container=self.settings.container)
 
     async def key_named(self, text: str) -> str:
         """

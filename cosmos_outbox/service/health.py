@@ -17,20 +17,9 @@ from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking import Unreadable
 from cosmos_outbox.parking.causes import Cause, by_cause
 from cosmos_outbox.parking.documents import ParkedKey
+from cosmos_outbox.service.fleet import Heartbeat, Phase
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.sessions import SessionStatus
-
-
-class Phase(StrEnum):
-    """
-    Where a process is between its start and its end.
-    """
-
-    STARTING = "starting"  # a worker has not seen a lease for every range yet, a consumer not reached its subscription
-    RUNNING = "running"
-    DRAINING = "draining"  # it was asked to stop, and finishes what is at hand
-    ENDED = "ended"
-
 
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 MOST_SHOWN = 10  # of stalled keys
@@ -159,6 +148,7 @@ class Snapshot(State):
     lag: of all leases of the processor, as of the last poll; None before the first.
     unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
     event_ttl: how long events live, so how late they may be sent.
+    others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
     """
 
     processor: str
@@ -170,6 +160,7 @@ class Snapshot(State):
     event_ttl: timedelta
     sent: int
     sent_per_second: float
+    others: tuple[Heartbeat, ...] | None = None
 
     def halted(self) -> Iterable[str]:
         return (
@@ -183,9 +174,14 @@ class Snapshot(State):
         oldest = None if self.lag is None or self.unseen else self.lag.oldest_age
         if oldest and oldest >= LATE:
             yield f"The oldest unsent change waits for {duration_text(oldest)}."
-        for lease in self.leases():
+        leases = self.leases()
+        for lease in leases:
             if lease.owner is None and lease.waiting:
                 yield f"Range {lease.token} has no owner, and {lease.waiting:,} changes wait."
+        named = {lease.owner for lease in leases if lease.halted}
+        for other in self.others or ():
+            if other.troubled and other.worker not in named:
+                yield f"Worker {other.worker} is not ready: {' '.join(other.unready)}"
 
     def readiness(self) -> dict[str, Any]:
         names = ("lease", "stalled", "failed_attempts", "error")

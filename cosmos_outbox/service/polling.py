@@ -23,10 +23,12 @@ from cosmos_outbox.ports import (
     Subscription,
 )
 from cosmos_outbox.records import Hook, WatchFailed
+from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import parked_seen
 from cosmos_outbox.service.vitals import WorkerVitals
 
 _OBSERVE_SECONDS = 1.0
+_BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
 
 
 class MeteredFeed:
@@ -72,6 +74,7 @@ async def poll(
     feed: ChangeFeed,
     leases: LeaseStore,
     parked: ParkedStore | None,
+    fleet: Fleet,
     reach: Callable[[], Awaitable[None]],
     every: timedelta,
     health: WorkerVitals,
@@ -86,6 +89,7 @@ async def poll(
         feed: of the container.
         leases: where they are.
         parked: where keys are parked; None if the worker parks none.
+        fleet: the workers of the processor; it gets this one's heartbeat.
         reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
         every: time between two polls.
         health: learns the results.
@@ -110,6 +114,20 @@ async def poll(
         health.seen_parked(seen)
         return seen.unreadable.values()
 
+    beating = True
+
+    async def poll_workers() -> Iterable[Exception]:
+        nonlocal beating
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                health.met(await fleet.beat(health.heartbeat()))
+        except (OutboxError, TimeoutError) as error:
+            # Report it once: no task waits for it, and the other polls report the same outage.
+            beating, news = False, beating
+            return [error] if news else ()
+        beating = True
+        return ()
+
     reached = False
     health.unreached("it is tried now.")
 
@@ -129,6 +147,7 @@ async def poll(
         "whether events can be sent": reach_topics,
         "what waits": poll_lag,
         "what is parked": poll_keys,
+        "the other workers": poll_workers,
     }
     await keep_polling(polls, every=every, observe=observe, notify=notify)
 

@@ -5,12 +5,15 @@ The status page: what a worker or a consumer knows, from the templates beside th
 from __future__ import annotations
 
 import shlex
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.health import (
     ConsumerSnapshot,
     LeaseView,
@@ -53,12 +56,15 @@ def page_of(snapshot: State) -> str:
 def _of_worker(snapshot: Snapshot) -> dict[str, Any]:
     leases = snapshot.leases()
     healthy = [lease for lease in leases if not lease.trouble]
+    others = snapshot.others or ()
     damaged = snapshot.lag.damaged.keys() if snapshot.lag else set()
     return {
         "owned": len({status.lease for status in snapshot.mine} - damaged),
         "troubled": [_cells(lease) for lease in leases if lease.trouble],
         "healthy": [_cells(lease) for lease in healthy],
         "busy": [bool(lease.waiting) for lease in healthy],
+        "workers": _workers(snapshot, leases),
+        "errors_of_others": [(other.worker, error) for other in others for error in other.errors],
     }
 
 
@@ -66,6 +72,41 @@ def _cells(lease: LeaseView) -> tuple[str, ...]:
     waiting = "unknown" if lease.waiting is None else f"{lease.waiting:,}"
     age = _age(lease.age) if lease.age_known else "unknown"
     return lease.token, lease.owner or "free", waiting, age, lease.state, lease.error
+
+
+def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str, ...]]:
+    owned: dict[str, list[LeaseView]] = defaultdict(list)
+    for lease in leases:
+        if lease.owner and lease.state != "damaged":
+            owned[lease.owner].append(lease)
+    others = {other.worker: other for other in snapshot.others or ()}
+    shown = []
+    for worker in sorted({snapshot.instance, *owned, *others}):
+        known = all(lease.age_known for lease in owned[worker])
+        ages = [lease.age for lease in owned[worker] if lease.age is not None]
+        waiting = [lease.waiting for lease in owned[worker]]
+        state, seen = _seen(snapshot, worker, others.get(worker), owns=bool(waiting))
+        troubled = ", ".join(lease.token for lease in owned[worker] if lease.trouble)
+        row = (
+            worker,
+            state,
+            seen,
+            f"{len(waiting):,}",
+            "unknown" if None in waiting else f"{sum(filter(None, waiting)):,}",
+            _age(max(ages, default=None)) if known else "unknown",
+            troubled,
+        )
+        shown.append((not troubled and state not in ("not ready", "silent"), row))
+    return [row for _, row in sorted(shown)]
+
+
+def _seen(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
+    if worker == snapshot.instance:
+        return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
+    # A program of another kind, or an older worker, is known by its leases alone.
+    return (
+        (other.state(owns=owns), f"{duration_text(other.silent_for)} ago") if other else ("", "by its leases")
+    )
 
 
 def _of_consumer(snapshot: ConsumerSnapshot) -> dict[str, Any]:

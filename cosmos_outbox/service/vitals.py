@@ -28,11 +28,11 @@ from cosmos_outbox.records import (
     Record,
     level_of,
 )
+from cosmos_outbox.service.fleet import Heartbeat, Phase
 from cosmos_outbox.service.health import (
     ConsumerSnapshot,
     Outage,
     ParkedSeen,
-    Phase,
     Snapshot,
     StalledKey,
     reasons_against,
@@ -184,6 +184,7 @@ class WorkerVitals(Vitals):
         self._balanced_at: float | None = None
         self._unreached: str | None = None
         self._lag: tuple[Lag, datetime, float] | None = None
+        self._others: tuple[tuple[Heartbeat, ...], float] | None = None
         # By lease: its oldest age, and when that was seen
         self._ages: dict[str, tuple[timedelta, float]] = {}
 
@@ -212,6 +213,25 @@ class WorkerVitals(Vitals):
             for one in lag.leases
         }
 
+    def heartbeat(self) -> Heartbeat:
+        """
+        Return what the other workers are to know of this one.
+        """
+        now = self.snapshot()
+        return Heartbeat(
+            worker=now.instance,
+            every=self.poll_interval,
+            phase=now.phase,
+            unready=now.unready,
+            errors=tuple(f"{error.event} {error.text}" for error in now.errors),
+        )
+
+    def met(self, others: tuple[Heartbeat, ...]) -> None:
+        """
+        Note the other workers.
+        """
+        self._others = (others, self._loop.time())
+
     def snapshot(self) -> Snapshot:
         """
         Return the worker's health now.
@@ -237,6 +257,7 @@ class WorkerVitals(Vitals):
             event_ttl=self._event_ttl,
             sent=self._done,
             sent_per_second=self._per_second(),
+            others=None if self._others is None or self._unseen(self._others[1]) else self._others[0],
         )
 
     def _aged(self, lag: Lag, polled_at: float) -> Lag:

@@ -5,10 +5,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.service.fleet import Fleet, Heartbeat
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -39,6 +42,29 @@ def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
     text = outbox.run("status").stdout
     assert "workers 1, waiting 8" in text
     assert "worker-7" in text
+
+
+def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
+    outbox.run("bootstrap")
+    beat = Heartbeat(worker="worker-8", every=timedelta(seconds=15), phase="running")
+    unwell = replace(beat, worker="worker-9", unready=("The leases could not be listed for 90 s.",))
+
+    async def write(container):
+        fleet = Fleet(CosmosLeases(container), processor="outbox", container=f"{outbox.database}/data")
+        await fleet.beat(beat)
+        await fleet.beat(unwell)
+
+    outbox.on_leases(write)
+    seen = outbox.json("status")
+    assert {"worker-8": "stand-by", "worker-9": "not ready"} == {
+        one["worker"]: one["state"] for one in seen["heartbeats"]
+    }
+    assert [] == seen["workers"]
+    assert "Worker worker-9: not ready, seen" in outbox.run("status").stdout
+    findings = [one for one in outbox.json("doctor", code=None)["findings"] if one["check"] == "workers"]
+    assert ["Worker worker-9 is not ready: The leases could not be listed for 90 s."] == [
+        one["message"] for one in findings
+    ]
 
 
 def starts(outbox: Local) -> set[tuple[object, object]]:

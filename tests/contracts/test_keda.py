@@ -15,7 +15,7 @@ import json
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from urllib.parse import quote_plus, urlsplit
 
@@ -29,6 +29,7 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
 from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.service.fleet import Fleet, Heartbeat
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.support.patience import HUNG_SECONDS
@@ -183,6 +184,9 @@ async def a_world(*, ranges: int) -> AsyncIterator[World]:
 async def test_both_scalers_find_our_leases_and_nothing_else():
     async with a_world(ranges=3) as world:
         await world.process(0)
+        fleet = Fleet(world.leases, processor=NAME, container="db/data")
+        await fleet.beat(Heartbeat(worker="w", every=timedelta(seconds=15), phase="running"))
+        assert ["w"] == [one.worker for one in await fleet.heartbeats()]
         found = (await world.leases.list(world.keda_prefix)).documents
         assert {True} == {"LeaseToken" in one or one["id"].endswith(".info") for one in found}, (
             "a page of KEDA's"

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox.service.health import ParkedSeen, Phase, Snapshot
+from cosmos_outbox.service.fleet import Heartbeat, Phase
+from cosmos_outbox.service.health import ParkedSeen, Snapshot
 from cosmos_outbox.service.recent_errors import RecentError
 from tests.support.lease_statuses import status
 
@@ -21,6 +22,17 @@ PODS = [f"prod-orders-7c9f4d9b6-{name}" for name in ("2xkqp", "9wzlt", "hd4mv", 
 def lag(name: str, owner: str | None, transactions: int = 0, age: float | None = None) -> LeaseLag:
     oldest = None if age is None else timedelta(seconds=age)
     return LeaseLag(lease=f"p..{name}", token=name, owner=owner, transactions=transactions, oldest_age=oldest)
+
+
+def beat(worker: str, *, ago: float = 4, unready: str | None = None, error: str | None = None) -> Heartbeat:
+    return Heartbeat(
+        worker=worker,
+        every=timedelta(seconds=15),
+        phase=Phase.RUNNING,
+        unready=() if unready is None else (unready,),
+        errors=() if error is None else (error,),
+        silent_for=timedelta(seconds=ago),
+    )
 
 
 def parked(key: str, error: str, *, held: int = 3) -> ParkedKey:
@@ -70,6 +82,7 @@ HEALTHY = Snapshot(
     sent_per_second=38.4,
     errors=(),
     unready=(),
+    others=(beat(PODS[1]), beat(PODS[2], ago=11)),
 )
 
 _NO_TOPIC = "BrokerUnavailable('The messaging entity sb://shop.servicebus.windows.net/order-events could not be found.')"
@@ -103,6 +116,11 @@ TROUBLED = replace(
     ),
     unready=(f"Lease 1 did not move for 312 s: {_NO_TOPIC}.",),
     sent_per_second=22.9,
+    others=(
+        beat(PODS[1], error=f"LeaseHalted lease=4 error=ParkingFailed('{_BUSY}')"),
+        beat(PODS[2], unready="The leases could not be listed for 90 s.", error="BalancingFailed error=AccessDenied('Forbidden (403): blocked by your firewall')"),
+        beat(PODS[3], ago=190),
+    ),
 )  # fmt: skip
 
 LARGE = replace(
@@ -116,7 +134,7 @@ LARGE = replace(
     ),
 )  # fmt: skip
 
-EMPTY = replace(HEALTHY, mine=(), lag=Lag(leases=()), parked=None, parked_at=None)
+EMPTY = replace(HEALTHY, mine=(), lag=Lag(leases=()), parked=None, parked_at=None, others=())
 
 _SCRIPT = (
     "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script></style></table>&amp;"
@@ -134,6 +152,7 @@ HOSTILE = replace(
     parked=seen(parked(_SCRIPT, _LONG, held=10**9), parked(_HEBREW, _HEBREW + _SCRIPT), parked(_LONG, _SCRIPT)),
     errors=(RecentError(at=AT, event=_LONG, text=_SCRIPT + _LONG, times=10**9),),
     unready=(_SCRIPT, _LONG, _HEBREW),
+    others=(beat(_HEBREW, error=_SCRIPT), beat(_LONG[:64], unready=_LONG, error=_LONG)),
 )  # fmt: skip
 
 ALL = {"healthy": HEALTHY, "troubled": TROUBLED, "large": LARGE, "empty": EMPTY, "hostile": HOSTILE}

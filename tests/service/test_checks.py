@@ -25,10 +25,12 @@ from cosmos_outbox.service.checks.containers import Container
 from cosmos_outbox.service.checks.coverage import Overlap
 from cosmos_outbox.service.checks.doctor import Parked, unopened
 from cosmos_outbox.service.checks.leases import Leases, Processors
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.health import ParkedSeen
 
 WORDS = tomllib.loads(Path(check_module.__file__).with_name("checks.toml").read_text())
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
+BEAT = Heartbeat(worker="w", every=timedelta(seconds=15), phase="running")
 
 
 def lease(token: str, *, owner: str | None = "w", properties: dict[str, str] | None = None) -> Lease:
@@ -66,6 +68,7 @@ GOOD = Leases(
     gaps=(),
     overlaps=(),
     lag=lag(),
+    heartbeats=(BEAT,),
     now=NOW,
     expiration=timedelta(seconds=60),
     skew=timedelta(seconds=1),
@@ -109,6 +112,16 @@ PLANTED: dict[str, tuple[tuple[Check[Any], ...], Any, str]] = {
     ),
     "age of minutes": (leases.OF_LEASES, replace(GOOD, lag=lag(age=timedelta(minutes=6))), "warning"),
     "age of half a life": (leases.OF_LEASES, replace(GOOD, lag=lag(age=timedelta(days=5))), "error"),
+    "workers that are not ready": (
+        leases.OF_LEASES,
+        replace(GOOD, heartbeats=(replace(BEAT, unready=("No.",)),)),
+        "warning",
+    ),
+    "workers that were killed": (
+        leases.OF_LEASES,
+        replace(GOOD, heartbeats=(replace(BEAT, silent_for=timedelta(minutes=3)),)),
+        "note",
+    ),
     "leases not there": (leases.OF_LEASES, replace(GOOD, leases=()), "warning"),
     "leases with a gap": (leases.OF_LEASES, replace(GOOD, gaps=(FeedRange(min="05", max="07"),)), "error"),
     "owners gone": (leases.OF_LEASES, replace(GOOD, leases=(lease("0", owner=None),)), "warning"),

@@ -23,7 +23,8 @@ from cosmos_outbox.records import (
     ReceiverFallback,
     ReceivingFailed,
 )
-from cosmos_outbox.service.health import ParkedSeen, Phase, oldest_of
+from cosmos_outbox.service.fleet import Phase
+from cosmos_outbox.service.health import ParkedSeen, oldest_of
 from cosmos_outbox.service.polling import WatchedSubscription
 from cosmos_outbox.service.status_page import page_of
 from cosmos_outbox.service.vitals import ConsumerVitals

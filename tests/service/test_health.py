@@ -26,7 +26,8 @@ from cosmos_outbox.records import (
     PublishHalted,
     WatchFailed,
 )
-from cosmos_outbox.service.health import ParkedSeen, Phase, reasons_against
+from cosmos_outbox.service.fleet import Phase
+from cosmos_outbox.service.health import ParkedSeen, reasons_against
 from cosmos_outbox.service.vitals import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
 from tests.support.lease_statuses import status

@@ -21,9 +21,10 @@ from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError, StoreUnavailable, TopicUnavailable
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID
-from cosmos_outbox.ports import MonitoredContainer
+from cosmos_outbox.ports import Listing, MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesListed, Record, WatchFailed
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import Snapshot, parked_seen
 from cosmos_outbox.service.polling import poll
 from cosmos_outbox.service.vitals import WorkerVitals
@@ -179,6 +180,7 @@ async def watching(
                 feed=feed or MemoryContainer(),
                 leases=leases,
                 parked=parked or MemoryParked(),
+                fleet=Fleet(leases, processor="p", container="c"),
                 reach=reach,
                 every=timedelta(seconds=1),
                 health=watched,
@@ -211,6 +213,34 @@ async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once(
         assert (3, ()) == (attempts, watched.snapshot().unready)
 
 
+async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
+    leases, told = MemoryLeases(now=asyncio.get_running_loop().time), list[Record]()
+    first, second = (health_of(name) for name in ("w-1", "w-2"))
+    for one in (first, second):
+        one(LeasesListed(owner="w"))
+    async with watching(first, leases=leases, notify=told.append):
+        async with watching(second, leases=leases, notify=told.append):
+            await asyncio.sleep(3)
+            assert [("w-2", "stand-by")] == others_of(first)
+            assert [("w-1", "stand-by")] == others_of(second)
+        await asyncio.sleep(40)
+        assert [("w-2", "silent")] == others_of(first), "it was killed"
+    assert [] == told
+
+
+async def test_a_heartbeat_that_cannot_be_written_is_reported_once_and_the_other_polls_go_on() -> None:
+    class Refusing(MemoryLeases):
+        async def create(self, document: Any) -> Document:
+            raise StoreUnavailable(applied=False)
+
+    watched, told = vitals(), list[Record]()
+    async with watching(watched, leases=Refusing(), notify=told.append):
+        await asyncio.sleep(30)
+    assert ["the other workers"] == [one.subject for one in told if isinstance(one, WatchFailed)]
+    assert watched.snapshot().lag is not None
+    assert watched.snapshot().others is None
+
+
 async def test_polling_ends_although_a_library_loses_the_cancellation() -> None:
     class Deaf(MemoryContainer):
         async def describe(self) -> MonitoredContainer:
@@ -220,3 +250,35 @@ async def test_polling_ends_although_a_library_loses_the_cancellation() -> None:
 
     async with asyncio.timeout(600), watching(vitals(), feed=Deaf(), notify=pytest.fail):
         await asyncio.sleep(1)
+
+
+async def test_a_heartbeat_without_an_answer_delays_the_next_round_by_seconds() -> None:
+    class Silent(MemoryLeases):
+        rounds = 0
+
+        async def list(self, prefix: str) -> Listing:
+            if prefix.startswith("heartbeat."):
+                self.rounds += 1
+                await asyncio.Event().wait()
+            return await super().list(prefix)
+
+    leases, told = Silent(), list[Record]()
+    async with watching(vitals(), leases=leases, notify=told.append):
+        await asyncio.sleep(20)
+    assert 4 == leases.rounds
+    assert 1 == len(told)
+
+
+def health_of(instance: str) -> WorkerVitals:
+    return WorkerVitals(
+        {"instance": instance, "processor": "p", "container": "c", "topic": "t"},
+        leases=lambda _: (),
+        stalled_after=timedelta(minutes=1),
+        poll_interval=timedelta(seconds=1),
+    )
+
+
+def others_of(health: WorkerVitals) -> list[tuple[str, str]]:
+    others = health.snapshot().others
+    assert others is not None
+    return [(one.worker, one.state(owns=False)) for one in others]

@@ -11,7 +11,8 @@ from html.parser import HTMLParser
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox.service.health import ParkedSeen, Phase, Severity, Snapshot
+from cosmos_outbox.service.fleet import Heartbeat, Phase
+from cosmos_outbox.service.health import ParkedSeen, Severity, Snapshot
 from cosmos_outbox.service.recent_errors import RecentError
 from cosmos_outbox.service.status_page import page_of
 from tests.support.lease_statuses import status
@@ -205,7 +206,7 @@ def test_it_is_never_loaded_anew_under_its_reader():
     assert any("renews itself every 5 seconds" in text for text in page.texts)
     live = [attributes["id"] for _, attributes in page.tags if "data-live" in attributes]
     assert len(live) == len(set(live))
-    assert {"state", "figures", "leases", "parked", "errors", "footer"} == set(live)
+    assert {"state", "figures", "leases", "workers", "parked", "errors", "footer"} == set(live)
 
 
 def test_what_is_not_known_yet_is_said_to_be_unknown():
@@ -218,7 +219,7 @@ def test_the_age_of_what_lies_too_far_away_to_look_is_unknown():
     far_away = replace(SNAPSHOT, lag=Lag(leases=(waiting("0", "worker-1", 1, None),)))
     texts = Page(page_of(far_away)).texts
 
-    assert 3 == texts.count("unknown")  # of all leases, the lease; and parked keys were not polled
+    assert 4 == texts.count("unknown")  # of the fleet, the lease, its worker; and parked keys were not polled
     assert "nothing waits" not in texts
 
 
@@ -236,7 +237,7 @@ def test_an_error_that_is_told_again_and_again_is_one_line_with_its_number():
     assert {"1,200", "no topic"} <= set(Page(page_of(replace(SNAPSHOT, errors=(trouble,)))).texts)
 
 
-def test_page_and_probes_read_the_same_findings():
+def test_page_probes_and_heartbeat_read_the_same_findings():
     halted = replace(waiting("1", "worker-2", 3, None), standstill="The store is full.")
     parked = ParkedSeen(count=2)
     snapshot = replace(SNAPSHOT, unready=("No.",), lag=Lag(leases=(halted,)), parked=parked)
@@ -302,6 +303,38 @@ def test_trouble_comes_first_and_ranges_are_sorted_as_numbers():
     assert text.index(">17</td>") < text.index(">0</td>") < text.index(">2</td>") < text.index(">10</td>")
     (strip,) = [tag for tag in Page(text).all("div") if tag.get("class") == "strip"]
     assert "29 leases without trouble" in (strip["aria-label"] or "")
+
+
+def test_all_workers_are_shown_with_what_they_own():
+    leases = (waiting("0", "worker-1", 2, timedelta(seconds=4)), waiting("1", "worker-2", 5, None))
+    text = page_of(replace(QUIET, lag=Lag(leases=(*leases, waiting("2", "worker-2", 0, None)))))
+    (row,) = [line for line in text.splitlines() if 'data-head="Worker">worker-2<' in line]
+    assert ["worker-2", "by its leases", "2", "5", "unknown"] == Page(row).texts
+
+
+def test_workers_without_a_lease_are_shown_with_their_last_sign_of_life_and_what_is_wrong_with_them():
+    beat = Heartbeat(worker="worker-3", every=timedelta(seconds=15), phase=Phase.RUNNING)
+    cut_off = "The leases could not be listed for 90 s."
+    others = (
+        replace(beat, silent_for=timedelta(seconds=8)),
+        replace(beat, worker="worker-4", silent_for=timedelta(minutes=3)),
+        replace(beat, worker="worker-5", unready=(cut_off,), errors=("BalancingFailed error=403",)),
+        replace(beat, worker="worker-6", unready=("The worker is draining.",), phase=Phase.DRAINING),
+    )
+    text = page_of(replace(QUIET, others=others))
+    rows = [Page(line).texts for line in text.splitlines() if 'data-head="Worker">worker-' in line]
+    assert [
+        ["worker-4", "silent", "3 min ago", "0", "0", "nothing waits"],
+        ["worker-5", "not ready", "0 s ago", "0", "0", "nothing waits"],
+        ["worker-1", "running", "now: this page", "1", "0", "nothing waits"],
+        ["worker-2", "by its leases", "1", "0", "nothing waits"],
+        ["worker-3", "stand-by", "8 s ago", "0", "0", "nothing waits"],
+        ["worker-6", "draining", "0 s ago", "0", "0", "nothing waits"],
+        ["worker-5", "BalancingFailed error=403"],
+    ] == rows
+    assert "waits" == mood(replace(QUIET, others=others))
+    assert "good" == mood(replace(QUIET, others=(others[0], others[1], others[3])))
+    assert f"Worker worker-5 is not ready: {cut_off}" in Page(text).texts
 
 
 def test_parked_keys_are_grouped_by_cause_with_the_command_to_copy():

@@ -21,6 +21,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.service.checks.check import UNANSWERED, Check, Findings
 from cosmos_outbox.service.checks.coverage import Overlap, gaps, overlaps
 from cosmos_outbox.service.connection import Connection
+from cosmos_outbox.service.fleet import Heartbeat
 from cosmos_outbox.service.health import LATE
 
 _SECONDS_A_RANGE = 5.0
@@ -43,6 +44,7 @@ class Leases:
     gaps: Sequence[FeedRange]
     overlaps: Sequence[Overlap]
     lag: Lag
+    heartbeats: Sequence[Heartbeat]
     now: datetime
     expiration: timedelta
     skew: timedelta
@@ -122,6 +124,13 @@ OF_LEASES: tuple[Check[Leases], ...] = (
     Check(
         "age.late", lambda it: bool(it.late), lambda it: it.age_seconds >= it.event_ttl.total_seconds() / 2
     ),
+    Check(
+        "workers.unready",
+        lambda it: [
+            f"{one.worker} is not ready: {' '.join(one.unready)}" for one in it.heartbeats if one.troubled
+        ],
+    ),
+    Check("workers.silent", lambda it: [one for one in it.heartbeats if one.silent]),
     Check("leases.none", lambda it: not it.leases and not it.damaged),
     Check("leases.uncovered", lambda it: bool(it.gaps)),
     Check("owners.idle", lambda it: bool(it.idle), lambda it: it.idle_transactions > 0),
@@ -213,6 +222,7 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
         gaps=gaps(physical, leases, unread) if listing.documents else (),
         overlaps=overlaps(leases, now=now, expiration=expiration),
         lag=await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases),
+        heartbeats=await outbox.fleet.heartbeats(),
         now=now,
         expiration=expiration,
         skew=skew,
