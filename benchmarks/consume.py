@@ -1,9 +1,10 @@
 """
-What a consumer costs: beside a bare session loop of both SDKs, when idle, under load, and as sessions wait; and what either
-transport costs it.
+What a consumer costs, on either receiver, beside a bare session loop of both SDKs: sessions of one message each, long sessions, when
+idle, and under load.
 
-Emulators run in a process of their own. The consumer and the bare loop take turns; a ratio is the median of those of all
-rounds, for the machine changes its speed from round to round. Both write two documents for each message in one batch: the effect, and the record that the message was handled.
+Emulators run in a process of their own. The bare loop and the consumer take turns; a ratio is the median of those of all
+rounds, for the machine changes its speed from round to round. Both write two documents for each message in one batch: the effect, and
+the record that the message was handled. Receivers are as they are by default.
 `python -m benchmarks.consume [--quick]`; the last line is one JSON object.
 """
 
@@ -14,7 +15,7 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +28,17 @@ from pydantic import BaseModel
 
 from benchmarks.emulated import BODY_TEXT, DATABASE, Emulated, emulated
 from benchmarks.report import beside, percentile, report, show, spread
-from benchmarks.transport import AHEAD, SLOTS, drained, idle, opening
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.cosmos.store import open_store
-from cosmos_outbox.adapters.servicebus import open_service_bus_client
+from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.records import MessageHandled, Record, SessionOpened
+from cosmos_outbox.ports import Subscription
+from cosmos_outbox.records import MessageHandled, Record
 from cosmos_outbox.service.garbage import collect_seldom
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
+from cosmos_outbox_amqp import AmqpSubscription
 
+SLOTS = 32  # sessions handled at once
 SUBJECT = "Counted"
 _BATCH = 100
 _LATENCY_SESSIONS = 100
@@ -48,24 +51,19 @@ class Sizes:
     """
 
     rounds: int
-    in_session: int  # messages; SLOTS sessions
-    drained: int  # messages in each of SLOTS sessions, by handlers that do nothing
+    short: int  # sessions of one message each
+    in_session: int  # messages of SLOTS long sessions
     idle_seconds: float
     seconds: float  # of load, for latencies
-    waiting: tuple[int, ...]  # sessions
-    opened: int  # of them, that are measured
 
 
-FULL = Sizes(
-    rounds=7,
-    in_session=60,
-    drained=300,
-    idle_seconds=20,
-    seconds=10,
-    waiting=(100, 1_000, 10_000),
-    opened=300,
-)
-QUICK = Sizes(rounds=1, in_session=15, drained=60, idle_seconds=5, seconds=3, waiting=(50, 500), opened=50)
+FULL = Sizes(rounds=5, short=400, in_session=60, idle_seconds=20, seconds=10)
+QUICK = Sizes(rounds=1, short=60, in_session=15, idle_seconds=5, seconds=3)
+
+RECEIVERS: dict[str, Callable[[ServiceBusClient, str], AbstractAsyncContextManager[Subscription]]] = {
+    "sdk": lambda bus, topic: ServiceBusSubscription(bus, topic, "all"),
+    "lean": lambda bus, topic: AmqpSubscription(bus, topic, "all"),
+}
 
 
 class Counted(BaseModel):
@@ -147,10 +145,10 @@ async def consuming(
     container: str,
     hook: Callable[[Record], None],
     *,
-    transport: str = "amqp",
+    receiver: str,
 ) -> AsyncIterator[None]:
     """
-    Run a consumer in this process, on one of the transports.
+    Run a consumer in this process, on one of the receivers.
     """
     consumer = Consumer(
         "bench", Outbox(await open_store(system.client, DATABASE, container)), on_failure="dead_letter"
@@ -160,7 +158,7 @@ async def consuming(
     async def effect(event: Counted, message: Message, uow: UnitOfWork) -> None:
         uow.save(_effect(message.session_id or "", event.number, event.text))
 
-    async with opening(bus)[transport](topic, 0) as subscription:
+    async with RECEIVERS[receiver](bus, topic) as subscription:
         handling = consumer.handling(source=f"{topic}/all", notify=hook)
         options = SessionOptions(max_concurrent_sessions=SLOTS)
         processor = SessionProcessor(subscription, handling, options, hooks=(hook,))
@@ -183,33 +181,22 @@ def _effect(session: str, number: int, text: str) -> dict[str, Any]:
 
 
 async def consumer_run(
-    system: Emulated,
-    bus: ServiceBusClient,
-    *,
-    sessions: int,
-    in_session: int,
-    wanted: int | None = None,
-    transport: str = "amqp",
-) -> tuple[Run, float]:
+    system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int, receiver: str
+) -> Run:
     """
-    Return what the consumer took, and how many sessions a second it opened.
+    Return what the consumer took.
     """
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sessions, in_session=in_session)
-    meter, opened = Meter(wanted or sessions * in_session), 0
-    first_at = last_at = 0.0
+    meter = Meter(sessions * in_session)
 
     def hook(record: Record) -> None:
-        nonlocal opened, first_at, last_at
         if isinstance(record, MessageHandled) and record.outcome == "handled":
             meter.count()
-        elif isinstance(record, SessionOpened) and not meter.done.is_set():
-            opened, last_at = opened + 1, time.perf_counter()
-            first_at = first_at or last_at
 
-    async with consuming(system, bus, topic, container, hook, transport=transport):
+    async with consuming(system, bus, topic, container, hook, receiver=receiver):
         await meter.done.wait()
-    return meter.run, (opened - 1) / max(last_at - first_at, 1e-9)
+    return meter.run
 
 
 async def bare_run(system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int) -> Run:
@@ -256,105 +243,67 @@ async def new_container(system: Emulated) -> str:
     return name
 
 
-async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
-    """
-    Return how the consumer compares with the bare loop.
-    """
-    sizes_of_run = {"sessions": SLOTS, "in_session": sizes.in_session}
-    runs: dict[str, list[Run]] = {"bare loop": [], "amqp": [], "sdk": []}
-    for _ in range(sizes.rounds):
-        runs["bare loop"].append(await bare_run(system, bus, **sizes_of_run))
-        for transport in ("amqp", "sdk"):
-            run, _ = await consumer_run(system, bus, **sizes_of_run, transport=transport)
-            runs[transport].append(run)
-    rates = {way: [run.per_second for run in some] for way, some in runs.items()}
-    costs = {way: [run.cpu_ms for run in some] for way, some in runs.items()}
-    medians = {}
-    for way in runs:
-        spread(f"(a) {way}: low | median | high", rates[way], "messages/s")
-        medians[way] = spread("    CPU of each", costs[way], "ms")
-    result: dict[str, float] = {}
-    for way, suffix in (("amqp", ""), ("sdk", "_sdk")):
-        result |= {
-            f"ceiling_ratio{suffix}": beside(f"    {way} over bare: rate", rates[way], rates["bare loop"]),
-            f"cpu_ratio{suffix}": beside(f"    {way} over bare: CPU", costs[way], costs["bare loop"]),
-            f"cpu_ms_per_message{suffix}": round(medians[way], 3),
-        }
-    return result
-
-
-async def compare_transports(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
-    """
-    Return what the own transport takes beside the SDK's where handlers do nothing.
-    """
-    opened = opening(bus)
-    rates: dict[str, list[float]] = {way: [] for way in opened}
-    costs: dict[str, list[float]] = {way: [] for way in opened}
-    for _ in range(sizes.rounds):
-        for way, open_one in opened.items():
-            topic = system.new_session_topic()
-            await fill(bus, topic, sessions=SLOTS, in_session=sizes.drained)
-            async with open_one(topic, AHEAD) as subscription:
-                # An empty session: our transport hears of it at once, the SDK waits.
-                wait = 0.0 if way == "amqp" else 0.05
-                rate, cost = await drained(subscription, SLOTS * sizes.drained, wait_seconds=wait)
-            rates[way].append(rate)
-            costs[way].append(cost)
-    result: dict[str, float] = {}
-    for way, suffix in (("amqp", ""), ("sdk", "_sdk")):
-        rate = spread(f"(e) {way}: low | median | high", rates[way], "messages/s")
-        cost = spread("    CPU of each", costs[way], "us")
-        result |= {
-            f"messages_per_s_transport{suffix}": round(rate),
-            f"cpu_us_per_message{suffix}": round(cost, 1),
-        }
-    return result | {"transport_ratio": beside("    amqp over sdk: rate", rates["amqp"], rates["sdk"])}
-
-
-async def compare_idle_transports(
-    system: Emulated, bus: ServiceBusClient, seconds: float
+async def compare(
+    system: Emulated, bus: ServiceBusClient, load: str, *, rounds: int, sessions: int, in_session: int
 ) -> dict[str, float]:
     """
-    Return what waiting slots take of either transport; to be measured before links of the SDK are open, which take more.
+    Return what the consumer took on each receiver, and how it compares with the bare loop.
     """
+    sizes = {"sessions": sessions, "in_session": in_session}
+    runs: dict[str, list[Run]] = {way: [] for way in ("bare", *RECEIVERS)}
+    for _ in range(rounds):
+        runs["bare"].append(await bare_run(system, bus, **sizes))
+        for receiver in RECEIVERS:
+            runs[receiver].append(await consumer_run(system, bus, **sizes, receiver=receiver))
+    rates = {way: [run.per_second for run in some] for way, some in runs.items()}
+    costs = {way: [run.cpu_ms for run in some] for way, some in runs.items()}
     result: dict[str, float] = {}
-    opened = opening(bus)
-    for way, suffix in (("amqp", ""), ("sdk", "_sdk")):
-        async with opened[way](system.new_session_topic(), 0) as subscription:
-            waiting = await idle(subscription, seconds)
-        show(f"(f) {way}: {SLOTS} waiting slots", f"{waiting:.2f} ms/s")
-        result[f"idle_ms_per_s_{SLOTS}{suffix}"] = round(waiting, 2)
+    for way in runs:
+        rate = spread(f"{load}, {way}: low | median | high", rates[way], "messages/s")
+        cost = spread("    CPU of each", costs[way], "ms")
+        result |= {f"{load}_per_s_{way}": round(rate, 1), f"{load}_cpu_ms_{way}": round(cost, 3)}
+        if way in RECEIVERS:
+            result |= {
+                f"{load}_rate_ratio_{way}": beside("    over bare: rate", rates[way], rates["bare"]),
+                f"{load}_cpu_ratio_{way}": beside("    over bare: CPU", costs[way], costs["bare"]),
+            }
     return result
 
 
-async def measure_idle(system: Emulated, bus: ServiceBusClient, seconds: float) -> float:
+async def measure_idle(
+    system: Emulated, bus: ServiceBusClient, seconds: float, receiver: str
+) -> dict[str, float]:
     """
     Return what percentage of a core a consumer takes whose slots are all free.
     """
     topic, container = system.new_session_topic(), await new_container(system)
-    async with consuming(system, bus, topic, container, lambda record: None):
+    async with consuming(system, bus, topic, container, lambda record: None, receiver=receiver):
         await asyncio.sleep(2)  # it has started
         cpu, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
         share = (time.process_time() - cpu) / (time.perf_counter() - began)
-    show(f"(b) idle, {SLOTS} free slots", f"{share * 100:.2f} % of a core")
-    return round(share * 100, 2)
+    show(f"idle, {receiver}: {SLOTS} free slots", f"{share * 100:.2f} % of a core")
+    return {f"idle_cpu_percent_{receiver}": round(share * 100, 2)}
 
 
-async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
+async def measure_latencies(
+    system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
+) -> dict[str, float]:
     """
-    Return p50 and p99 from just before a message is sent until its effect is committed.
+    Return p50 and p99 from just before a message is sent until its effect is committed, in sessions that stay open.
     """
     found: dict[str, float] = {}
     for rate in (50, 500):
-        latencies = await _latencies(system, bus, rate=rate, seconds=sizes.seconds)
+        latencies = await _latencies(system, bus, rate=rate, seconds=sizes.seconds, receiver=receiver)
         p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
-        show(f"(c) {rate} messages/s: p50 | p99", f"{p50:.1f} | {p99:.1f} ms")
-        found |= {f"p50_ms_{rate}": p50, f"p99_ms_{rate}": p99}
+        show(f"{rate} messages/s, {receiver}: p50 | p99", f"{p50:.1f} | {p99:.1f} ms")
+        found |= {f"p50_ms_{rate}_{receiver}": p50, f"p99_ms_{rate}_{receiver}": p99}
     return found
 
 
-async def _latencies(system: Emulated, bus: ServiceBusClient, *, rate: int, seconds: float) -> list[float]:
+async def _latencies(
+    system: Emulated, bus: ServiceBusClient, *, rate: int, seconds: float, receiver: str
+) -> list[float]:
     topic, container = system.new_session_topic(), await new_container(system)
     sent: dict[str, float] = {}
     latencies: list[float] = []
@@ -370,7 +319,7 @@ async def _latencies(system: Emulated, bus: ServiceBusClient, *, rate: int, seco
 
     sessions = min(_LATENCY_SESSIONS, SLOTS)
     async with (
-        consuming(system, bus, topic, container, hook),
+        consuming(system, bus, topic, container, hook, receiver=receiver),
         bus.get_topic_sender(topic) as sender,
         asyncio.timeout(seconds * 10 + 120),
     ):
@@ -396,40 +345,21 @@ async def _latencies(system: Emulated, bus: ServiceBusClient, *, rate: int, seco
     return latencies[SLOTS:]
 
 
-async def measure_growth(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> list[dict[str, float]]:
-    """
-    Return what a session of one message costs as more of them wait.
-    """
-    rows = []
-    for waiting in sizes.waiting:
-        wanted = min(waiting, sizes.opened)
-        run, opened = await consumer_run(system, bus, sessions=waiting, in_session=1, wanted=wanted)
-        row = {
-            "sessions": waiting,
-            "opened_per_s": round(opened, 1),
-            "cpu_ms_per_message": round(run.cpu_ms, 2),
-        }
-        show(
-            f"(d) {waiting} sessions wait",
-            f"{row['opened_per_s']} opened/s, {row['cpu_ms_per_message']} ms CPU",
-        )
-        rows.append(row)
-    return rows
-
-
 async def measure(sizes: Sizes) -> dict[str, Any]:
     """
     Measure everything; return the numbers of the last line.
     """
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         collect_seldom()  # as `cosmos-outbox consume` does; of the bare loop, too
-        result: dict[str, Any] = await compare_idle_transports(system, bus, sizes.idle_seconds)
-        result |= await compare_with_ceiling(system, bus, sizes)
-        result |= await compare_transports(system, bus, sizes)
-        result[f"idle_cpu_percent_{SLOTS}"] = await measure_idle(system, bus, sizes.idle_seconds)
-        result |= await measure_latencies(system, bus, sizes)
-        result["growth"] = await measure_growth(system, bus, sizes)
-        result["sessions_opened_per_s"] = result["growth"][0]["opened_per_s"]
+        rounds, result = sizes.rounds, dict[str, Any]()
+        for receiver in RECEIVERS:
+            result |= await measure_idle(system, bus, sizes.idle_seconds, receiver)
+        result |= await compare(system, bus, "short", rounds=rounds, sessions=sizes.short, in_session=1)
+        result |= await compare(
+            system, bus, "long", rounds=rounds, sessions=SLOTS, in_session=sizes.in_session
+        )
+        for receiver in RECEIVERS:
+            result |= await measure_latencies(system, bus, sizes, receiver)
         return result
 
 
