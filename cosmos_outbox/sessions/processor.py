@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
+from typing import cast
 
 from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
 from cosmos_outbox.ports import Session, Subscription
@@ -32,7 +33,7 @@ _OPENING_SECONDS = 4.0  # how long a call may take before it waits for a session
 _GROWTH = 3  # calls more for each session that is found
 # A session that was accepted waits so long for a slot, then goes back, as no other process can handle it meanwhile. Far shorter than a lock.
 _AHEAD_SECONDS = 2.0
-_LOOK_AHEAD_SECONDS = 2.0  # at most so much of what the slots will do counts as known
+_LOOK_AHEAD_SECONDS = 0.5  # at most so much of what the slots will do counts as known
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 
@@ -176,18 +177,16 @@ class SessionProcessor:
             self.stop()
 
     async def _serve(self) -> None:
-        began = asyncio.get_running_loop().time()
+        task, began = cast("asyncio.Task[None]", asyncio.current_task()), asyncio.get_running_loop().time()
         session = await self._accepted(began)
-        if session is not None and (held := await self._given_slot(session)) is not None:
-            await self._hold(held, began)
+        if session is not None and (held := await self._given_slot(task, session)) is not None:
+            await self._hold(task, held, began)
 
-    async def _given_slot(self, session: Session) -> HeldSession | None:
+    async def _given_slot(self, task: asyncio.Task[None], session: Session) -> HeldSession | None:
         """
         Return a session with a slot; None if it got none in time, and was given back.
         """
-        task, slotted = asyncio.current_task(), False
-        if task is not None:
-            self._accepting[task] = asyncio.get_running_loop().time()
+        self._accepting[task], slotted = asyncio.get_running_loop().time(), False
         try:
             await self._end_before(session.id)
             slotted = await self._slots.take(_AHEAD_SECONDS)
@@ -220,11 +219,9 @@ class SessionProcessor:
                 task.cancel()
                 await asyncio.wait({task})
 
-    async def _hold(self, held: HeldSession, began: float) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._accepting.pop(task, None)
-            self._serving[task] = held
+    async def _hold(self, task: asyncio.Task[None], held: HeldSession, began: float) -> None:
+        del self._accepting[task]
+        self._serving[task] = held
         self._changed.set()  # one more may wait for a session
         self._notify(SessionOpened(session=held.id))
         end = SessionEnd.STOPPED
@@ -240,9 +237,8 @@ class SessionProcessor:
             )
         if isinstance(held.error, SubscriptionUnavailable) and not self._stopping.is_set():
             # Without a pause the processor would accept it and lose it again in a tight loop.
-            if task is not None:
-                del self._serving[task]
-                self._accepting[task] = asyncio.get_running_loop().time()
+            del self._serving[task]
+            self._accepting[task] = asyncio.get_running_loop().time()
             await self._failed(held.error, began, answered_at=held.answered_at)
 
     async def _accepted(self, began: float) -> Session | None:
