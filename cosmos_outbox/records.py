@@ -185,22 +185,15 @@ class MessagesPublished(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishFailed(Record):
     """
-    The broker did not accept messages of one lane; they are sent again after `delay_seconds`.
+    The broker did not accept messages of one lane, which are sent again after `delay_seconds` (retried); or the topic is missing,
+    disabled, may not be sent to or refuses everything (halted), which is emitted with every attempt until an operator fixes it.
     """
 
-    lane: int
-    attempt: int
-    delay_seconds: float
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishHalted(Record):
-    """
-    The topic is missing, disabled or may not be sent to; emitted with every attempt until an operator fixes it.
-    """
-
-    level = logging.ERROR
+    levels: ClassVar = {"halted": logging.ERROR}
+    lane: int | None = None
+    outcome: Literal["retried", "halted"]
+    attempt: int | None = None
+    delay_seconds: float | None = None
     error: BaseException
 
 
@@ -250,24 +243,14 @@ class KeyParked(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsHeld(Record):
     """
-    Later events of a parked partition key were held behind it.
+    Later events of a parked partition key were held behind it; or they are sent, for the key was released or dropped (resumed).
     """
 
     level = logging.INFO
     lease: str
     partition_key: str
+    outcome: Literal["held", "resumed"]
     events: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyResumed(Record):
-    """
-    A partition key was released or dropped: its new events are sent again.
-    """
-
-    level = logging.INFO
-    lease: str
-    partition_key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

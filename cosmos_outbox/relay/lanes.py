@@ -13,7 +13,7 @@ from cosmos_outbox.correlation import inside_trace
 from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll, TopicUnavailable
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
-from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, PublishHalted, Record
+from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, Record
 from cosmos_outbox.relay.plan import Delivery, EventKey, assign_lanes, group_by_key
 from cosmos_outbox.relay.refusals import Refusals, Send
 from cosmos_outbox.relay.routing import Through, Topics
@@ -185,8 +185,14 @@ class LaneSender:
         self, lane: int, failures: int, error: PublishError, waiting: Sequence[Delivery]
     ) -> None:
         delay = self._backoff.delay(failures, at_least=getattr(error, "retry_after", None))
-        self.report(PublishFailed(lane=lane, attempt=failures, delay_seconds=delay, error=error), waiting)
         # An expired token causes the same error until the next attempt signs in again.
-        if isinstance(error, TopicUnavailable) and failures > 1:
-            self.report(PublishHalted(error=error), waiting)
+        halted = isinstance(error, TopicUnavailable) and failures > 1
+        record = PublishFailed(
+            lane=lane,
+            outcome="halted" if halted else "retried",
+            attempt=failures,
+            delay_seconds=delay,
+            error=error,
+        )
+        self.report(record, waiting)
         await asyncio.sleep(delay)

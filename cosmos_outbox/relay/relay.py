@@ -8,6 +8,7 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
@@ -19,9 +20,8 @@ from cosmos_outbox.records import (
     EventsHeld,
     Hook,
     KeyParked,
-    KeyResumed,
     ParkingFailed,
-    PublishHalted,
+    PublishFailed,
     WatchFailed,
     guarded,
     log_hook,
@@ -258,7 +258,7 @@ class Relay:
             again += [first for first, _ in result.doubted if first.key[0] in parked]
             if left := [(first, doubt) for first, doubt in result.doubted if first.key[0] not in parked]:
                 progress.errors += [doubt for _, doubt in left]
-                self._sender.report(PublishHalted(error=left[0][1]), [left[0][0]])
+                self._sender.report(PublishFailed(outcome="halted", error=left[0][1]), [left[0][0]])
         streams = ((first, sent[first.event.partition_key]) for first in again)
         return {first.event.partition_key: stream[stream.index(first) :] for first, stream in streams}
 
@@ -305,28 +305,35 @@ class Relay:
             parked.discard(key)
             self._announced.discard(key)
             if failure is None:
-                resumed = KeyResumed(lease=progress.lease_name, partition_key=key)
-                self._sender.report(resumed, held.not_held)
+                self._report_held(progress.lease_name, held.not_held, "resumed")
         if held.parked:
             parked.add(key)
-            self._report_held(progress.lease_name, stream, failure)
+            if failure is not None:
+                self._report_parked(progress.lease_name, stream, failure)
+            self._report_held(progress.lease_name, stream[failure is not None :], "held")
         return held.not_held
 
-    def _report_held(self, lease: str, stream: Sequence[Delivery], failure: Failure | None) -> None:
-        key = stream[0].event.partition_key
-        if failure is not None:
-            record = KeyParked(
-                lease=lease,
-                partition_key=key,
-                event_id=failure.event_id,
-                reason=failure.reason,
-                attempts=failure.attempts,
-                error=failure.error,
-                correlation_id=stream[0].event.meta.get("correlationId"),
+    def _report_parked(self, lease: str, stream: Sequence[Delivery], failure: Failure) -> None:
+        event = stream[0].event
+        record = KeyParked(
+            lease=lease,
+            partition_key=event.partition_key,
+            event_id=failure.event_id,
+            reason=failure.reason,
+            attempts=failure.attempts,
+            error=failure.error,
+            correlation_id=event.meta.get("correlationId"),
+        )
+        self._sender.report(record, stream)
+
+    def _report_held(
+        self, lease: str, stream: Sequence[Delivery], outcome: Literal["held", "resumed"]
+    ) -> None:
+        if stream:
+            key, events = stream[0].event.partition_key, len(stream)
+            self._sender.report(
+                EventsHeld(lease=lease, partition_key=key, outcome=outcome, events=events), stream
             )
-            self._sender.report(record, stream)
-        if later := stream[failure is not None :]:
-            self._sender.report(EventsHeld(lease=lease, partition_key=key, events=len(later)), later)
 
 
 async def _make_room(parking: Parking, progress: _Progress, key: str) -> None:

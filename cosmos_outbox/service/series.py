@@ -118,7 +118,7 @@ _WORKER_COUNTERS: _Counters = (
     ),
     (
         "outbox.events.held", "{event}", "Later events held behind a parked one of their key.",
-        _PLAIN, {EventsHeld: lambda record: (record.events,)},
+        _PLAIN, {EventsHeld: lambda record: (record.events if record.outcome == "held" else 0,)},
     ),
     (
         "outbox.events.deleted", "{event}", "Events deleted after they were sent.",

@@ -106,7 +106,7 @@ TROUBLED = replace(
     ),
     parked=seen(*_KEYS),
     errors=(
-        RecentError(at=AT, event="PublishHalted", text=f"lease=1 attempt=14 error={_NO_TOPIC}", times=14),
+        RecentError(at=AT, event="PublishFailed", text=f"lease=1 attempt=14 error={_NO_TOPIC}", times=14),
         RecentError(
             at=AT - timedelta(minutes=38),
             event="KeyParked",

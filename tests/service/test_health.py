@@ -23,7 +23,6 @@ from cosmos_outbox.records import (
     MessagesPublished,
     PageFailed,
     PublishFailed,
-    PublishHalted,
     WatchFailed,
 )
 from cosmos_outbox.service.fleet import Phase
@@ -122,14 +121,14 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
     watched = vitals()
     watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
     for attempt in range(1, 101):
-        watched(PublishHalted(error=TopicUnavailable(f"no topic, request {attempt}")))
-        watched(PublishFailed(lane=0, attempt=attempt, delay_seconds=1, error=BrokerUnavailable("busy")))
+        watched(PublishFailed(outcome="halted", error=TopicUnavailable(f"no topic, request {attempt}")))
+        watched(PublishFailed(outcome="retried", lane=0, error=BrokerUnavailable("busy")))
         watched(WatchFailed(subject="what waits", error=StoreUnavailable(f"request {attempt}")))
     found = [(trouble.event, trouble.times) for trouble in watched.snapshot().errors]
     assert [
         ("WatchFailed", 100),
         ("PublishFailed", 100),
-        ("PublishHalted", 100),
+        ("PublishFailed", 100),
         ("EventRejected", 1),
     ] == found
     assert "request 100" in watched.snapshot().errors[0].text
@@ -142,8 +141,11 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_
         IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
     )
     watched(LeasesListed(owner="w"))
-    watched(PublishHalted(error=TopicUnavailable("The topic is missing")))
-    assert "PublishHalted error=TopicUnavailable('The topic is missing')" in watched.snapshot().unready[0]
+    watched(PublishFailed(outcome="halted", error=TopicUnavailable("The topic is missing")))
+    assert (
+        "PublishFailed outcome='halted' error=TopicUnavailable('The topic is missing')"
+        in watched.snapshot().unready[0]
+    )
     now += timedelta(seconds=61)
     assert "no error known" in watched.snapshot().unready[0]
 

@@ -106,7 +106,6 @@ async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_
     told = {(str(line["event"]), line.get("trace_id"), line.get("span_id")) for line in lines}
     assert {
         ("PublishFailed", TRACES[0], SPAN),
-        ("PublishHalted", TRACES[0], SPAN),
         ("EventRejected", TRACES[0], SPAN),
         ("MessagesPublished", TRACES[2], SPAN),
         ("KeyParked", TRACES[0], SPAN),

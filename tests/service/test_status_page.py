@@ -233,7 +233,7 @@ def test_what_the_worker_could_not_look_at_for_long_is_unknown_and_a_lease_that_
 
 
 def test_an_error_that_is_told_again_and_again_is_one_line_with_its_number():
-    trouble = RecentError(at=AT, event="PublishHalted", text="no topic", times=1200)
+    trouble = RecentError(at=AT, event="PublishFailed", text="no topic", times=1200)
     assert {"1,200", "no topic"} <= set(Page(page_of(replace(SNAPSHOT, errors=(trouble,)))).texts)
 
 

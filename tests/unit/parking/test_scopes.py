@@ -18,7 +18,7 @@ from cosmos_outbox.errors import KeyNotParked, NotFound, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Notes
-from cosmos_outbox.records import KeyResumed
+from cosmos_outbox.records import EventsHeld
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from tests.support.event_documents import batch, event
@@ -136,7 +136,8 @@ async def test_a_key_that_was_parked_by_hand_and_released_before_an_event_came_f
     await world.operator.release("b")
     await world.relay(world.page(event("b", 1)))
     assert ["a/1", "b/1"] == world.ids
-    assert 1 == len(world.told_of(KeyResumed))
+    resumed = EventsHeld(lease="0", partition_key="b", outcome="resumed", events=1)
+    assert [resumed] == world.told_of(EventsHeld)
 
 
 async def test_a_store_that_is_away_holds_up_no_lease_that_an_owner_left_names_in() -> None:
