@@ -88,8 +88,6 @@ class Consumer:
             raise ConfigurationError(
                 f"A consumer needs a name of 1 to {_LONGEST_NAME} characters without dots and slashes, not {name!r}."
             )
-        if outbox_of is not None and not callable(outbox_of):
-            raise ConfigurationError(f"outbox_of takes a function of the message, not {outbox_of!r}.")
         self.policy = Policy(
             record_ttl=record_ttl,
             partition_key=partition_key,

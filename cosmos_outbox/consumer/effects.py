@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from opentelemetry import trace
 
@@ -24,6 +24,7 @@ from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import (
     Hook,
     MessageHandled,
+    Record,
     SubjectIgnored,
     guarded,
 )
@@ -123,29 +124,23 @@ class Effects:
                     return self.repeated(message, key)
         age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
         seconds = asyncio.get_running_loop().time() - began
-        self.report(message, key, "handled", attempts=attempt, seconds=seconds, age_seconds=age)
+        self.report(
+            message,
+            key,
+            MessageHandled,
+            outcome="handled",
+            attempts=attempt,
+            seconds=seconds,
+            age_seconds=age,
+        )
         return Effect.TAKEN
 
-    def report(
-        self,
-        message: Message,
-        key: str,
-        outcome: Literal["handled", "repeated", "ignored", "held"],
-        **measured: Any,
-    ) -> None:
+    def report(self, message: Message, key: str | None, kind: Callable[..., Record], **said: object) -> None:
         """
         Report what became of a message.
         """
-        self.notify(
-            MessageHandled(
-                consumer=self.name,
-                outcome=outcome,
-                subject=message.subject,
-                key=key,
-                message_id=message.message_id,
-                **measured,
-            )
-        )
+        of = {"consumer": self.name, "subject": message.subject, "message_id": message.message_id}
+        self.notify(kind(**of, key=key, **said))
 
     async def was_taken(self, message: Message) -> bool:
         """
@@ -158,7 +153,7 @@ class Effects:
         """
         Report that a message took effect before.
         """
-        self.report(message, key, "repeated")
+        self.report(message, key, MessageHandled, outcome="repeated")
         return Effect.REPEATED
 
     def key_of(self, message: Message) -> PartitionKey:
@@ -190,7 +185,7 @@ class Effects:
         if message.subject not in self._ignored:
             self._ignored.add(message.subject)
             self.notify(SubjectIgnored(consumer=self.name, subject=message.subject))
-        self.report(message, key, "ignored")
+        self.report(message, key, MessageHandled, outcome="ignored")
         return Effect.IGNORED
 
 

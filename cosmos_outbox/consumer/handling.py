@@ -41,6 +41,7 @@ from cosmos_outbox.records import (
     ConsumerHalted,
     ConsumingDelayed,
     MessageGivenUp,
+    MessageHandled,
 )
 
 # So many keys parked while no message takes effect show that the fault is not the messages'
@@ -203,7 +204,7 @@ class Handling:
         if held.not_held:  # an operator released the key
             state.parked = False
             return False
-        self._effects.report(message, key, "held")
+        self._effects.report(message, key, MessageHandled, outcome="held")
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState) -> Settlement:
@@ -218,16 +219,8 @@ class Handling:
                 permanent = isinstance(error, (*_PERMANENT, *self._routes.permanent(message)))
                 final = permanent or self.halted or attempt >= self._policy.attempts
                 delay = None if final else self._policy.backoff.delay(attempt)
-                self._notify(
-                    AttemptFailed(
-                        consumer=self._name,
-                        subject=message.subject,
-                        key=key,
-                        message_id=message.message_id,
-                        attempt=attempt,
-                        delay_seconds=delay,
-                        error=error,
-                    )
+                self._effects.report(
+                    message, key, AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
                 )
                 if delay is None:
                     return await self._failed(message, key, state, error, attempt)
@@ -286,18 +279,8 @@ class Handling:
             self._given_up -= 1
             return instead
         state.parked = True
-        self._notify(
-            MessageGivenUp(
-                consumer=self._name,
-                outcome="parked",
-                subject=message.subject,
-                key=key,
-                message_id=message.message_id,
-                reason=failure.reason,
-                attempts=attempts,
-                error=error,
-            )
-        )
+        told = {"reason": failure.reason, "attempts": attempts, "error": error}
+        self._effects.report(message, key, MessageGivenUp, outcome="parked", **told)
         return Complete()
 
     async def _park(
@@ -323,17 +306,8 @@ class Handling:
         self, message: Message, key: str | None, error: Exception, *, reason: str | None = None
     ) -> DeadLetter:
         reason = reason or type(error).__name__
-        self._notify(
-            MessageGivenUp(
-                consumer=self._name,
-                outcome="dead-lettered",
-                subject=message.subject,
-                key=key,
-                message_id=message.message_id,
-                reason=reason,
-                error=error,
-            )
-        )
+        told = {"reason": reason, "error": error}
+        self._effects.report(message, key, MessageGivenUp, outcome="dead-lettered", **told)
         return DeadLetter(reason=reason, description=said(error))
 
     def _named(self, message: Message) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
 
 from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL
 from cosmos_outbox.errors import ConfigurationError
@@ -21,14 +20,6 @@ _SHORTEST_RECORD_TTL = timedelta(minutes=15)
 DEFAULT_MAX_DELIVERIES = 8
 # A process whose event loop is blocked loses the message at hand, then also the session that it was waiting for
 _LOST_AT_ONCE = 2
-_TAKES: dict[str, tuple[Any, str]] = {
-    "record_ttl": (timedelta, "a timedelta"),
-    "handler_timeout": (timedelta, "a timedelta"),
-    "attempts": (int, "a whole number"),
-    "max_deliveries": (int, "a whole number"),
-    "backoff": (Backoff, "a Backoff"),
-    "partition_key": (Callable | None, "a function of the message"),
-}
 
 
 class OnFailure(StrEnum):
@@ -70,9 +61,6 @@ class Policy:
     handler_timeout: timedelta = timedelta(seconds=30)
 
     def __post_init__(self) -> None:
-        for name, (kind, takes) in _TAKES.items():
-            if not isinstance(value := getattr(self, name), kind) or isinstance(value, bool):
-                raise ConfigurationError(f"{name} takes {takes}, not {value!r}.")
         if self.attempts < 1:
             raise ConfigurationError(f"A consumer needs at least one attempt, not {self.attempts}.")
         if self.max_deliveries < 1:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -503,26 +502,6 @@ def test_a_consumer_refuses_what_cannot_work():
 def test_a_choice_that_there_is_not_is_refused_with_those_that_there_are(option: str, takes: str, value: Any):
     with pytest.raises(ConfigurationError, match=f"{option} takes {takes}, not {value!r}"):
         Consumer("a", **{option: value})
-
-
-@pytest.mark.parametrize(
-    ("option", "values", "takes"),
-    [
-        ("attempts", ["5", 1.5, True], "a whole number"),
-        ("max_deliveries", ["5"], "a whole number"),
-        ("handler_timeout", [30], "a timedelta"),
-        ("record_ttl", [86400], "a timedelta"),
-        ("backoff", [timedelta(seconds=1), 1], "a Backoff"),
-        ("partition_key", ["x"], "a function of the message"),
-        ("outbox_of", ["x"], "a function of the message"),
-    ],
-)
-def test_an_option_of_another_type_is_refused_with_its_name_when_the_consumer_is_made(
-    option: str, values: list[Any], takes: str
-):
-    for value in values:
-        with pytest.raises(ConfigurationError, match=f"{option} takes {takes}, not "):
-            Consumer("a", **{option: value})
 
 
 async def _handler(event: OrderPaid, message: Message, uow: UnitOfWork) -> None: ...
