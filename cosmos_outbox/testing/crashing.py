@@ -184,14 +184,7 @@ class CrashHarness(OutboxHarness):
         """
         Return a harness for a run, on what another one stored.
         """
-        harness = cls(
-            container=stored.container,
-            broker=stored.broker,
-            leases=stored.leases,
-            parked=stored.parked,
-            subscriptions=stored.subscriptions,
-            clock=stored.clock,
-        )
+        harness = cls(**stored.stored)
         harness.run = run
         harness.around[:] = [run, *harness.around, run.record]
         return harness

@@ -38,6 +38,7 @@ from cosmos_outbox.write.outbox import Outbox
 
 PortT = TypeVar("PortT")
 PROCESSOR = "harness"
+_STORED = ("container", "broker", "leases", "parked", "subscriptions", "clock")
 _ADAPTED = {"publisher", "parked", "subscription"}
 # Memory answers at once, and a fault that stays is to be seen soon; but a machine may be busy, or a handler hold the loop.
 _RETRIES = RetryOptions(
@@ -189,14 +190,14 @@ class OutboxHarness:
         """
         Return a harness of a program that starts anew with what this one has stored; nothing goes wrong there.
         """
-        return OutboxHarness(
-            container=self.container,
-            broker=self.broker,
-            leases=self.leases,
-            parked=self.parked,
-            subscriptions=self.subscriptions,
-            clock=self.clock,
-        )
+        return OutboxHarness(**self.stored)
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """
+        Return what outlives a program, as the arguments of a harness.
+        """
+        return {name: getattr(self, name) for name in _STORED}
 
     @overload
     async def parked_messages(self) -> dict[str, list[OutboundMessage]]: ...

@@ -13,30 +13,10 @@ import pytest
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
 from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
+from cosmos_outbox.testing.contracts.store import KEY, create, delete, replace
 
 
-def create(document_id: str, key: str = "k", **fields: Any) -> Write:
-    return Write(
-        kind=WriteKind.CREATE,
-        id=document_id,
-        document={"id": document_id, "partitionKey": key, **fields},
-    )
-
-
-def replace(document_id: str, etag: str | None, key: str = "k", **fields: Any) -> Write:
-    return Write(
-        kind=WriteKind.REPLACE,
-        id=document_id,
-        document={"id": document_id, "partitionKey": key, **fields},
-        etag=etag,
-    )
-
-
-def delete(document_id: str, etag: str | None = None) -> Write:
-    return Write(kind=WriteKind.DELETE, id=document_id, etag=etag)
-
-
-async def everything(store: ParkedStore, key: str = "k") -> list[dict[str, Any]]:
+async def everything(store: ParkedStore, key: str = KEY) -> list[dict[str, Any]]:
     """
     Return all documents of a partition key, page by page.
     """
@@ -46,7 +26,7 @@ async def everything(store: ParkedStore, key: str = "k") -> list[dict[str, Any]]
     return found
 
 
-async def etag_of(store: ParkedStore, document_id: str, key: str = "k") -> str:
+async def etag_of(store: ParkedStore, document_id: str, key: str = KEY) -> str:
     return str((await store.read(document_id, key))["_etag"])
 
 
@@ -63,8 +43,8 @@ class ParkedStoreContract:
         """
         Whatever is held comes back unchanged.
         """
-        await store.commit("k", [create("a", nested={"x": [1, None]})])
-        read = await store.read("a", "k")
+        await store.commit(KEY, [create("a", nested={"x": [1, None]})])
+        read = await store.read("a", KEY)
         assert {"x": [1, None]} == read["nested"]
         assert [read["_etag"]] == [document["_etag"] for document in await everything(store)]
 
@@ -76,12 +56,12 @@ class ParkedStoreContract:
         Pages lose and repeat nothing, however many documents a key holds (G2).
         """
         for start in range(0, 250, 50):
-            await store.commit("k", [create(f"{number:03d}") for number in range(start, start + 50)])
-        await store.commit("l", [create("other", "l")])
+            await store.commit(KEY, [create(f"{number:03d}") for number in range(start, start + 50)])
+        await store.commit("l", [create("other", key="l")])
         assert [f"{number:03d}" for number in range(250)] == [
             document["id"] for document in await everything(store)
         ]
-        assert ["003", "004"] == [document["id"] for document in await store.page("k", after="002", limit=2)]
+        assert ["003", "004"] == [document["id"] for document in await store.page(KEY, after="002", limit=2)]
 
     async def test_a_queue_is_read_by_position_from_any_place_and_knows_one_epoch(
         self, store: ParkedStore
@@ -89,22 +69,22 @@ class ParkedStoreContract:
         """
         A release takes what is held in order (G3), and nothing of an earlier parking.
         """
-        await store.commit("k", [create(f"e{9 - place}", epoch="now", position=place) for place in range(10)])
-        await store.commit("k", [create("earlier", epoch="before", position=3), create("key", epoch="now")])
+        await store.commit(KEY, [create(f"e{9 - place}", epoch="now", position=place) for place in range(10)])
+        await store.commit(KEY, [create("earlier", epoch="before", position=3), create("key", epoch="now")])
         assert [3, 4, 5] == [
-            document["position"] for document in await store.queue("k", epoch="now", first=3, limit=3)
+            document["position"] for document in await store.queue(KEY, epoch="now", first=3, limit=3)
         ]
-        assert () == await store.queue("k", epoch="now", first=10, limit=3)
+        assert () == await store.queue(KEY, epoch="now", first=10, limit=3)
         assert () == await store.queue("l", epoch="now", first=0, limit=3)
 
     async def test_a_store_tells_which_of_some_documents_are_there(self, store: ParkedStore) -> None:
         """
         What is held already is not held twice.
         """
-        await store.commit("k", [create("a"), create("b"), create('odd "c" \' d')])
-        assert {"a", 'odd "c" \' d'} == await store.present("k", ["a", "x", 'odd "c" \' d'])
+        await store.commit(KEY, [create("a"), create("b"), create('odd "c" \' d')])
+        assert {"a", 'odd "c" \' d'} == await store.present(KEY, ["a", "x", 'odd "c" \' d'])
         assert frozenset() == await store.present("l", ["a"])
-        assert frozenset() == await store.present("k", [])
+        assert frozenset() == await store.present(KEY, [])
 
     async def test_a_store_lists_the_keys_of_one_processor_of_one_container(
         self,
@@ -135,21 +115,21 @@ class ParkedStoreContract:
         """
         An event is held together with the change of its key, or not at all.
         """
-        await store.commit("k", [create("key", n=1), create("taken")])
+        await store.commit(KEY, [create("key", n=1), create("taken")])
         etag = await etag_of(store, "key")
         with pytest.raises(Conflict) as refused:
-            await store.commit("k", [replace("key", etag, n=2), create("new"), create("taken")])
+            await store.commit(KEY, [replace("key", etag, n=2), create("new"), create("taken")])
         assert "taken" == refused.value.document_id
-        assert 1 == (await store.read("key", "k"))["n"]
+        assert 1 == (await store.read("key", KEY))["n"]
         assert {"key", "taken"} == {document["id"] for document in await everything(store)}
 
     async def test_a_batch_names_its_first_document_where_that_is_taken(self, store: ParkedStore) -> None:
         """
         An error shows the caller that the key is parked already.
         """
-        await store.commit("k", [create("key"), create("event")])
+        await store.commit(KEY, [create("key"), create("event")])
         with pytest.raises(Conflict) as refused:
-            await store.commit("k", [create("key"), create("event")])
+            await store.commit(KEY, [create("key"), create("event")])
         assert "key" == refused.value.document_id
 
     async def test_of_an_append_and_a_hand_back_exactly_one_succeeds(self, store: ParkedStore) -> None:
@@ -157,17 +137,17 @@ class ParkedStoreContract:
         No event is held behind a key that was handed back meanwhile (G2).
         """
         for number in range(10):
-            await store.commit("k", [create("key")])
+            await store.commit(KEY, [create("key")])
             etag = await etag_of(store, "key")
             outcomes = await asyncio.gather(
-                store.commit("k", [replace("key", etag, n=1), create(f"event-{number}")]),
-                store.commit("k", [delete("key", etag)]),
+                store.commit(KEY, [replace("key", etag, n=1), create(f"event-{number}")]),
+                store.commit(KEY, [delete("key", etag)]),
                 return_exceptions=True,
             )
             refused = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
             assert [True] == [isinstance(error, PreconditionFailed | NotFound) for error in refused]
             if isinstance(outcomes[1], Exception):
-                await store.commit("k", [delete("key")])
+                await store.commit(KEY, [delete("key")])
 
     @pytest.mark.parametrize("writes", [[replace("key", '"1"')], [replace("key", '"1"'), create("event")]])
     async def test_an_append_to_a_key_that_was_handed_back_says_that_there_is_none(
@@ -177,7 +157,7 @@ class ParkedStoreContract:
         `NotFound` allows the relay to send an event that it could not hold.
         """
         with pytest.raises(NotFound):
-            await store.commit("k", writes)
+            await store.commit(KEY, writes)
         assert [] == await everything(store)
 
     async def test_a_deletion_that_matches_nothing_tells_whether_there_is_a_document(
@@ -187,19 +167,19 @@ class ParkedStoreContract:
         A conditional delete distinguishes a missing document from a changed one.
         """
         with pytest.raises(NotFound):
-            await store.commit("k", [delete("key", NO_ETAG)])
-        await store.commit("k", [create("key")])
+            await store.commit(KEY, [delete("key", NO_ETAG)])
+        await store.commit(KEY, [create("key")])
         with pytest.raises(PreconditionFailed):
-            await store.commit("k", [delete("key", NO_ETAG)])
+            await store.commit(KEY, [delete("key", NO_ETAG)])
         assert await etag_of(store, "key")
 
     async def test_a_batch_deletes_and_replaces_at_once(self, store: ParkedStore) -> None:
         """
         One batch may create, replace and delete.
         """
-        await store.commit("k", [create("key", n=1), create("a"), create("b")])
+        await store.commit(KEY, [create("key", n=1), create("a"), create("b")])
         etag = await etag_of(store, "key")
-        await store.commit("k", [replace("key", etag, n=2), delete("a"), replace("b", None, status="sent")])
+        await store.commit(KEY, [replace("key", etag, n=2), delete("a"), replace("b", None, status="sent")])
         assert {("key", 2, None), ("b", None, "sent")} == {
             (document["id"], document.get("n"), document.get("status"))
             for document in await everything(store)
