@@ -154,19 +154,13 @@ class Consumer:
             kind: the subclass of UnitOfWork that the handler takes.
 
         Raises:
-            TypeError: that is no model, no error, or no coroutine function of three arguments; or the subject has a handler.
+            TypeError: the function is no coroutine function of three arguments, or the subject has a handler or no name.
         """
-        if not (inspect.isclass(event_type) and issubclass(event_type, BaseModel)):
-            raise TypeError(f"A consumer handles events and pydantic models, and {event_type!r} is none.")
         if issubclass(event_type, DomainEvent) and event_type is not DomainEvent:
             subject, version = subject or event_type.action, version or event_type.schema_version
         if subject is None:
             raise TypeError(f"{event_type.__name__} is no DomainEvent: name the subject of its messages.")
         errors = permanent if isinstance(permanent, tuple) else (permanent,)
-        if not all(inspect.isclass(error) and issubclass(error, Exception) for error in errors):
-            raise TypeError(
-                f"permanent takes a class of errors or a tuple of such, as `except` does, not {permanent!r}."
-            )
 
         def register(handler: Callable[[Any, Message, Any], Awaitable[None]]) -> Any:
             _check_handler(handler)

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Header, HTTPException, Request, Response
 
 from cosmos_outbox.domain.entities import Entity
-from cosmos_outbox.errors import NotModified, PreconditionFailed, UsageError
+from cosmos_outbox.errors import NotModified, PreconditionFailed
 
 ANY = "*"
 # Each alternative begins in its own way, so that no header makes the search go back and forth.
@@ -51,7 +51,6 @@ class Match:
         """
         Raise PreconditionFailed (412) where the entity has none of them.
         """
-        _check(entity, "check")
         if self.etags and not _named(self.etags, entity):
             raise PreconditionFailed(
                 expected=", ".join(self.etags), actual=entity.etag, document_id=entity.id
@@ -82,7 +81,6 @@ class NoneMatch:
         """
         Raise NotModified (304) for a read, else PreconditionFailed (412), where the entity has one of them.
         """
-        _check(entity, "check")
         if _named(self.etags, entity):
             if self.reads:
                 raise NotModified(etag=entity.etag)
@@ -97,17 +95,8 @@ def set_etag(response: Response, entity: Entity) -> None:
     """
     Give the response the entity's etag, where it is known: after a commit whose answer was lost it may not be.
     """
-    _check(entity, "set_etag")
     if entity.etag is not None:
         response.headers["ETag"] = entity.etag
-
-
-def _check(entity: object, function: str) -> None:
-    if not isinstance(entity, Entity):
-        raise UsageError(
-            f"`{function}` takes the entity that was read, and {entity!r:.100} is none. A model of your own has its etag in "
-            "`uow.documents(…).etag_of(model)`."
-        )
 
 
 def _named(etags: tuple[str, ...], entity: Entity) -> bool:

@@ -208,12 +208,6 @@ async def test_an_error_that_is_permanent_needs_no_tuple(permanent: Any):
     assert [("KeyError", 1)] == [(one.reason, one.attempts) for one in world.of(MessageGivenUp, "parked")]
 
 
-@pytest.mark.parametrize("permanent", ["KeyError", [KeyError], (KeyError, 5), BaseException, KeyError()])
-def test_what_is_no_error_is_refused_as_permanent_at_once(permanent: Any):
-    with pytest.raises(TypeError, match="permanent takes a class of errors"):
-        Consumer("invoicing").on(OrderPaid, permanent=permanent)
-
-
 class Broken(Exception):
     retry_after = "soon"
 

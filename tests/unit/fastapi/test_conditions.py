@@ -4,15 +4,12 @@ Etags in the headers of requests and answers, as RFC 9110 has them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from fastapi import HTTPException, Request, Response
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_outbox import NotModified, PreconditionFailed, UsageError
+from cosmos_outbox import NotModified, PreconditionFailed
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.fastapi import Match, NoneMatch, set_etag
 from tests.unit.fastapi.orders import Order, ask, make_app
@@ -132,13 +129,3 @@ async def test_a_change_that_needs_a_condition_is_answered_428_without():
     assert (428, "application/problem+json") == (answer.status, answer.headers["content-type"])
     assert "If-Match" in answer.body["detail"]
     assert 200 == (await ask(app, "POST", "/orders/o1/payment", [("If-Match", "*")])).status
-
-
-@pytest.mark.parametrize(
-    "use",
-    [Match(('"a"',)).check, Match().check, NoneMatch().check, lambda one: set_etag(Response(), one)],
-    ids=["Match", "without a condition", "NoneMatch", "set_etag"],
-)
-def test_what_is_no_entity_has_no_etag_to_compare(use: Callable[[Any], None]):
-    with pytest.raises(UsageError, match="takes the entity that was read, and 'a' is none"):
-        use("a")
