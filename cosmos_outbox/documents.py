@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import to_json
 
 from cosmos_outbox.domain.entities import Entity, is_entity_field
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import EVENT_TYPE, PAYLOAD_TYPE
-from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE, OwnDocument
-from cosmos_outbox.errors import UnstorableValue
+from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, key_text
 
 CLAIM = "claimCheck"
@@ -59,14 +58,12 @@ def entity_document(entity: Entity, *, version: int, paths: KeyPaths = ON_PARTIT
 
     What other programs added, to the document or to `data`, stays; the fields of the entity are the entity's.
     """
-    if isinstance(entity, OwnDocument):
-        return entity.document()
     stored = entity.stored
     document: Document = {
         "id": entity.id,
         **paths.fields(entity.partition_key, stored),
         "type": entity.entity_type,
-        "data": _merged_data(entity),
+        "data": entity_data(entity),
         "ttl": KEPT_FOREVER if entity.ttl is None else int(entity.ttl.total_seconds()),
         "version": version,
     }
@@ -74,27 +71,6 @@ def entity_document(entity: Entity, *, version: int, paths: KeyPaths = ON_PARTIT
         for name in stored.keys() - _OURS - document.keys():
             document[name] = stored[name]
     return document
-
-
-def state_of(entity: Entity) -> bytes | None:
-    """
-    Return what an entity would store, to compare with a later state; None if that cannot be written.
-    """
-    try:
-        return json_bytes(entity.document() if isinstance(entity, OwnDocument) else _merged_data(entity))
-    except (PydanticSerializationError, ValueError, UnstorableValue):
-        return None
-
-
-def stored_state(entity: Entity) -> bytes | None:
-    """
-    Return `state_of` an entity as it was when a commit wrote it; None if none did.
-    """
-    stored = entity.stored
-    if stored is None:
-        return None
-    # Compared as JSON, since for Python, True is 1.
-    return json_bytes(stored if isinstance(entity, OwnDocument) else stored["data"])
 
 
 def json_bytes(value: Any) -> bytes:
@@ -107,18 +83,18 @@ def json_bytes(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _merged_data(entity: Entity) -> dict[str, Any]:
-    data, kept = _data_of(entity), (entity.stored or {}).get("data")
+def entity_data(entity: Entity) -> dict[str, Any]:
+    """
+    Return the `data` of an entity's document, with what other programs added to it.
+    """
+    # The check of a commit names the field that a warning would be about.
+    data = entity.model_dump(mode="json", by_alias=True, warnings=False)
+    kept = (entity.stored or {}).get("data")
     if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
         # A field that the entity omits now is gone, and must not come back from the stored document.
         added = {name: value for name, value in kept.items() if not is_entity_field(type(entity), name)}
         return {**added, **data}
     return data
-
-
-def _data_of(entity: Entity) -> dict[str, Any]:
-    # The check of a commit names the field that a warning would be about.
-    return entity.model_dump(mode="json", by_alias=True, warnings=False)
 
 
 def first_error(error: ValidationError) -> tuple[str, str]:
@@ -146,15 +122,16 @@ def version_of(document: Mapping[str, Any]) -> int:
     return version if isinstance(version, int) and version > 0 else 1
 
 
-def event_meta(entity: Entity, *, version: int, commit_id: str, correlation: Mapping[str, str]) -> Document:
+def event_meta(
+    kind: str, document_id: str, *, version: int | None, commit_id: str, correlation: Mapping[str, str]
+) -> Document:
     """
-    Return what the `meta` of one entity's events in one commit have in common.
+    Return what the `meta` of one entity's events in one commit have in common; without a version where it does not count.
     """
-    counted = entity.counted_version if isinstance(entity, OwnDocument) else version
     return {
-        "entityType": entity.entity_type,
-        "entityId": entity.id,
-        **({} if counted is None else {"entityVersion": counted}),
+        "entityType": kind,
+        "entityId": document_id,
+        **({} if version is None else {"entityVersion": version}),
         "commitId": commit_id,
         **correlation,
     }

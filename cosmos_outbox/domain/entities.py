@@ -5,8 +5,8 @@ Entity: a domain object that records the events its methods cause, until a commi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from copy import copy
 from datetime import timedelta
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -15,39 +15,12 @@ from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL, DomainEvent, refuse_taken_names
 from cosmos_outbox.domain.identifiers import RESERVED_TYPES
+from cosmos_outbox.domain.progress import CommitEvents, Progress
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.partition_key import PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
-# Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
-# PreconditionFailed instead of overwriting what another program may have written since.
-UNKNOWN_ETAG = '"unknown"'
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitEvents:
-    """
-    The events that a commit writes, and the ids of the recorded ones that it settles (also those that creation implies).
-    """
-
-    events: tuple[DomainEvent, ...] = ()
-    settled: frozenset[str] = frozenset()
-
-
-@dataclass(slots=True)
-class _Progress:
-    version: int = 0
-    etag: str | None = None
-    recorded: list[DomainEvent] = field(default_factory=list)
-    created: DomainEvent | None = None
-    stored: Mapping[str, Any] | None = None
-    closed: str | None = None  # why no commit writes it
-    tracked_by: Callable[[], Any] | None = field(default=None, compare=False)  # a weak reference
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy and a pickle belong to no unit of work, and a weak reference cannot be pickled.
-        return _Progress, (self.version, self.etag, self.recorded, self.created, self.stored, self.closed)
 
 
 class Entity(BaseModel):
@@ -69,13 +42,7 @@ class Entity(BaseModel):
 
     id: str = Field(default_factory=new_id, frozen=True)
 
-    _progress: _Progress = PrivateAttr(default_factory=_Progress)
-
-    @property
-    def _state(self) -> _Progress:
-        # Read past pydantic, whose access to a private attribute takes 5 us, ten times a commit.
-        state: _Progress = (self.__pydantic_private__ or {})["_progress"]
-        return state
+    _progress: Progress = PrivateAttr(default_factory=Progress)
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -111,9 +78,7 @@ class Entity(BaseModel):
 
     def __copy__(self) -> Self:
         copied = super().__copy__()
-        state = self._state
-        recorded = list(state.recorded)
-        copied._progress = replace(state, recorded=recorded, tracked_by=None)  # noqa: SLF001 - an object of this class
+        copied._progress = copy(progress_of(self))  # noqa: SLF001 - an object of this class
         return copied
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
@@ -122,7 +87,7 @@ class Entity(BaseModel):
         """
         copied = super().model_copy(update=update, deep=deep)
         if (copied.id, copied.partition_key) != (self.id, self.partition_key):
-            copied._progress = _Progress()  # noqa: SLF001 - an object of this class
+            copied._progress = Progress()  # noqa: SLF001 - an object of this class
         return copied
 
     @property
@@ -139,7 +104,7 @@ class Entity(BaseModel):
         """
         Return how many commits wrote this entity; 0 before the first.
         """
-        return self._state.version
+        return progress_of(self).version
 
     @property
     def etag(self) -> str | None:
@@ -148,22 +113,21 @@ class Entity(BaseModel):
 
         Also None after a commit whose answer was lost, if what it wrote could not be read or has changed since.
         """
-        etag = self._state.etag
-        return None if etag == UNKNOWN_ETAG else etag
+        return progress_of(self).shown_etag
 
     @property
     def stored(self) -> Mapping[str, Any] | None:
         """
         Return the document as it was last read or written here, with what other programs added to it.
         """
-        return self._state.stored
+        return progress_of(self).stored
 
     @property
     def is_new(self) -> bool:
         """
         Say whether the entity was never committed.
         """
-        return self._state.version == 0
+        return progress_of(self).version == 0
 
     def created_event(self) -> DomainEvent | None:
         """
@@ -178,18 +142,7 @@ class Entity(BaseModel):
         Raises:
             UsageError: a commit of this object was refused, so its unit of work holds it no longer.
         """
-        if self._state.closed is not None:
-            raise UsageError(
-                f"{self.entity_type} {self.id!r} {self._state.closed}, so no commit would write {event.action}: read it "
-                "again and change that object."
-            )
-        recorded, event = self._state.recorded, event.frozen()
-        if event.coalesce:
-            for position, earlier in enumerate(recorded):
-                if earlier.action == event.action:
-                    recorded[position] = event
-                    return
-        recorded.append(event)
+        progress_of(self).record(event, kind=self.entity_type, document_id=self.id)
 
     @property
     def events(self) -> tuple[DomainEvent, ...]:
@@ -203,27 +156,14 @@ class Entity(BaseModel):
         """
         Say whether the next commit writes an event or creates the entity.
         """
-        progress = self._state
+        progress = progress_of(self)
         return progress.version == 0 or bool(progress.recorded)
 
     def take_events(self) -> CommitEvents:
         """
         Return what a commit writes now; events stay recorded until `mark_committed`, so a retry writes them again.
         """
-        progress = self._state
-        settled = frozenset([event.id for event in progress.recorded])
-        created = self.created_event() if progress.version == 0 else None
-        if created is None:
-            return CommitEvents(events=tuple(progress.recorded), settled=settled)
-        created = created.frozen()
-        if progress.created is not None:
-            # A repeated commit must write the id that the first attempt may have written.
-            created = created.model_copy(
-                update={"id": progress.created.id, "created_at": progress.created.created_at}
-            )
-        progress.created = created
-        followed_by = (event for event in progress.recorded if not event.implied_by_creation)
-        return CommitEvents(events=(created, *followed_by), settled=settled)
+        return progress_of(self).taken(self.created_event)
 
     def mark_committed(
         self, *, version: int, etag: str | None, taken: CommitEvents, stored: Mapping[str, Any] | None = None
@@ -231,52 +171,37 @@ class Entity(BaseModel):
         """
         Note a successful commit: the events it settled are dropped, those recorded since stay.
         """
-        progress = self._state
-        progress.recorded = [event for event in progress.recorded if event.id not in taken.settled]
-        progress.version, progress.etag, progress.created, progress.stored = version, etag, None, stored
+        progress_of(self).committed(version=version, etag=etag, taken=taken, stored=stored)
 
 
-def etag_condition(entity: Entity) -> str | None:
+def progress_of(entity: Entity) -> Progress:
     """
-    Return the etag under which a stored entity may be replaced; None for a new one.
+    Return what is known of an entity's document.
     """
-    return entity._state.etag  # noqa: SLF001 - of this module
+    # Read past pydantic, whose access to a private attribute takes 5 us, ten times a commit.
+    progress: Progress = (entity.__pydantic_private__ or {})["_progress"]
+    return progress
 
 
-def recorded_events(entity: Entity) -> tuple[DomainEvent, ...]:
+def altered_field(entity: Entity, data: Mapping[str, Any]) -> str | None:
     """
-    Return what the entity recorded, also what its creation implies.
+    Return the name of a field that a read of this `data` would give another value than the entity has; None if there is none.
+
+    Raises:
+        pydantic.ValidationError: a field is not valid.
     """
-    return tuple(entity._state.recorded)  # noqa: SLF001 - of this module
+    read = type(entity).model_validate(data)
+    fields = () if entity.__dict__ == read.__dict__ else type(entity).model_fields
+    return next((name for name in fields if not _is_same(entity, read, name)), None)
 
 
-def keep_recorded(entity: Entity, events: Iterable[DomainEvent]) -> None:
-    """
-    Put these events in place of what the entity recorded.
-    """
-    entity._state.recorded, entity._state.closed = list(events), None  # noqa: SLF001 - of this module
-
-
-def tracker_of(entity: Entity) -> Any:
-    """
-    Return what tracked the entity last, if it still exists.
-    """
-    tracked_by = getattr(entity._state, "tracked_by", None)  # noqa: SLF001 - of this module; an old pickle has none
-    return None if tracked_by is None else tracked_by()
-
-
-def note_tracker(entity: Entity, tracker: Callable[[], Any]) -> None:
-    """
-    Note what tracks the entity, by a weak reference.
-    """
-    entity._state.tracked_by = tracker  # noqa: SLF001 - of this module
-
-
-def close(entity: Entity, why: str) -> None:
-    """
-    Have an entity refuse to record events, as no commit would write them.
-    """
-    entity._state.closed = why  # noqa: SLF001 - of this module
+def _is_same(entity: Entity, read: Entity, name: str) -> bool:
+    mine, stored = getattr(entity, name), getattr(read, name)
+    if mine is stored or mine == stored:
+        return True
+    # Values that cannot be compared, and models that differ in private attributes alone, are the same in all they show.
+    shown = [one.model_dump(include={name}, serialize_as_any=True, warnings=False) for one in (entity, read)]
+    return name in shown[0] and shown[0] == shown[1]
 
 
 def is_entity_field(entity_class: type[Entity], name: str) -> bool:

@@ -10,31 +10,25 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 
-_ids: ContextVar[Callable[[], str] | None] = ContextVar("ids", default=None)
-_now: ContextVar[Callable[[], datetime] | None] = ContextVar("now", default=None)
+_Sources = tuple[Callable[[], datetime], Callable[[], str]]  # of times, and of ids
+_SYSTEM: _Sources = (lambda: datetime.now(UTC), lambda: str(uuid.uuid4()))
+_here: ContextVar[_Sources | None] = ContextVar("sources", default=None)
 # What counts where a context says nothing: the fixtures of a test do not run in the context of its coroutine.
-_elsewhere: list[tuple[Callable[[], datetime], Callable[[], str]]] = []
+_everywhere: list[_Sources] = [_SYSTEM]
 
 
 def new_id() -> str:
     """
     Return a random UUID (version 4), or what a test gives.
     """
-    if (make := _ids.get()) is not None:
-        return make()
-    if _elsewhere:
-        return _elsewhere[-1][1]()
-    return str(uuid.uuid4())
+    return (_here.get() or _everywhere[-1])[1]()
 
 
 def utc_now() -> datetime:
     """
     Return the time in UTC, or what a test gives.
     """
-    read = _now.get()
-    if read is not None:
-        return read()
-    return _elsewhere[-1][0]() if _elsewhere else datetime.now(UTC)
+    return (_here.get() or _everywhere[-1])[0]()
 
 
 @contextmanager
@@ -49,12 +43,12 @@ def fixed(
         ids: what returns a new id at each call. Defaults to random ones.
     """
     read = (lambda: now) if isinstance(now, datetime) else now
-    ids_token, now_token = _ids.set(ids), _now.set(read)
+    time, make = _everywhere[-1]
+    token = _here.set((read or time, ids or make))
     try:
         yield
     finally:
-        _ids.reset(ids_token)
-        _now.reset(now_token)
+        _here.reset(token)
 
 
 @contextmanager
@@ -62,8 +56,8 @@ def fixed_everywhere(*, now: Callable[[], datetime], ids: Callable[[], str]) -> 
     """
     As `fixed`, for all of the process: also for tasks and threads that began before the block.
     """
-    _elsewhere.append((now, ids))
+    _everywhere.append((now, ids))
     try:
         yield
     finally:
-        _elsewhere.pop()
+        _everywhere.pop()

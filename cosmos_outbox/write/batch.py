@@ -5,11 +5,9 @@ PendingCommit: everything that one commit writes, assembled once and frozen, so 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import dataclass
 
 from cosmos_outbox.documents import Document, copied_size, event_meta
-from cosmos_outbox.domain.entities import CommitEvents, Entity, etag_condition
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.domain.sources import new_id
@@ -23,35 +21,11 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
 from cosmos_outbox.write.event_size import EventSizes
-from cosmos_outbox.write.storable import size_of, storable_entity, storable_event
+from cosmos_outbox.write.storable import OPERATION_OVERHEAD_BYTES, size_of, storable, storable_event
+from cosmos_outbox.write.tracked import Change, Part
 
 # Of all ids and trace headers. A message carries 64 KB of properties, the relay's own included.
 _LONGEST_CORRELATION = 48 * 1024
-_OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
-
-
-class Change(StrEnum):
-    """
-    What the next commit does with a tracked entity.
-    """
-
-    NONE = "none"  # it was only read, and is written if it was edited or recorded an event
-    CREATE = "create"
-    UPDATE = "update"
-    DELETE = "delete"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingEntity:
-    """
-    One entity's part of a commit, kept until the commit is known to be written.
-    """
-
-    entity: Entity
-    change: Change  # never NONE
-    version: int
-    taken: CommitEvents
-    revision: int = 0  # how many changes the unit of work had asked for by then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +56,8 @@ class PendingCommit:
     partition_key: PartitionKey
     writes: tuple[Write, ...]
     events: tuple[DomainEvent, ...]
-    entities: tuple[PendingEntity, ...]
-    entity_writes: tuple[Write, ...]  # those of `writes`, one for each entity
+    parts: tuple[Part, ...]
+    part_writes: tuple[Write, ...]  # those of `writes`, one for each part
 
     @property
     def proof(self) -> DomainEvent | None:
@@ -94,7 +68,7 @@ class PendingCommit:
 
 
 def assembled(
-    parts: Sequence[PendingEntity],
+    parts: Sequence[Part],
     *,
     correlation: Mapping[str, str],
     published: Mapping[str, Sequence[DomainEvent]],
@@ -121,49 +95,55 @@ def assembled(
             under another partition key.
     """
     for first in parts[:1]:
-        named = f"{first.entity.entity_type} {first.entity.id!r}"
-        check_partition_key(first.entity.partition_key, paths, of=named)
-    partition_key = parts[0].entity.partition_key if record is None else record.partition_key
+        check_partition_key(first.partition_key, paths, of=str(first.document))
+    partition_key = parts[0].partition_key if record is None else record.partition_key
     commit_id = new_id()
     events: list[DomainEvent] = []
     writes: list[Write] = []
     payloads: list[Write] = []
     size = 0
     for part in parts:
-        if identity(part.entity.partition_key) != identity(partition_key):
-            raise MixedPartitionKeys(partition_key, part.entity.partition_key)
-        meta = event_meta(part.entity, version=part.version, commit_id=commit_id, correlation=correlation)
+        if identity(part.partition_key) != identity(partition_key):
+            raise MixedPartitionKeys(partition_key, part.partition_key)
+        written = part.document
+        meta = event_meta(
+            written.kind,
+            written.id,
+            version=written.counted(part.version),
+            commit_id=commit_id,
+            correlation=correlation,
+        )
         for event in (one for own in part.taken.events for one in published.get(own.id, (own,))):
             check_id(event.id, of=f"the event {event.action}")
             document = storable_event(
-                event,
-                partition_key=partition_key,
-                meta=meta,
-                sequence=len(events),
-                paths=paths,
+                event, partition_key=partition_key, meta=meta, sequence=len(events), paths=paths
             )
-            write = Write(kind=WriteKind.CREATE, id=event.id, document=document)
-            event_size = _size_of(write, event, partition_key)
+            event_size = size_of(_create(document), event, partition_key)
             size += event_size
-            document, payload = sizes.fitted(document, size_bytes=event_size, partition_key=partition_key)
-            if payload is None:
-                _check_event_size(event, event_size, partition_key)
-            else:
-                payloads.append(Write(kind=WriteKind.CREATE, id=payload["id"], document=payload))
-                write = replace(write, document=document)
-                size += _size_of(write, event, partition_key)
+            stored, *payload = sizes.fitted(document, size_bytes=event_size, partition_key=partition_key)
+            write = _create(stored)
+            if payload:
+                size += size_of(write, event, partition_key)
+            elif event_size > MAX_EVENT_BYTES:
+                raise EventTooLarge(
+                    f"{event.action} {event.id!r} of partition key {partition_key!r} takes {event_size} bytes; an event of more than "
+                    f"{MAX_EVENT_BYTES} cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in the "
+                    "event.",
+                    document_id=event.id,
+                    partition_key=partition_key,
+                )
             events.append(event)
             writes.append(write)
+            payloads += map(_create, payload)
     if events and correlation:
         _check_correlation(correlation)
-    entity_writes = [_entity_write(part, paths) for part in parts]
-    size += sum(
-        _size_of(write, part.entity, partition_key) for write, part in zip(entity_writes, parts, strict=True)
-    )
+    part_writes = [_write_of(part, paths) for part in parts]
+    for part, write in zip(parts, part_writes, strict=True):
+        size += size_of(write, part.document, partition_key)
     if record is not None:
-        writes.append(Write(kind=WriteKind.CREATE, id=record.id, document=record.document))
-        size += copied_size(record.document) + len(record.id) + _OPERATION_OVERHEAD_BYTES
-    writes += [*entity_writes, *payloads]
+        writes.append(_create(record.document))
+        size += copied_size(record.document) + len(record.id) + OPERATION_OVERHEAD_BYTES
+    writes += [*part_writes, *payloads]
     _check_identities(writes, events, partition_key)
     _check_batch_size(writes, size, partition_key)
     return PendingCommit(
@@ -171,45 +151,34 @@ def assembled(
         partition_key=partition_key,
         writes=tuple(writes),
         events=tuple(events),
-        entities=tuple(parts),
-        entity_writes=tuple(entity_writes),
+        parts=tuple(parts),
+        part_writes=tuple(part_writes),
     )
 
 
-def _entity_write(part: PendingEntity, paths: KeyPaths) -> Write:
-    entity = part.entity
+def _create(document: Document) -> Write:
+    return Write(kind=WriteKind.CREATE, id=document["id"], document=document)
+
+
+def _write_of(part: Part, paths: KeyPaths) -> Write:
+    document, etag = part.document, part.document.progress.etag
     if part.change is Change.CREATE:
-        return Write(
-            kind=WriteKind.CREATE,
-            id=entity.id,
-            document=storable_entity(part.entity, version=part.version, paths=paths),
-        )
-    etag = etag_condition(entity)
+        return _create(storable(part, paths))
     if etag is None:
         raise UsageError(
-            f"{entity.entity_type} {entity.id!r} has no etag, so it is not known which stored state it follows. "
-            "Read it and change that object.",
-            document_id=entity.id,
-            partition_key=entity.partition_key,
+            f"{document} has no etag, so it is not known which stored state it follows. Read it and change that object.",
+            document_id=document.id,
+            partition_key=part.partition_key,
         )
-    _check_stored_key(entity, paths)
-    if part.change is Change.DELETE:
-        return Write(kind=WriteKind.DELETE, id=entity.id, etag=etag)
-    return Write(
-        kind=WriteKind.REPLACE,
-        id=entity.id,
-        document=storable_entity(part.entity, version=part.version, paths=paths),
-        etag=etag,
-    )
-
-
-def _check_stored_key(entity: Entity, paths: KeyPaths) -> None:
-    stored = paths.key_of(entity.stored or {})
-    if stored is not None and identity(stored) != identity(entity.partition_key):
+    stored = paths.key_of(document.progress.stored or {})
+    if stored is not None and identity(stored) != identity(part.partition_key):
         raise UsageError(
-            f"{entity.entity_type} {entity.id!r} is stored under the partition key {stored!r} ({paths}), but its class makes "
-            f"{entity.partition_key!r} of it. Correct the property `partition_key` of {type(entity).__name__}."
+            f"{document} is stored under the partition key {stored!r} ({paths}), but its class makes {part.partition_key!r} of it. "
+            f"Correct the property `partition_key` of {type(document.model).__name__}."
         )
+    if part.change is Change.DELETE:
+        return Write(kind=WriteKind.DELETE, id=document.id, etag=etag)
+    return Write(kind=WriteKind.REPLACE, id=document.id, document=storable(part, paths), etag=etag)
 
 
 def _check_identities(
@@ -249,26 +218,11 @@ def _check_correlation(correlation: Mapping[str, str]) -> None:
         )
 
 
-def _size_of(write: Write, owner: DomainEvent | Entity, partition_key: PartitionKey) -> int:
-    named = len(write.id) + len(write.etag or "") + _OPERATION_OVERHEAD_BYTES
-    return named + (size_of(write.document, owner, partition_key=partition_key) if write.document else 0)
-
-
-def _check_event_size(event: DomainEvent, size: int, partition_key: PartitionKey) -> None:
-    if size > MAX_EVENT_BYTES:
-        raise EventTooLarge(
-            f"{event.action} {event.id!r} of partition key {partition_key!r} takes {size} bytes; an event of more than "
-            f"{MAX_EVENT_BYTES} cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in the event.",
-            document_id=event.id,
-            partition_key=partition_key,
-        )
-
-
 def _check_batch_size(writes: Sequence[Write], size: int, partition_key: PartitionKey) -> None:
     if len(writes) > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
         sizes = {write.id: copied_size(write.document) for write in writes if write.document}
         largest = max(sizes, key=sizes.__getitem__, default="")
-        alone = sizes.get(largest, 0) + _OPERATION_OVERHEAD_BYTES > MAX_BATCH_BYTES
+        alone = sizes.get(largest, 0) + OPERATION_OVERHEAD_BYTES > MAX_BATCH_BYTES
         raise BatchTooLarge(
             document_id=largest if alone else None,
             document_bytes=sizes.get(largest, 0),

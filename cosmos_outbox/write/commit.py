@@ -10,14 +10,13 @@ names the commit that wrote it. A commit without an event whose answer was lost 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
 from cosmos_outbox.documents import commit_id_of
-from cosmos_outbox.domain.entities import UNKNOWN_ETAG
-from cosmos_outbox.domain.own_documents import OwnDocument, stripped
+from cosmos_outbox.domain.own_documents import stripped
+from cosmos_outbox.domain.progress import UNKNOWN_ETAG
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
@@ -27,9 +26,9 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.ports import Document, Store, Write
+from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Deadline, RetryOptions
-from cosmos_outbox.write.batch import PendingCommit, PendingEntity
+from cosmos_outbox.write.batch import PendingCommit
 
 _logger = logging.getLogger("cosmos_outbox.commit")
 
@@ -177,16 +176,14 @@ class Submission:
         Return the result of a commit whose own answer was lost, with the etags that its entities have now.
         """
         etags: dict[str, str | None] = {}
-        for part, write in zip(self.commit.entities, self.commit.entity_writes, strict=True):
-            etags[part.entity.id] = UNKNOWN_ETAG
+        for write in self.commit.part_writes:
+            etags[write.id] = UNKNOWN_ETAG
             try:
-                document = await self._deadline.attempt(
-                    self._store.read, part.entity.id, self.commit.partition_key
-                )
+                stored = await self._deadline.attempt(self._store.read, write.id, self.commit.partition_key)
             except StoreError:
                 continue
-            if _is_as_written(document, part, write):
-                etags[part.entity.id] = document["_etag"]
+            if stripped(stored) == write.document:  # no later commit, and no other program, changed it since
+                etags[write.id] = stored["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self._attempts})
         return WrittenCommit(etags=etags, request_charge=0.0, attempts=self._attempts)
 
@@ -227,12 +224,3 @@ class Submission:
             if self._in_doubt:
                 raise self._unknown() from failure
             raise failure
-
-
-def _is_as_written(document: Document, part: PendingEntity, write: Write) -> bool:
-    """
-    Say whether no later commit, and no other program, changed a document since.
-    """
-    if isinstance(part.entity, OwnDocument):  # the application may not count its versions
-        return json.dumps(stripped(document), sort_keys=True) == json.dumps(write.document, sort_keys=True)
-    return document.get("version") == part.version

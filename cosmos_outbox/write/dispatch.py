@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import inspect
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import Any, Generic, Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import EventHandlerCycle, UsageError
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS
+from cosmos_outbox.write.identity_map import IdentityMap
 
 UnitT = TypeVar("UnitT")
 MAX_CHAIN = 16
@@ -74,11 +76,11 @@ class EventHandlers(Generic[UnitT]):
                 )
         return found
 
-    def start(self) -> Dispatch[UnitT]:
+    def start(self, before: Dispatch[UnitT] | None) -> Dispatch[UnitT]:
         """
-        Return a new record of which events were handled.
+        Return a record of which events were handled, which knows those of the one before.
         """
-        return Dispatch(self._handlers)
+        return Dispatch(self._handlers, before)
 
 
 class Dispatch(Generic[UnitT]):
@@ -86,49 +88,26 @@ class Dispatch(Generic[UnitT]):
     The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated.
     """
 
-    def __init__(self, handlers: list[_Handler]) -> None:
+    def __init__(self, handlers: list[_Handler], before: Dispatch[UnitT] | None) -> None:
         self._handlers = handlers
-        self._done: set[tuple[str, int]] = set()
-        self._caused_by: dict[str, tuple[str, ...]] = {}  # event id -> actions of the events that led to it
+        self.done: set[tuple[str, int]] = set() if before is None else {*before.done}
+        # event id -> actions of the events that led to it
+        self.caused_by: dict[str, tuple[str, ...]] = {} if before is None else {**before.caused_by}
 
-    @property
-    def raised(self) -> Collection[str]:
+    async def run(self, entities: IdentityMap, unit: UnitT) -> None:
         """
-        Return the ids of the events that handlers raised.
-        """
-        return self._caused_by.keys()
-
-    def copy(self) -> Self:
-        """
-        Return a record of its own that knows the same events.
-        """
-        copied = type(self)(self._handlers)
-        copied._done, copied._caused_by = set(self._done), dict(self._caused_by)  # noqa: SLF001 - of this class
-        return copied
-
-    async def run(
-        self,
-        pending: Callable[[], Iterable[DomainEvent]],
-        unit: UnitT,
-        *,
-        max_raised: int,
-        recorded_by: Callable[[DomainEvent], str],
-        acting: Callable[[str | None], None],
-    ) -> None:
-        """
-        Handle all pending events, and those that the handlers raise, until none is left.
+        Handle all events that a commit would write, and those that the handlers raise, until none is left.
 
         An error of a handler passes through, with a note that names the handler, the event and the entity that recorded it.
-        `acting` is called with the handler that runs.
 
         Raises:
-            EventHandlerCycle: an event led to itself again and again, or the handlers raised more than `max_raised`.
+            EventHandlerCycle: an event led to itself again and again, or the handlers raised more than a batch holds.
         """
-        known = {event.id for event in pending()}
-        most = len(known) + max_raised
-        while (task := self._next(pending())) is not None:
+        known = {event.id for event in entities.recorded()}
+        most = len(known) + MAX_BATCH_OPERATIONS
+        while (task := self._next(entities.recorded())) is not None:
             event, position = task
-            chain = (*self._caused_by.get(event.id, ()), event.action)
+            chain = (*self.caused_by.get(event.id, ()), event.action)
             if len(chain) > MAX_CHAIN:
                 raise EventHandlerCycle(
                     "Event handlers raise events that call each other without end: " + " -> ".join(chain)
@@ -139,7 +118,7 @@ class Dispatch(Generic[UnitT]):
                     f"The handler {_named(handler)} of {event.action} {event.id!r} needs a {unit_kind.__name__}, and this unit of "
                     f"work is a {type(unit).__name__}: open it with `outbox.unit_of_work({unit_kind.__name__})`."
                 )
-            acting(f"{_named(handler)} of {event.action}")
+            entities.acting = f"{_named(handler)} of {event.action}"
             try:
                 answer = handler(event, unit)
                 if inspect.isawaitable(answer):
@@ -147,26 +126,26 @@ class Dispatch(Generic[UnitT]):
             except Exception as error:
                 error.add_note(
                     f"Raised by the handler {_named(handler)} of {event.action} {event.id!r}, which "
-                    f"{recorded_by(event)} recorded; the commit sent nothing."
+                    f"{entities.recorded_by(event)} recorded; the commit sent nothing."
                 )
                 raise
             finally:
-                acting(None)
-            self._done.add((event.id, position))
-            for raised in pending():
+                entities.acting = None
+            self.done.add((event.id, position))
+            for raised in entities.recorded():
                 if raised.id not in known:
                     known.add(raised.id)
-                    self._caused_by[raised.id] = chain
+                    self.caused_by[raised.id] = chain
             if len(known) > most:
                 raise EventHandlerCycle(
-                    f"Event handlers raised more than {max_raised} events for one commit, the last of them by "
+                    f"Event handlers raised more than {MAX_BATCH_OPERATIONS} events for one commit, the last of them by "
                     + " -> ".join(chain)
                 )
 
     def _next(self, events: Iterable[DomainEvent]) -> tuple[DomainEvent, int] | None:
         for event in events:
             for position, (kind, _, _) in enumerate(self._handlers):
-                if isinstance(event, kind) and (event.id, position) not in self._done:
+                if isinstance(event, kind) and (event.id, position) not in self.done:
                     return event, position
         return None
 

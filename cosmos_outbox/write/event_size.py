@@ -34,9 +34,7 @@ class EventSizes:
                 f"max_message_bytes is {self.max_message_bytes}; a message needs {2 * _OVERHEAD_BYTES} at least."
             )
 
-    def fitted(
-        self, document: Document, *, size_bytes: int, partition_key: Any
-    ) -> tuple[Document, Document | None]:
+    def fitted(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
         """
         Return what to store of an event: its document and, if its payload goes into one of its own, that one.
 
@@ -50,7 +48,7 @@ class EventSizes:
         """
         limit = self.max_message_bytes - _OVERHEAD_BYTES
         if size_bytes <= limit or (size := content_bytes(document["data"], document["meta"])) <= limit:
-            return document, None
+            return [document]
         if not self.claim_check:
             raise EventTooLarge(
                 f"The message of {document['data']['action']} {document['id']!r} of partition key {partition_key!r} would "
@@ -60,4 +58,4 @@ class EventSizes:
                 document_id=document["id"],
                 partition_key=partition_key,
             )
-        return event_with_claim(document, partition_key=partition_key), payload_document(document)
+        return [event_with_claim(document, partition_key=partition_key), payload_document(document)]

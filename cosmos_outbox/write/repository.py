@@ -27,8 +27,8 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.batch import Change
-from cosmos_outbox.write.identity_map import IdentityMap, check_etag
+from cosmos_outbox.write.identity_map import IdentityMap
+from cosmos_outbox.write.tracked import Change, Tracked
 
 _logger = logging.getLogger("cosmos_outbox.repository")
 EntityT = TypeVar("EntityT", bound=Entity)
@@ -95,34 +95,20 @@ class Repository(Generic[EntityT]):
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
         """
-        with self._entities.guard:
+        with self._entities.alone():
             self._entities.refusal = None  # a new attempt begins
-            entity = self._entities.find(self._types, entity_id, partition_key)
-            if entity is None:
-                key: PartitionKey = entity_id if partition_key is None else partition_key
-                check_id(entity_id, of=f"a {self._type.entity_type}")
-                check_partition_key(
-                    key,
-                    self._store.key_paths,
-                    of=f"{self._type.entity_type} {entity_id!r}",
-                    by_default=partition_key is None,
-                )
-                try:
-                    document = await retry_reads(
-                        lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
-                    )
-                except NotFound as error:
-                    raise self._not_found(entity_id, key, by_default=partition_key is None) from error
-                if (stored_type := document.get("type")) not in self._types:
-                    raise self._not_found(entity_id, key, stored_type=str(stored_type))
-                entity = self._restored(document)
-            if not isinstance(entity, self._type):
+            tracked = self._entities.find(self._kinds, entity_id, partition_key)
+            if tracked is None:
+                entity = await self._fetched(entity_id, partition_key, if_none_match)
+            elif isinstance(tracked.model, self._type):
+                entity = tracked.model
+            else:
                 raise IdentityConflict(
-                    f"This unit of work has {entity.entity_type} {entity_id!r} as an object of {type(entity).__qualname__}, so it "
-                    f"cannot be one of {self._type.__qualname__} too: read it as one of them or, if they are different things, give "
-                    "one class another `entity_type`.",
+                    f"This unit of work has {tracked} as an object of {type(tracked.model).__qualname__}, so it cannot be one of "
+                    f"{self._type.__qualname__} too: read it as one of them or, if they are different things, give one class another "
+                    "`entity_type`.",
                     document_id=entity_id,
-                    partition_key=entity.partition_key,
+                    partition_key=tracked.partition_key,
                 )
             gone = self._is_gone(entity)
             if gone and not include_deleted:
@@ -142,7 +128,7 @@ class Repository(Generic[EntityT]):
             UsageError: see `create`; or it was never stored.
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
-        check_etag(entity, etag)
+        Tracked(entity).check_etag(etag)
         self._entities.track(entity, Change.UPDATE)
         return entity
 
@@ -162,9 +148,9 @@ class Repository(Generic[EntityT]):
             PreconditionFailed: `etag` is given and the entity has another one.
             UsageError: the class overrides `delete`, and its own does not mark the entity.
         """
-        with self._entities.guard:
+        with self._entities.alone():
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
-            check_etag(entity, etag)
+            Tracked(entity).check_etag(etag)
             if isinstance(entity, SoftDeletable) and not entity.deleted:
                 entity.delete()
                 if not entity.deleted:
@@ -201,10 +187,7 @@ class Repository(Generic[EntityT]):
         """
         check_partition_key(partition_key, self._store.key_paths)
         return await self._listed(
-            partition_key,
-            page_size=page_size,
-            continuation=continuation,
-            include_deleted=include_deleted,
+            partition_key, page_size=page_size, continuation=continuation, include_deleted=include_deleted
         )
 
     async def read_all(
@@ -263,13 +246,31 @@ class Repository(Generic[EntityT]):
             include_deleted=include_deleted,
         )
 
+    async def _fetched(
+        self, entity_id: str, partition_key: PartitionKey | None, if_none_match: str | None
+    ) -> EntityT:
+        by_default = partition_key is None
+        key: PartitionKey = entity_id if partition_key is None else partition_key
+        kind, paths = self._type.entity_type, self._store.key_paths
+        check_id(entity_id, of=f"a {kind}")
+        check_partition_key(key, paths, of=f"{kind} {entity_id!r}", by_default=by_default)
+        try:
+            document = await retry_reads(
+                lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
+            )
+        except NotFound as error:
+            raise self._not_found(entity_id, key, by_default=by_default) from error
+        if (stored_type := document.get("type")) not in self._kinds:
+            raise self._not_found(entity_id, key, stored_type=str(stored_type))
+        return self._restored(document)
+
     async def _listed(
         self, partition_key: PartitionKey | None, *, include_deleted: bool, **page: Any
     ) -> EntityPage[EntityT]:
         marked = any(issubclass(kind, SoftDeletable) for kind in self._kinds.values())
         return await self._page(
             lambda: self._store.list(
-                self._types,
+                tuple(self._kinds),
                 partition_key=partition_key,
                 include_deleted=include_deleted or not marked,
                 **page,
@@ -285,7 +286,7 @@ class Repository(Generic[EntityT]):
             raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
         entities: builtins.list[EntityT] = []
         unreadable: builtins.list[UnreadableDocument] = []
-        with self._entities.guard:
+        with self._entities.alone():
             page = await retry_reads(fetch, self._options)
             self._entities.refusal = None  # a new attempt begins
             for document in page.documents:
@@ -308,13 +309,9 @@ class Repository(Generic[EntityT]):
     def _kinds(self) -> Mapping[str, type[EntityT]]:
         return kinds_of(self._type)
 
-    @property
-    def _types(self) -> tuple[str, ...]:
-        return tuple(self._kinds)
-
     def _known(self, read: EntityT) -> EntityT:
         known = self._entities.find((read.entity_type,), read.id, read.partition_key)
-        return known if isinstance(known, self._type) else read
+        return known.model if known is not None and isinstance(known.model, self._type) else read
 
     def _is_gone(self, entity: Entity) -> bool:
         return is_deleted(entity) or self._entities.deletes(entity)
@@ -323,7 +320,7 @@ class Repository(Generic[EntityT]):
         if document.get("type") not in self._kinds or "_etag" not in document:
             raise UsageError(
                 f"The query found {document!r:.100}, which is no {self._type.entity_type}: let it find whole documents (`*`) whose "
-                f"`c.type` is one of {', '.join(self._types)}."
+                f"`c.type` is one of {', '.join(self._kinds)}."
             )
         data = document.get("data")
         if not isinstance(data, Mapping):

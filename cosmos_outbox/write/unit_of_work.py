@@ -7,10 +7,9 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -31,15 +30,16 @@ from cosmos_outbox.errors import (
     UsageError,
 )
 from cosmos_outbox.partition_key import PartitionKey, identity
-from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Store
+from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assembled
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
 from cosmos_outbox.write.event_size import EventSizes
-from cosmos_outbox.write.identity_map import IdentityMap, Tracked
+from cosmos_outbox.write.identity_map import IdentityMap
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import Repository
+from cosmos_outbox.write.tracked import Tracked
 
 EntityT = TypeVar("EntityT", bound=Entity)
 ModelT = TypeVar("ModelT")
@@ -123,7 +123,7 @@ class UnitOfWork:
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
 
     async def __aenter__(self) -> Self:
-        self._entities.guard.check()
+        self._entities.check()
         if self._entered:
             raise UsageError(
                 "This unit of work is entered already, and a second `async with` would end it. In a handler use it as it is: what "
@@ -136,7 +136,7 @@ class UnitOfWork:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is None:
-            self._entities.guard.check()
+            self._entities.check()
             warn_of_what_is_left(self)
         self.close()  # also while another task commits: the error of the block must not be hidden
 
@@ -173,7 +173,6 @@ class UnitOfWork:
             store=self._store,
             entities=self._entities,
             options=self._options,
-            key_of=self._store.key_paths.key_of,
         )
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
@@ -208,7 +207,7 @@ class UnitOfWork:
             SharedUnitOfWork: another task uses this unit of work right now.
             UsageError: an event handler called it.
         """
-        self._entities.guard.check()
+        self._entities.check()
         if self._committing:
             raise UsageError(
                 "An event handler called rollback(): the commit that runs it would write nothing, and report nothing. Raise an "
@@ -221,23 +220,6 @@ class UnitOfWork:
         Say whether the last commit raised this refusal, and nothing was read or created since.
         """
         return self._entities.refusal is error
-
-    def _warn_of_what_is_left(self, commit: str) -> None:
-        try:
-            if left := self._entities.left():
-                first = left[0].entity
-                _logger.warning(
-                    "unit_of_work.left %d changed, the first of them %s %r of partition key %r: its block has ended, and no commit wrote "
-                    "them. `%s` writes them, `rollback()` discards them.",
-                    len(left),
-                    first.entity_type,
-                    first.id,
-                    first.partition_key,
-                    commit,
-                    extra={"changed": len(left), "document": first.id},
-                )
-        except Exception:  # of a caller's property; the block has done its work whatever it does
-            _logger.debug("unit_of_work.not_named", exc_info=True)
 
     def _forget(self) -> None:
         self._entities.clear()
@@ -293,7 +275,7 @@ class UnitOfWork:
 
     @contextmanager
     def _occupied(self) -> Iterator[None]:
-        with self._entities.guard:
+        with self._entities.alone():
             if self._committing:
                 raise UsageError(
                     "An event handler called commit(); what it adds to the unit of work is committed anyway."
@@ -326,16 +308,14 @@ class UnitOfWork:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers:
             await self._run_handlers()
-            self._entities.guard.check()  # a handler that closed the unit would lose the write unnoticed
+            self._entities.check()  # a handler that closed the unit would lose the write unnoticed
         changed = self._entities.changed()
         if not changed and record is None:
             return None
         span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
-        if not span.is_recording():  # the current span stays the caller's
+        # Where nothing records it, the current span stays the caller's.
+        with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
             pending = self._assembled(changed, record, traced=span is not trace.INVALID_SPAN)
-            return await self._submit(Submission(self._store, pending, self._options))
-        with trace.use_span(span, end_on_exit=True):
-            pending = self._assembled(changed, record, traced=True)
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,
@@ -356,15 +336,9 @@ class UnitOfWork:
 
     async def _run_handlers(self) -> None:
         before, hooks = self._entities.snapshot(), list(self._after_commit)
-        dispatch = self._handlers.start() if self._dispatch is None else self._dispatch.copy()
+        dispatch = self._handlers.start(self._dispatch)
         try:
-            await dispatch.run(
-                self._entities.recorded,
-                self,
-                max_raised=MAX_BATCH_OPERATIONS,
-                recorded_by=self._recorded_by,
-                acting=partial(setattr, self._entities, "acting"),
-            )
+            await dispatch.run(self._entities, self)
         except BaseException:  # whatever a handler raises: the next commit runs all of them again
             self._entities.put_back(before)
             self._after_commit = hooks
@@ -387,7 +361,7 @@ class UnitOfWork:
             )
         except MixedPartitionKeys as error:
             second = identity(error.second)
-            added = (one.added_by for one in changed if identity(one.entity.partition_key) == second)
+            added = (one.added_by for one in changed if identity(one.partition_key) == second)
             if (handler := next(added, None)) is None:
                 raise
             advice = (
@@ -405,7 +379,7 @@ class UnitOfWork:
         except OutboxError as refusal:
             self._unresolved = None  # it is known not to be written
             if isinstance(refusal, (Conflict, NotFound, PreconditionFailed)):
-                self._entities.undo(refusal, self._dispatch.raised if self._dispatch else ())
+                self._entities.undo(refusal, self._dispatch.caused_by if self._dispatch else ())
                 self._dispatch = None
                 self._after_commit.clear()
             raise
@@ -419,13 +393,6 @@ class UnitOfWork:
             request_charge=written.request_charge,
             attempts=written.attempts,
         )
-
-    def _recorded_by(self, event: DomainEvent) -> str:
-        for tracked in self._entities.changed():
-            entity = tracked.entity
-            if any(event.id == one.id for one in entity.events):
-                return f"{entity.entity_type} {entity.id!r} of partition key {entity.partition_key!r}"
-        return "an entity"
 
 
 async def run_event_handlers(uow: UnitOfWork) -> None:
@@ -474,4 +441,17 @@ def warn_of_what_is_left(uow: UnitOfWork, *, commit: str = "await uow.commit()")
         uow: that ends.
         commit: how its caller commits.
     """
-    uow._warn_of_what_is_left(commit)  # noqa: SLF001 - of this module
+    try:
+        if left := uow._entities.left():  # noqa: SLF001 - of this module
+            first = left[0]
+            _logger.warning(
+                "unit_of_work.left %d changed, the first of them %s of partition key %r: its block has ended, and no commit wrote "
+                "them. `%s` writes them, `rollback()` discards them.",
+                len(left),
+                first,
+                first.partition_key,
+                commit,
+                extra={"changed": len(left), "document": first.id},
+            )
+    except Exception:  # of a caller's property; the block has done its work whatever it does
+        _logger.debug("unit_of_work.not_named", exc_info=True)

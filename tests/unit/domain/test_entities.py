@@ -184,7 +184,7 @@ OWN_NAMES = {name for name in vars(Entity) if not name.startswith("_")} - {
 }
 
 
-@pytest.mark.parametrize("name", sorted(OWN_NAMES | {"entity_type", "_state", "_progress"}))
+@pytest.mark.parametrize("name", sorted(OWN_NAMES | {"entity_type", "_progress"}))
 def test_a_field_that_would_hide_what_the_entity_itself_needs_is_refused(name: str):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydantic warns of it too

@@ -25,6 +25,7 @@ from cosmos_outbox import (
     UnitOfWork,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Line, Note, NoteDeleted, actions, events, stored
@@ -100,6 +101,28 @@ async def test_a_request_that_was_not_executed_is_repeated_also_without_events(f
     await store.arrived()
 
     assert [(2, "two")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
+
+
+@pytest.mark.parametrize("part", ["document", "data"])
+async def test_what_another_program_adds_after_a_lost_answer_is_not_overwritten(part: str):
+    container = MemoryContainer()
+    store = FaultyStore(container, [F.LOST_AFTER] * 40, [ReadFault.UNAVAILABLE] * 40)
+    uow = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=1)).unit_of_work()
+    note = uow.repository(Note).create(Note(id="n", text="first"))
+    with pytest.raises(CommitOutcomeUnknown):
+        await uow.commit()
+    store.commit_faults, store.read_faults = [], []
+
+    document = await container.read("n", "n")
+    added = {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
+    (added if part == "document" else added["data"])["by"] = "them"  # with the version that it has
+    write = Write(kind=WriteKind.REPLACE, id="n", document=added, etag=document["_etag"])
+    await container.commit("n", [write])
+    await uow.commit()
+    note.change("second")
+    with pytest.raises(PreconditionFailed):
+        await uow.commit()
+    assert added.items() <= (await container.read("n", "n")).items()
 
 
 @pytest.mark.parametrize("change", ["create", "update", "delete"])

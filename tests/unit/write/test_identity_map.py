@@ -15,10 +15,11 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, WriteKind
-from cosmos_outbox.write.batch import Change, PendingCommit, assembled
+from cosmos_outbox.write.batch import PendingCommit, assembled
 from cosmos_outbox.write.commit import WrittenCommit
 from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.identity_map import IdentityMap
+from cosmos_outbox.write.tracked import Change
 from tests.support.notes import Line, Note, NoteDeleted, NoteEvent, Remark
 
 PREMIUM = EventSizes(max_message_bytes=100 * 1024 * 1024)

@@ -41,11 +41,11 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.domain.own_documents import OwnDocument
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.deletion import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
+from cosmos_outbox.write.tracked import Tracked
 from tests.support import notes
 from tests.support.backends import opened
 from tests.support.effort import examples
@@ -98,7 +98,7 @@ class Memo:
         self.model["text"] = text
 
     @property
-    def own(self) -> OwnDocument:
+    def own(self) -> Tracked:
         return self.unit._entities.required(self.model)
 
     @property
@@ -611,9 +611,9 @@ class WriteSide(RuleBasedStateMachine):
             for serial, action, value in held.events() if held.pending or not held.purged else ():
                 if serial is not None and action == "NoteTagged" and serial not in unit.handled:
                     unit.handled.add(serial)
-                    line = unit.real._entities.find("line", f"line-of-{value}")
-                    assert isinstance(line, Line)
-                    unit.held[line.id] = Held(entity=line)
+                    line = unit.real._entities.find(("line",), f"line-of-{value}")
+                    assert line is not None
+                    unit.held[line.id] = Held(entity=line.model)
         pending = [held for held in unit.held.values() if held.pending]
         told = [
             Told(held.entity.id, held.version, action, value)
