@@ -84,16 +84,6 @@ class PageFailed(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerSlow(Record):
-    """
-    The handler has worked on one page for longer than `slow_handler_after`; emitted again each time that passes.
-    """
-
-    lease: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHalted(Record):
     """
     The handler failed `attempts` times on the same page; its range makes no progress until the cause is gone.

@@ -49,7 +49,6 @@ class ProcessorOptions:
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
-        slow_handler_after: a handler this slow is reported. Defaults to 60 s.
         blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
 
     Raises:
@@ -71,7 +70,6 @@ class ProcessorOptions:
     grace_period: timedelta = timedelta(seconds=20)
     backoff: Backoff = field(default_factory=Backoff)
     halt_after_attempts: int = 10
-    slow_handler_after: timedelta = timedelta(seconds=60)
     blocked_loop_after: timedelta = timedelta(seconds=5)
 
     def __post_init__(self) -> None:
@@ -88,7 +86,7 @@ class ProcessorOptions:
         }
         for name in ("max_items", "memory_bytes", "halt_after_attempts"):
             checks[f"{name} must be at least 1"] = getattr(self, name) >= 1
-        positive = "acquire_interval renew_interval min_poll_interval slow_handler_after blocked_loop_after"
+        positive = "acquire_interval renew_interval min_poll_interval blocked_loop_after"
         for name in positive.split():
             checks[f"{name} must be positive"] = getattr(self, name) > _ZERO
         for name in ("checkpoint_interval", "grace_period"):

@@ -5,8 +5,8 @@ Pump: read a page of one range, have it handled, note how far we are, and again;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -27,7 +27,6 @@ from cosmos_outbox.changefeed.reader import Reader
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import (
-    HandlerSlow,
     LeaseHalted,
     PageFailed,
     PageHandled,
@@ -193,27 +192,26 @@ class Pump:
             key_paths=owned.container.key_paths,
             notes=owned.notes,
         )
-        with self._reporting_slowness():
-            while True:
-                attempt += 1
+        while True:
+            attempt += 1
+            owned.ensure_active()
+            try:
+                await self._handler(batch)
+            except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
                 owned.ensure_active()
-                try:
-                    await self._handler(batch)
-                except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
-                    owned.ensure_active()
-                    delay = self._failed(error, attempt)
-                    halted = attempt % options.halt_after_attempts == 0
-                    if halted:
-                        self._notify(LeaseHalted(lease=self._id, attempts=attempt, error=error))
-                else:
-                    break
-                if not await self._pause(delay):
-                    return None
+                delay = self._failed(error, attempt)
+                halted = attempt % options.halt_after_attempts == 0
                 if halted:
-                    again = await self._read(owned.continuation)
-                    if again is None or not again.documents:
-                        return again
-                    page, batch = again, replace(batch, documents=again.documents)
+                    self._notify(LeaseHalted(lease=self._id, attempts=attempt, error=error))
+            else:
+                break
+            if not await self._pause(delay):
+                return None
+            if halted:
+                again = await self._read(owned.continuation)
+                if again is None or not again.documents:
+                    return again
+                page, batch = again, replace(batch, documents=again.documents)
         owned.ensure_active()
         self._done(page, seconds=asyncio.get_running_loop().time() - started)
         return page
@@ -298,28 +296,6 @@ class Pump:
                 # A merge: our range can still be read, but .NET and KEDA look for the partition by its id.
                 raise RangeGone
             return page
-
-    @contextmanager
-    def _reporting_slowness(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        started, limit = loop.time(), self._options.slow_handler_after.total_seconds()
-        reported = False
-        timer: asyncio.TimerHandle
-
-        def report() -> None:
-            nonlocal timer, reported
-            reported = True
-            self._notify(HandlerSlow(lease=self._id, seconds=loop.time() - started))
-            timer = loop.call_later(limit, report)
-
-        timer = loop.call_later(limit, report)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            # It blocked the loop, so the timer had no chance
-            if not reported and loop.time() - started >= limit:
-                self._notify(HandlerSlow(lease=self._id, seconds=loop.time() - started))
 
     async def _pause(self, seconds: float) -> bool:
         """

@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
-from cosmos_outbox.records import HandlerSlow, LoopBlocked, Record
+from cosmos_outbox.records import LoopBlocked, Record
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -69,17 +69,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_while_it_still_blocks():
     assert blocked.seconds >= 0.1
 
 
-async def test_a_handler_that_blocked_and_returned_at_once_is_told_of_as_slow():
-    records = await processed(
-        lambda _: time.sleep(0.05),  # blocking is the point
-        slow_handler_after=timedelta(seconds=0.02),
-    )
-
-    slow = [record for record in records if isinstance(record, HandlerSlow)]
-    assert ["pmemory_AAAAAA==_AAAAAIAAAAA=..0"] == [record.lease for record in slow]
-
-
 async def test_a_loop_that_is_never_blocked_is_told_of_nothing():
     records = await processed(lambda _: None, blocked_loop_after=timedelta(seconds=1))
 
-    assert [] == [record for record in records if isinstance(record, LoopBlocked | HandlerSlow)]
+    assert [] == [record for record in records if isinstance(record, LoopBlocked)]
