@@ -55,11 +55,11 @@ def damaged(outbox: Local) -> Local:
 
 
 def test_a_damaged_lease_is_listed_with_its_mistake_beside_the_others(damaged: Local) -> None:
-    first, second = damaged.rows("leases", "list", code=2)
+    first, second = damaged.json("status", code=2)["leases"]
     assert ("0", "damaged", "worker-1") == (first["range"], first["state"], first["owner"])
     assert MISTAKE in first["error"]
     assert ("1", "owned", None) == (second["range"], second["state"], second["error"])
-    text = damaged.run("leases", "list", code=2).stdout
+    text = damaged.run("status", code=2).stdout
     assert "damaged" in text
     assert MISTAKE in text
 
@@ -101,7 +101,7 @@ def test_a_damaged_lease_that_is_deleted_is_created_again_where_the_first_leases
 
     outbox.on_leases(delete)
     assert [True, False] == [lease["created"] for lease in outbox.rows("bootstrap")]
-    first, second = outbox.rows("leases", "list")
+    first, second = outbox.json("status")["leases"]
     assert ("beginning", None) == (first["start"], first["continuation"])
     assert second["continuation"] is not None
 
@@ -219,8 +219,8 @@ def test_doctor_names_parked_keys_that_cannot_be_read(outbox: Local) -> None:
 def test_times_are_shown_to_the_second_in_utc_and_are_exact_for_programs(outbox: Local) -> None:
     park(outbox, "ada")
     outbox.run("bootstrap", "--start", "2026-11-21T08:00:00.5+02:00")
-    assert "2026-11-21 06:00:00 UTC" in outbox.run("leases", "list").stdout
-    assert {"2026-11-21T06:00:00.500000Z"} == {one["start"] for one in outbox.rows("leases", "list")}
+    assert "2026-11-21 06:00:00 UTC" in outbox.run("status").stdout
+    assert {"2026-11-21T06:00:00.500000Z"} == {one["start"] for one in outbox.json("status")["leases"]}
     (row,) = outbox.rows("parked", "list", **PARKED)
     shown = row["parked_at"][:19].replace("T", " ") + " UTC"
     assert shown in outbox.run("parked", "list", **PARKED).stdout

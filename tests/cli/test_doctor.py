@@ -283,7 +283,7 @@ def test_a_lease_whose_owner_makes_no_progress_is_an_error_with_the_whole_reason
     assert "standstill" == found["check"]
     assert reason in found["message"]
     assert [reason] == [
-        one["standstill"] for one in outbox.rows("leases", "list", code=2) if one["standstill"]
+        one["standstill"] for one in outbox.json("status", code=2)["leases"] if one["standstill"]
     ]
     assert any(reason in error for error in outbox.json("status", code=2)["errors"])
 

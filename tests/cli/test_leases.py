@@ -68,7 +68,7 @@ def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
 
 
 def starts(outbox: Local) -> set[tuple[object, object]]:
-    return {(lease["start"], lease["continuation"]) for lease in outbox.rows("leases", "list")}
+    return {(lease["start"], lease["continuation"]) for lease in outbox.json("status")["leases"]}
 
 
 def test_reset_sets_all_leases_to_a_start_and_forgets_their_position(outbox: Local):
@@ -132,7 +132,7 @@ def test_leases_that_workers_own_are_left_alone(outbox: Local):
     outbox.run("bootstrap")
     outbox.own_leases("worker-7")
     assert "worker-7" in outbox.run("leases", "reset", "--to", "beginning", "--yes", code=2).stderr
-    assert {"worker-7"} == {lease["owner"] for lease in outbox.rows("leases", "list")}
+    assert {"worker-7"} == {lease["owner"] for lease in outbox.json("status")["leases"]}
 
 
 def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
@@ -140,7 +140,7 @@ def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
     alone.own_leases("worker-7")
     alone.steer("/cosmos/clock", advance_s=61)
     alone.run("leases", "reset", "--to", "beginning", "--yes")
-    assert {None} == {lease["owner"] for lease in alone.rows("leases", "list")}
+    assert {None} == {lease["owner"] for lease in alone.json("status")["leases"]}
 
 
 def test_without_an_answer_nothing_is_done(outbox: Local):
@@ -176,8 +176,7 @@ def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("leases", "list", "--expiration"),
-        ("status", "--every"),
+        ("status", "--expiration"),
         ("replay", "--since", "beginning", "--rate"),
     ],
 )

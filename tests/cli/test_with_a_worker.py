@@ -66,7 +66,7 @@ def test_a_running_worker_is_seen_healthy_and_left_alone(outbox: Local):
         assert "worker-1" in outbox.run("leases", "reset", "--to", "beginning", "--yes", code=2).stderr
         process.terminate()
         assert 0 == process.wait()
-    assert {"free"} == {lease["state"] for lease in outbox.rows("leases", "list")}
+    assert {"free"} == {lease["state"] for lease in outbox.json("status")["leases"]}
 
 
 def test_a_reset_to_an_earlier_time_has_all_sent_that_was_committed_since_whatever_split(alone: Local):
@@ -76,7 +76,7 @@ def test_a_reset_to_an_earlier_time_has_all_sent_that_was_committed_since_whatev
     alone.run("leases", "reset", "--to", "now", "--yes")
     alone.steer("/cosmos/split", database=alone.database, container="data", range="0")
     with worker(alone):
-        until(lambda: ["1", "2", "3"] == [lease["range"] for lease in alone.rows("leases", "list")])
+        until(lambda: ["1", "2", "3"] == [lease["range"] for lease in alone.json("status")["leases"]])
     assert 0 == alone.accepted
     alone.run("leases", "reset", "--to", "beginning", "--yes")
     with worker(alone):

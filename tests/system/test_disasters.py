@@ -272,7 +272,7 @@ def test_an_account_gets_another_name_and_the_topic_drops_what_is_sent_again(pla
         place.commit("2")
         place.relay(1 + 2)
         assert (2, 1) == (place.topic["published"], place.topic["duplicates"])
-        assert "moved" in place.command("leases", "list", "--json")
+        assert "moved" in place.command("status", "--json")
     finally:
         place.cosmos.rename_account("localhost")
 

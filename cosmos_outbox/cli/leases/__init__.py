@@ -1,3 +1,3 @@
 """
-Leases: list them, and reset them while no worker owns one.
+Leases: reset them while no worker owns one.
 """

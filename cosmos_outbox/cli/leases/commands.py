@@ -1,5 +1,5 @@
 """
-`cosmos-outbox leases`: list and reset the leases of a processor.
+`cosmos-outbox leases`: reset the leases of a processor; `cosmos-outbox status` shows them.
 """
 
 from __future__ import annotations
@@ -10,36 +10,13 @@ from typing import Annotated
 
 import typer
 
-from cosmos_outbox.cli.leases.actions import listed_in, reset_leases, row_of, start_given
-from cosmos_outbox.cli.output import NO_LEASES, confirm, print_errors, print_json, print_rows, readable_time
-from cosmos_outbox.cli.running import FAILED, AsJson, DryRun, Expiration, Yes, command, opened
+from cosmos_outbox.cli.leases.actions import reset_leases, start_given
+from cosmos_outbox.cli.output import confirm, print_json, print_rows
+from cosmos_outbox.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
 
 app = typer.Typer(
     help="Leases: the position of each range of the container, and its owner.", no_args_is_help=True
 )
-
-
-@app.command("list")
-@command
-async def list_(*, expiration: Expiration = 60, as_json: AsJson = False) -> None:
-    """
-    Show all leases. Exit code 2 if one is damaged, or its owner makes no progress; the others are shown.
-    """
-    async with opened() as outbox:
-        listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    rows = [row_of(listed, listing.read_at, timedelta(seconds=expiration)) for listed in listed_in(listing)]
-    errors = [row["error"] for row in rows if row["error"]]
-    standing = [f"Lease {row['range']}: {row['standstill']}" for row in rows if row["standstill"]]
-    if as_json:
-        print_json({"leases": rows})
-    else:
-        for row in rows:
-            del row["id"], row["standstill"], row["error"]
-            row["start"] = readable_time(row["start"])
-        print_rows(rows, empty=NO_LEASES)
-        print_errors([*errors, *standing])
-    if errors or standing:
-        raise typer.Exit(FAILED)
 
 
 @app.command()
