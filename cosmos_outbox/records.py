@@ -311,16 +311,6 @@ class ReceiverFallback(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOpened(Record):
-    """
-    A processor has locked a session; None on an entity without sessions.
-    """
-
-    level = logging.DEBUG
-    session: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionClosed(Record):
     """
     A processor has given a session back, or lost it; `outcome` is a SessionEnd.
@@ -362,24 +352,16 @@ class MessageSettled(Record):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFailed(Record):
     """
-    The handler of a session processor raised, or took too long; the message is delivered again.
+    The handler of a session processor raised, or took too long: the message is delivered again (raised). Or it went on after it was
+    cancelled: it is left behind, and nothing that it returns is settled.
     """
 
+    levels: ClassVar = {"left behind": logging.ERROR}
     session: str | None
     message_id: str
+    outcome: Literal["raised", "left behind"]
     delivery_count: int
-    error: BaseException
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HandlerIgnoresCancellation(Record):
-    """
-    A handler went on after it was cancelled; it is left behind, and nothing that it returns is settled.
-    """
-
-    level = logging.ERROR
-    session: str | None
-    message_id: str
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Any
 from cosmos_outbox.errors import LockLost, OutboxError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement
-from cosmos_outbox.records import HandlerIgnoresCancellation, Hook, MessageFailed, MessageSettled
+from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
 from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
@@ -233,13 +233,26 @@ class HeldSession:
     def _failed(self, message: Message, error: BaseException) -> Retry:
         count = message.delivery_count
         self._notify(
-            MessageFailed(session=self.id, message_id=message.message_id, delivery_count=count, error=error)
+            MessageFailed(
+                session=self.id,
+                message_id=message.message_id,
+                outcome="raised",
+                delivery_count=count,
+                error=error,
+            )
         )
         return Retry(after_seconds=self._options.backoff.delay(count + 1))
 
     async def _cancel(self, task: asyncio.Task[Settlement], message: Message) -> None:
         if not await cancelled(task):
-            self._notify(HandlerIgnoresCancellation(session=self.id, message_id=message.message_id))
+            self._notify(
+                MessageFailed(
+                    session=self.id,
+                    message_id=message.message_id,
+                    outcome="left behind",
+                    delivery_count=message.delivery_count,
+                )
+            )
 
     async def _renewed(self) -> bool:
         """

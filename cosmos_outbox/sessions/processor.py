@@ -19,7 +19,6 @@ from cosmos_outbox.records import (
     ReceivingFailed,
     Record,
     SessionClosed,
-    SessionOpened,
     guarded,
     log_hook,
 )
@@ -223,7 +222,6 @@ class SessionProcessor:
         del self._accepting[task]
         self._serving[task] = held
         self._changed.set()  # one more may wait for a session
-        self._notify(SessionOpened(session=held.id))
         end = SessionEnd.STOPPED
         try:
             await self._end_before(held.id)  # once more: it may have come twice while it waited for a slot

@@ -35,7 +35,6 @@ PAGES = Path(__file__).parents[2] / "docs/reference"
 UNCOUNTED = {
     records.LeaseCheckpointed: "progress is `outbox.lease.lag`",
     records.LeasesListed: "`/readyz` fails where it stays away",
-    records.SessionOpened: "`outbox.sessions.closed` counts it at its end",
     records.SubjectIgnored: "`outbox.messages.handled` counts the messages",
 }
 

@@ -474,7 +474,7 @@ class Simulation:
 
     def _hear(self, record: Record) -> None:
         # A program that dies is a cancellation that no caller asked for
-        if isinstance(record, MessageFailed) and not isinstance(record.error, asyncio.CancelledError):
+        if isinstance(record, MessageFailed) and not isinstance(record.error, asyncio.CancelledError | None):
             self.violations.append(f"the consumer raises with {record.message_id}: {record.error!r}")
         if isinstance(record, MessageGivenUp):
             self._troubled.add(str(record.key))

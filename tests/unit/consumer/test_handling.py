@@ -22,7 +22,7 @@ from cosmos_outbox.records import (
     ConsumerHalted,
     MessageGivenUp,
     MessageHandled,
-    SessionOpened,
+    SessionClosed,
     SubjectIgnored,
 )
 from cosmos_outbox.retries import Backoff
@@ -317,7 +317,7 @@ async def test_a_key_that_an_operator_parks_while_its_session_is_held_is_held_fr
     world.subscription.deliver(message(OrderPaid(order_id="o1", total=2)))
     await running
 
-    assert 1 == len(world.of(SessionOpened))
+    assert 1 == len(world.of(SessionClosed))
     assert 1 == len(world.documents("invoice"))
 
 
