@@ -290,24 +290,15 @@ class WatchFailed(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodingFallback(Record):
+class SdkFallback(Record):
     """
-    The Service Bus SDK encodes the messages of a topic itself, at several times the CPU: it traces them, or encodes in a way that
-    this version does not know; `difference` says which.
-    """
-
-    topic: str
-    difference: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReceiverFallback(Record):
-    """
-    A consumer receives over the Service Bus SDK until its process ends: the lean receiver and the broker do not understand each other.
+    The Service Bus SDK does the work of the part of this library that is faster, and `reason` says why: it encodes the messages of a
+    topic, at several times the CPU, or receives those of a subscription until the process ends.
     """
 
-    subscription: str
-    error: str
+    part: Literal["encoder", "receiver"]
+    entity: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

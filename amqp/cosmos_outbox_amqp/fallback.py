@@ -12,7 +12,7 @@ from azure.servicebus.aio import ServiceBusClient
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Session
-from cosmos_outbox.records import Hook, ReceiverFallback, log_hook
+from cosmos_outbox.records import Hook, SdkFallback, log_hook
 from cosmos_outbox_amqp.subscription import AmqpSubscription
 
 
@@ -29,7 +29,7 @@ class FallbackSubscription:
         sessions: must be True.
         receivers: of the SDK, as for `ServiceBusSubscription`.
         prefetch, lock_duration: as for either.
-        notify: receives a `ReceiverFallback`. Defaults to logging it.
+        notify: receives a `SdkFallback`. Defaults to logging it.
     """
 
     def __init__(
@@ -62,5 +62,5 @@ class FallbackSubscription:
             if lost_by is not None and self._receiver is self._lean:
                 await self._lean.__aexit__()
                 self._receiver = self._sdk
-                self._notify(ReceiverFallback(subscription=self._lean.name, error=str(lost_by)))
+                self._notify(SdkFallback(part="receiver", entity=self._lean.name, reason=str(lost_by)))
         return await self._receiver.accept(wait_seconds)

@@ -23,9 +23,9 @@ from cosmos_outbox.records import (
     MessageHandled,
     MessageSettled,
     MessagesPublished,
-    ReceiverFallback,
     ReceivingFailed,
     Record,
+    SdkFallback,
     level_of,
 )
 from cosmos_outbox.service.fleet import Heartbeat, Phase
@@ -331,8 +331,8 @@ class ConsumerVitals(Vitals):
             self._waits.pop(record.message_id, None)
         elif isinstance(record, ConsumerHalted):
             self._halted_by = record.error
-        elif isinstance(record, ReceiverFallback):
-            self._fallback = record.error
+        elif isinstance(record, SdkFallback) and record.part == "receiver":
+            self._fallback = record.reason
 
     def _wait(self, record: ConsumingDelayed, now: float) -> None:
         known = self._waits.pop(record.message_id, None)

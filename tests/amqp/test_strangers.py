@@ -14,7 +14,7 @@ import pytest
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError, LockLost, SubscriptionUnavailable
 from cosmos_outbox.ports import DeadLetter
-from cosmos_outbox.records import ReceiverFallback, Record
+from cosmos_outbox.records import Record, SdkFallback
 from cosmos_outbox_amqp import AmqpSubscription, FallbackSubscription
 from cosmos_outbox_amqp import signed_in as signing
 from cosmos_outbox_amqp.connection import AMQP_HEADER, HEARTBEAT, SASL_HEADER, Connection
@@ -323,8 +323,9 @@ class TestFallback:
             assert [None] * 4 == await asyncio.gather(*waiting)
             assert ["accept"] * 4 == taken_over
             [record] = told
-            assert isinstance(record, ReceiverFallback)
-            assert "decode-error" in record.error
+            assert isinstance(record, SdkFallback)
+            assert "receiver" == record.part
+            assert "decode-error" in record.reason
             assert all(peer.aborted for peer in peers)
 
     async def test_is_not_for_a_broker_that_refuses(

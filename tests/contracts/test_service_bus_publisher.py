@@ -36,7 +36,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.records import EncodingFallback, MessagesPublished, PublishFailed, Record
+from cosmos_outbox.records import MessagesPublished, PublishFailed, Record, SdkFallback
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.relay.routing import Topics
@@ -508,7 +508,7 @@ async def sent_by_the_sdk(
         for number in (0, 3):
             await publisher.publish(0, messages("k", 3, first=number))
     assert (6, 2) == (stats(server)["published"], stats(server)["transfers"])
-    assert [EncodingFallback(topic="events", difference=reported)] == records
+    assert [SdkFallback(part="encoder", entity="events", reason=reported)] == records
 
 
 class _Span:

@@ -194,7 +194,7 @@ def publish(emulators: Mapping[str, str], language: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(encoding, "append", noted)
     asyncio.run(send())
 
-    assert ([], [True] * 3) == (told, appended), "EncodingFallback, or a message that the SDK encoded"
+    assert ([], [True] * 3) == (told, appended), "SdkFallback, or a message that the SDK encoded"
 
 
 def test_javascript(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

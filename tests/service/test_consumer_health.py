@@ -20,8 +20,8 @@ from cosmos_outbox.records import (
     LoopBlocked,
     MessageHandled,
     MessageSettled,
-    ReceiverFallback,
     ReceivingFailed,
+    SdkFallback,
 )
 from cosmos_outbox.service.fleet import Phase
 from cosmos_outbox.service.health import ParkedSeen, oldest_of
@@ -314,7 +314,7 @@ async def test_an_error_of_the_subscription_passes_and_is_no_answer(health):
 async def test_where_the_sdk_took_over_is_shown_until_the_process_ends(health: ConsumerVitals):
     health.reached()
     assert health.snapshot().readiness()["fallback"] is None
-    health(ReceiverFallback(subscription="t/s", error="amqp:decode-error garbage"))
+    health(SdkFallback(part="receiver", entity="t/s", reason="amqp:decode-error garbage"))
     snapshot = health.snapshot()
     assert "amqp:decode-error garbage" == snapshot.readiness()["fallback"]
     assert () == snapshot.unready

@@ -27,7 +27,7 @@ from cosmos_outbox.adapters.servicebus.lane import Lane
 from cosmos_outbox.background import Background
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.records import EncodingFallback, Hook, log_hook
+from cosmos_outbox.records import Hook, SdkFallback, log_hook
 
 _logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class ServiceBusPublisher:
         self._closing = Background()
         self._closed = False
         if not sdk_only and (cause := encoding.fallback_cause()) is not None:
-            notify(EncodingFallback(topic=topic, difference=cause))
+            notify(SdkFallback(part="encoder", entity=topic, reason=cause))
         self._lanes = tuple(
             Lane(
                 topic=topic,
