@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cosmos_outbox.adapters.memory.parked import MemoryParked, keys_of, page_of, present_in, queue_of
+from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import NotFound, StoreUnavailable
 from cosmos_outbox.ports import CommitResult, Write
@@ -53,12 +53,13 @@ class Service:
         return result
 
 
-class Session:
+class Session(MemoryParked):
     """
     The ParkedStore of one program: its own point reads see its own writes, and what refused them; others may not.
     """
 
     def __init__(self, service: Service, link: Link) -> None:
+        super().__init__()
         self._service, self._link = service, link
         self._faults = list(link.faults)
         self._seen: dict[str, int] = defaultdict(int)
@@ -73,20 +74,20 @@ class Session:
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         await asyncio.sleep(self._link.seconds)
-        return page_of(self._version(0), partition_key, after=after, limit=limit)
+        return await super().page(partition_key, after=after, limit=limit)
 
     async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
         await asyncio.sleep(self._link.seconds)
         limit = min(limit, 3)  # as where events are large
-        return queue_of(self._version(0), partition_key, epoch=epoch, first=first, limit=limit)
+        return await super().queue(partition_key, epoch=epoch, first=first, limit=limit)
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
         await asyncio.sleep(self._link.seconds)
-        return present_in(self._version(0), partition_key, document_ids)
+        return await super().present(partition_key, document_ids)
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
         await asyncio.sleep(self._link.seconds)
-        return keys_of(self._version(0), processor=processor, container=container)
+        return await super().keys(processor=processor, container=container)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         # In a task of its own: a caller that is killed does not call its request back.
@@ -116,6 +117,9 @@ class Session:
     def _send_late(self, partition_key: str, writes: Sequence[Write]) -> None:
         late = asyncio.ensure_future(self._service.commit(partition_key, writes))
         late.add_done_callback(_forget_outcome)
+
+    def documents(self) -> tuple[Document, ...]:
+        return self._version(0)
 
     def _version(self, at_least: int) -> tuple[Document, ...]:
         limit = asyncio.get_running_loop().time() - self._link.behind

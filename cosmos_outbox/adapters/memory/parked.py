@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.ports import CommitResult, Document, Write
@@ -28,19 +28,24 @@ class MemoryParked:
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         await asyncio.sleep(0)
-        return page_of(self.documents(), partition_key, after=after, limit=limit)
+        found = [one for one in self._in(partition_key) if one["id"] > after]
+        return tuple(sorted(found, key=lambda one: str(one["id"]))[:limit])
 
     async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
         await asyncio.sleep(0)
-        return queue_of(self.documents(), partition_key, epoch=epoch, first=first, limit=limit)
+        of_epoch = [one for one in self._in(partition_key) if one.get("epoch") == epoch]
+        found = [one for one in of_epoch if isinstance(one.get("position"), int) and one["position"] >= first]
+        return tuple(sorted(found, key=lambda one: int(one["position"]))[:limit])
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
         await asyncio.sleep(0)
-        return present_in(self.documents(), partition_key, document_ids)
+        return frozenset(str(one["id"]) for one in self._in(partition_key) if one["id"] in document_ids)
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
         await asyncio.sleep(0)
-        return keys_of(self.documents(), processor=processor, container=container)
+        wanted = ("parkedKey", processor, container)
+        fields = ("type", "processor", "container")
+        return tuple(one for one in self.documents() if wanted == tuple(map(one.get, fields)))
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self._container.commit(partition_key, writes)
@@ -51,45 +56,5 @@ class MemoryParked:
         """
         return self._container.documents()
 
-
-# Queries as pure functions, shared with test stores that return stale documents.
-
-
-def page_of(
-    documents: Iterable[Document], partition_key: str, *, after: str, limit: int
-) -> tuple[Document, ...]:
-    found = [one for one in documents if one["partitionKey"] == partition_key and one["id"] > after]
-    return tuple(sorted(found, key=lambda one: str(one["id"]))[:limit])
-
-
-def queue_of(
-    documents: Iterable[Document], partition_key: str, *, epoch: str, first: int, limit: int
-) -> tuple[Document, ...]:
-    found = [
-        one
-        for one in documents
-        if one["partitionKey"] == partition_key
-        and one.get("epoch") == epoch
-        and isinstance(one.get("position"), int)
-        and one["position"] >= first
-    ]
-    return tuple(sorted(found, key=lambda one: int(one["position"]))[:limit])
-
-
-def present_in(
-    documents: Iterable[Document], partition_key: str, document_ids: Collection[str]
-) -> frozenset[str]:
-    return frozenset(
-        str(one["id"])
-        for one in documents
-        if one["partitionKey"] == partition_key and one["id"] in document_ids
-    )
-
-
-def keys_of(documents: Iterable[Document], *, processor: str, container: str) -> tuple[Document, ...]:
-    return tuple(
-        one
-        for one in documents
-        if one.get("type") == "parkedKey"
-        and (one.get("processor"), one.get("container")) == (processor, container)
-    )
+    def _in(self, partition_key: str) -> list[Document]:
+        return [one for one in self.documents() if one["partitionKey"] == partition_key]
