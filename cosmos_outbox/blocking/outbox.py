@@ -32,15 +32,10 @@ class BlockingOutbox:
     """
 
     def __init__(self, opener: Opener[Outbox]) -> None:
-        if not callable(opener) or inspect.isasyncgenfunction(opener):
-            raise TypeError(
-                f"BlockingOutbox needs a function with @asynccontextmanager that opens client and store and yields an Outbox, and "
-                f"{opener!r:.100} is none: pass the decorated function itself."
-            )
         self._portal = Portal(opener)
 
     def __enter__(self) -> Self:
-        self._opened()
+        self._portal.opened()
         return self
 
     def __exit__(
@@ -62,15 +57,7 @@ class BlockingOutbox:
         """
         Return a new unit of work of this thread, or one of the given subclass.
         """
-        return kind(self._opened().unit_of_work(), self._portal)
-
-    def _opened(self) -> Outbox:
-        outbox = self._portal.opened()
-        if not isinstance(outbox, Outbox):
-            raise UsageError(
-                f"The function that BlockingOutbox was given yields {outbox!r:.100}, and not an Outbox: have it `yield Outbox(store)`."
-            )
-        return outbox
+        return kind(self._portal.opened().unit_of_work(), self._portal)
 
     @overload
     def run(self, work: Callable[[BlockingUnitOfWork], ResultT], *, attempts: int = ...) -> ResultT: ...
@@ -108,5 +95,5 @@ class BlockingOutbox:
                         raise
                 else:
                     return result
-            pause = self._opened().retries.backoff.delay(attempt)
+            pause = self._portal.opened().retries.backoff.delay(attempt)
             self._portal.call(partial(asyncio.sleep, pause))

@@ -57,7 +57,6 @@ from cosmos_outbox.adapters.cosmos import (
 from cosmos_outbox.adapters.cosmos.errors import translate
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.adapters.servicebus.errors import publish_error
-from cosmos_outbox.blocking import BlockingOutbox, BlockingUnitOfWork
 from cosmos_outbox.errors import TopicUnavailable
 from cosmos_outbox.service.checks.service_bus import SUBSCRIPTION, UNREAD, Unread
 from cosmos_outbox.service.settings import Settings, load, unknown_variables
@@ -907,38 +906,6 @@ class Unmarked(SoftDeletable):
 async def _() -> None:
     async with (await committed(Unmarked(id="x"))).unit_of_work() as uow:
         await uow.repository(Unmarked).delete("x")
-
-
-@asynccontextmanager
-async def open_outbox() -> AsyncIterator[Outbox]:
-    yield an_outbox()
-
-
-@asynccontextmanager
-async def open_container() -> AsyncIterator[MemoryContainer]:
-    yield MemoryContainer()
-
-
-def _blocking(usage: str, opener: Any, raises: type[Exception], *fragments: str, kind: Any = None) -> None:
-    @wrong(49, usage, raises, *fragments)
-    async def _() -> None:
-        def use() -> None:
-            outbox = BlockingOutbox(opener)
-            try:
-                outbox.unit_of_work(kind or BlockingUnitOfWork)
-            finally:
-                outbox.close()
-
-        await asyncio.to_thread(use)
-
-
-async def undecorated() -> AsyncIterator[Outbox]:
-    yield an_outbox()
-
-
-_blocking("BlockingOutbox(Outbox)", an_outbox(), TypeError, "with @asynccontextmanager", "Outbox object")
-_blocking("BlockingOutbox(generator)", undecorated, TypeError, "with @asynccontextmanager", "undecorated")
-_blocking("an opener of a store", open_container, UsageError, "MemoryContainer", "`yield Outbox(store)`")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
