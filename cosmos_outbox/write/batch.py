@@ -163,7 +163,7 @@ def _create(document: Document) -> Write:
 def _write_of(part: Part, paths: KeyPaths) -> Write:
     document, etag = part.document, part.document.progress.etag
     if part.change is Change.CREATE:
-        return _create(storable(part, paths))
+        return Write(kind=WriteKind.CREATE, id=document.id, document=storable(part, paths))
     if etag is None:
         raise UsageError(
             f"{document} has no etag, so it is not known which stored state it follows. Read it and change that object.",
