@@ -7,20 +7,19 @@ from __future__ import annotations
 import inspect
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import EventHandlerCycle, UsageError
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS
 from cosmos_outbox.write.identity_map import IdentityMap
 
-UnitT = TypeVar("UnitT")
 MAX_CHAIN = 16
 PublicEvents = DomainEvent | Sequence[DomainEvent] | None
 _Handler = tuple[type[DomainEvent], Callable[[Any, Any], Awaitable[None] | None], type[Any]]
 
 
-class EventHandlers(Generic[UnitT]):
+class EventHandlers:
     """
     Which functions run on which event types, and which public event replaces a domain event.
 
@@ -38,7 +37,7 @@ class EventHandlers(Generic[UnitT]):
         self,
         event_type: type[DomainEvent],
         handler: Callable[[Any, Any], Awaitable[None] | None],
-        unit_kind: type[UnitT],
+        unit_kind: type[Any],
     ) -> None:
         """
         Run `handler(event, unit_of_work)` before the commit that writes such an event; it needs a unit of work of this kind.
@@ -76,25 +75,25 @@ class EventHandlers(Generic[UnitT]):
                 )
         return found
 
-    def start(self, before: Dispatch[UnitT] | None) -> Dispatch[UnitT]:
+    def start(self, before: Dispatch | None) -> Dispatch:
         """
         Return a record of which events were handled, which knows those of the one before.
         """
         return Dispatch(self._handlers, before)
 
 
-class Dispatch(Generic[UnitT]):
+class Dispatch:
     """
     The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated.
     """
 
-    def __init__(self, handlers: list[_Handler], before: Dispatch[UnitT] | None) -> None:
+    def __init__(self, handlers: list[_Handler], before: Dispatch | None) -> None:
         self._handlers = handlers
         self.done: set[tuple[str, int]] = set() if before is None else {*before.done}
         # event id -> actions of the events that led to it
         self.caused_by: dict[str, tuple[str, ...]] = {} if before is None else {**before.caused_by}
 
-    async def run(self, entities: IdentityMap, unit: UnitT) -> None:
+    async def run(self, entities: IdentityMap, unit: object) -> None:
         """
         Handle all events that a commit would write, and those that the handlers raise, until none is left.
 

@@ -47,7 +47,7 @@ class Outbox:
         self._store, self.retries = store, retries or RetryOptions()
         self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
-        self._handlers: EventHandlers[UnitOfWork] = EventHandlers()
+        self._handlers = EventHandlers()
 
     @property
     def key_paths(self) -> KeyPaths:

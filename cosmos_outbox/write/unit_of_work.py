@@ -110,14 +110,14 @@ class UnitOfWork:
         store: Store,
         *,
         options: RetryOptions,
-        handlers: EventHandlers[UnitOfWork],
+        handlers: EventHandlers,
         sizes: EventSizes,
         tracer: trace.Tracer,
     ) -> None:
         self._store, self._options, self._handlers, self._tracer = store, options, handlers, tracer
         self._sizes = sizes
         self._entities = IdentityMap()
-        self._dispatch: Dispatch[UnitOfWork] | None = None
+        self._dispatch: Dispatch | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
         self._committing = self._entered = False
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
