@@ -65,7 +65,8 @@ class OutboxHarness:
 
     Attributes:
         outbox: of the application.
-        faults: what is to go wrong; `fail` adds to them.
+        faults: what is to go wrong.
+        fail: has the next calls of an operation fail, such as `fail("commit", "lost_answer")`; see `Faults.add`.
         around: every call of a port passes through these functions, the first outermost; see `Call`.
         adapters: of your own, around those in memory: by "publisher", "parked" or "subscription", what makes one of the port that it
             is given. Each worker, and each process of a consumer, has a new one.
@@ -92,6 +93,7 @@ class OutboxHarness:
         self.subscriptions = {} if subscriptions is None else subscriptions
         self.records: list[Record] = []
         self.faults = Faults()
+        self.fail = self.faults.add
         self.around: list[Around] = [self.faults.around]
         self.adapters: dict[str, Callable[[Any], Any]] = {}
         self.store: Store = surrounded(self.container, "store", self.around)
@@ -100,20 +102,6 @@ class OutboxHarness:
         self.publisher: Publisher = surrounded(self.broker.publisher(), "publisher", self.around)
         self.parked_store: ParkedStore = surrounded(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
-
-    def fail(
-        self,
-        operation: str,
-        fault: str,
-        *,
-        times: int | None = 1,
-        skip: int = 0,
-        key: PartitionKey | None = None,
-    ) -> None:
-        """
-        Have the next calls of an operation fail, such as `fail("commit", "lost_answer")`; see `Faults.add`.
-        """
-        self.faults.add(operation, fault, times=times, skip=skip, key=key)
 
     def deliver(
         self,

@@ -78,9 +78,7 @@ async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> No
         assert message_from(real).properties == message_from(fake).properties  # type: ignore[arg-type]
 
 
-async def test_a_fault_that_struck_no_request_is_told_with_the_requests_that_there_were(
-    emulators: OutboxEmulators,
-):
+async def test_a_fault_that_struck_no_request_is_told(emulators: OutboxEmulators):
     emulators.fail("lease", "conflict")
     emulators.fail("commit", "unavailable", times=2)
     emulators.fail("send", "too_large", skip=1)
@@ -89,9 +87,8 @@ async def test_a_fault_that_struck_no_request_is_told_with_the_requests_that_the
     with pytest.raises(FaultNotStruck) as told:
         emulators.require_struck()
     first, second, _ = str(told.value).splitlines()
-    assert first.startswith("fail('lease', 'conflict') never struck. Requests to Cosmos DB since then: ")
-    assert "batch 3" in first
-    assert second.startswith("fail('send', 'too_large', skip=1) never struck.")
+    assert "fail('lease', 'conflict') never struck." == first
+    assert "fail('send', 'too_large', skip=1) never struck." == second
 
 
 def test_a_worker_of_the_test_gets_its_settings_and_shares_the_leases(emulators: OutboxEmulators):

@@ -203,7 +203,7 @@ def test_the_how_to_lists_every_operation_with_its_faults():
     }
 
 
-async def test_a_fault_that_struck_no_call_is_told_with_the_calls_that_there_were():
+async def test_a_fault_that_struck_no_call_is_told():
     harness = OutboxHarness()
     await place(harness.outbox, "o0")
     harness.fail("commit", "too_large", skip=1)
@@ -212,18 +212,14 @@ async def test_a_fault_that_struck_no_call_is_told_with_the_calls_that_there_wer
     with pytest.raises(FaultNotStruck) as told:
         harness.faults.require_struck()
     assert str(told.value).startswith(
-        "fail('commit', 'too_large', skip=1) never struck. Calls since then: commit 1.\n"
-        "fail('read', 'throttled', times=None, key='o2') never struck. Calls since then: commit 1.\n"
+        "fail('commit', 'too_large', skip=1) never struck.\n"
+        "fail('read', 'throttled', times=None, key='o2') never struck.\n"
     )
-    async with harness.outbox.unit_of_work() as uow:
-        await uow.repository(Order).read("o1")
-    with pytest.raises(FaultNotStruck, match=r"commit 1, read 1\. read was about 'o1'\."):
-        harness.faults.require_struck()
     harness.faults.clear()
     harness.faults.require_struck()
 
 
-@pytest.mark.parametrize("wrong", [{"times": 0}, {"times": -1}, {"skip": -1}, {"times": "2"}, {"skip": None}])
+@pytest.mark.parametrize("wrong", [{"times": 0}, {"times": -1}, {"skip": -1}])
 def test_a_fault_that_could_not_strike_is_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match="at least one call fails"):
         OutboxHarness().fail("commit", "conflict", **wrong)
