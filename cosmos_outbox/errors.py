@@ -8,9 +8,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── MixedPartitionKeys
     │   ├── BatchTooLarge
     │   ├── EventTooLarge
-    │   ├── UnstorableValue
-    │   ├── IdentityConflict
-    │   └── EventHandlerCycle
+    │   └── UnstorableValue
     ├── StoreError                Cosmos DB refused or failed
     │   ├── NotFound
     │   ├── Conflict
@@ -174,18 +172,6 @@ class UnstorableValue(UsageError):
             partition_key=partition_key,
         )
         self.field = field
-
-
-class IdentityConflict(UsageError):
-    """
-    Two different objects with the same id were added to one unit of work; use the one that is already there.
-    """
-
-
-class EventHandlerCycle(UsageError):
-    """
-    In-process event handlers raise events that call each other without end; break the cycle.
-    """
 
 
 class StoreError(OutboxError):

@@ -14,7 +14,6 @@ from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import (
     BatchTooLarge,
     EventTooLarge,
-    IdentityConflict,
     MixedPartitionKeys,
     UsageError,
 )
@@ -88,11 +87,11 @@ def assembled(
         paths: where the container's documents keep their partition key.
 
     Raises:
-        MixedPartitionKeys, IdentityConflict, BatchTooLarge: one transactional batch cannot hold it.
+        MixedPartitionKeys, BatchTooLarge: one transactional batch cannot hold it.
         EventTooLarge: an event could not be parked, or its message never be sent.
         UnstorableValue: a value of an entity or event could not be read back.
-        UsageError: the container takes no such partition key or event id, a stored entity has no etag, or its document lies
-            under another partition key.
+        UsageError: two documents have one id, the container takes no such partition key or event id, a stored entity has no etag,
+            or its document lies under another partition key.
     """
     for first in parts[:1]:
         check_partition_key(first.partition_key, paths, of=str(first.document))
@@ -190,13 +189,13 @@ def _check_identities(
         twice = next(document_id for document_id in ids if ids.count(document_id) > 1)
         recorded = [event.action for event in events if event.id == twice]
         if len(recorded) > 1:
-            raise IdentityConflict(
+            raise UsageError(
                 f"The event {recorded[0]} {twice!r} of partition key {partition_key!r} was recorded {len(recorded)} times: make a "
                 "new event each time, which has an id of its own.",
                 document_id=twice,
                 partition_key=partition_key,
             )
-        raise IdentityConflict(
+        raise UsageError(
             f"One commit would write two documents with the id {twice!r} of partition key {partition_key!r}; all entities and "
             "events of one partition key need different ids, whatever their types: give one of them another id.",
             document_id=twice,

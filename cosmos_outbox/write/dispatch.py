@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.errors import EventHandlerCycle, UsageError
+from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS
 from cosmos_outbox.write.identity_map import IdentityMap
 
@@ -100,7 +100,7 @@ class Dispatch:
         An error of a handler passes through, with a note that names the handler, the event and the entity that recorded it.
 
         Raises:
-            EventHandlerCycle: an event led to itself again and again, or the handlers raised more than a batch holds.
+            UsageError: an event led to itself again and again, or the handlers raised more than a batch holds.
         """
         known = {event.id for event in entities.recorded()}
         most = len(known) + MAX_BATCH_OPERATIONS
@@ -108,7 +108,7 @@ class Dispatch:
             event, position = task
             chain = (*self.caused_by.get(event.id, ()), event.action)
             if len(chain) > MAX_CHAIN:
-                raise EventHandlerCycle(
+                raise UsageError(
                     "Event handlers raise events that call each other without end: " + " -> ".join(chain)
                 )
             _, handler, unit_kind = self._handlers[position]
@@ -136,7 +136,7 @@ class Dispatch:
                     known.add(raised.id)
                     self.caused_by[raised.id] = chain
             if len(known) > most:
-                raise EventHandlerCycle(
+                raise UsageError(
                     f"Event handlers raised more than {MAX_BATCH_OPERATIONS} events for one commit, the last of them by "
                     + " -> ".join(chain)
                 )

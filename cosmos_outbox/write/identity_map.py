@@ -13,7 +13,7 @@ from copy import copy
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id
-from cosmos_outbox.errors import IdentityConflict, SharedUnitOfWork, StoreError, UsageError
+from cosmos_outbox.errors import SharedUnitOfWork, StoreError, UsageError
 from cosmos_outbox.partition_key import PartitionKey, identity
 from cosmos_outbox.write.batch import PendingCommit
 from cosmos_outbox.write.commit import WrittenCommit
@@ -135,9 +135,8 @@ class IdentityMap:
         Track a document, and merge the change with what was to be done before.
 
         Raises:
-            IdentityConflict: another object with the same type, id and partition key is tracked.
-            UsageError: the document was deleted in this unit of work; is to be updated and was never stored, or to be created and
-                was; or another unit of work is still to commit it.
+            UsageError: another object with the same type, id and partition key is tracked; the document was deleted in this unit of
+                work; is to be updated and was never stored, or to be created and was; or another unit of work is still to commit it.
         """
         self.check()
         place, model = document.place, document.model
@@ -150,7 +149,7 @@ class IdentityMap:
             advice = "change the one that `read` or `create` returned first"
             if known.change is Change.DELETE:
                 advice = "commit the deletion before you create it again, or change it instead of deleting it"
-            raise IdentityConflict(
+            raise UsageError(
                 f"Two different objects are {document} in one unit of work: {advice}.",
                 document_id=document.id,
                 partition_key=known.partition_key,

@@ -18,7 +18,6 @@ from cosmos_outbox.documents import Document, first_error, version_of
 from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted, kinds_of
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import (
-    IdentityConflict,
     NotFound,
     NotModified,
     UnreadableDocument,
@@ -90,7 +89,7 @@ class Repository(Generic[EntityT]):
 
         Raises:
             UsageError: the container takes no such id or partition key.
-            IdentityConflict: this unit of work has it as an object of another class with the same stored type.
+            UsageError: this unit of work has it as an object of another class with the same stored type.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
@@ -103,7 +102,7 @@ class Repository(Generic[EntityT]):
             elif isinstance(tracked.model, self._type):
                 entity = tracked.model
             else:
-                raise IdentityConflict(
+                raise UsageError(
                     f"This unit of work has {tracked} as an object of {type(tracked.model).__qualname__}, so it cannot be one of "
                     f"{self._type.__qualname__} too: read it as one of them or, if they are different things, give one class another "
                     "`entity_type`.",

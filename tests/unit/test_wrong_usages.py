@@ -31,8 +31,6 @@ from cosmos_outbox import (
     Conflict,
     DomainEvent,
     Entity,
-    EventHandlerCycle,
-    IdentityConflict,
     MixedPartitionKeys,
     NotFound,
     Outbox,
@@ -281,7 +279,7 @@ async def _() -> None:
     await committed(order, outbox=outbox)
 
 
-@wrong(8, "handlers that raise each other's events", EventHandlerCycle, "without end: OrderPaid -> OrderPaid")
+@wrong(8, "handlers that raise each other's events", UsageError, "without end: OrderPaid -> OrderPaid")
 async def _() -> None:
     outbox, order = an_outbox(), Order(id="o1")
     order.pay()
@@ -443,7 +441,7 @@ async def _() -> None:
 @wrong(
     19,
     "delete and create one id",
-    IdentityConflict,
+    UsageError,
     "order 'o1'",
     "commit the deletion before you create it again",
 )
@@ -457,7 +455,7 @@ async def _() -> None:
 @wrong(
     19,
     "create an id that was read",
-    IdentityConflict,
+    UsageError,
     "order 'o1'",
     "change the one that `read` or `create` returned first",
 )
@@ -764,7 +762,7 @@ async def _() -> None:
 @wrong(
     38,
     "one event recorded twice",
-    IdentityConflict,
+    UsageError,
     "OrderPaid",
     "'t'",
     "recorded 2 times",
@@ -808,7 +806,7 @@ class SameThing(Entity):
 @wrong(
     40,
     "two classes of one stored type",
-    IdentityConflict,
+    UsageError,
     "has customer 'c1' as an object of Customer",
     "cannot be one of SameThing too",
     "another `entity_type`",

@@ -15,7 +15,6 @@ from cosmos_outbox import (
     CommitOutcomeUnknown,
     Conflict,
     DomainEvent,
-    IdentityConflict,
     MixedPartitionKeys,
     NotFound,
     NotModified,
@@ -280,7 +279,7 @@ async def test_a_value_that_would_be_read_back_as_another_is_refused(uow: UnitOf
 
 async def test_two_objects_of_one_document_are_refused(uow: UnitOfWork):
     uow.save({"id": "o", "partitionKey": "o"})
-    with pytest.raises(IdentityConflict):
+    with pytest.raises(UsageError, match="Two different objects"):
         uow.save({"id": "o", "partitionKey": "o"})
 
 

@@ -5,7 +5,6 @@ import pytest
 from cosmos_outbox import (
     Conflict,
     Entity,
-    IdentityConflict,
     NotFound,
     NotModified,
     Outbox,
@@ -368,7 +367,7 @@ async def test_what_was_read_as_one_class_is_not_handed_out_as_another():
     await written(container, Note(id="n"))
     async with Outbox(container).unit_of_work() as uow:
         await uow.repository(Note).read("n")
-        with pytest.raises(IdentityConflict, match="as an object of Note"):
+        with pytest.raises(UsageError, match="as an object of Note"):
             await uow.repository(Postcard).read("n")
 
 

@@ -16,7 +16,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from cosmos_outbox import (
     Conflict,
     DomainEvent,
-    EventHandlerCycle,
     MixedPartitionKeys,
     Outbox,
     PreconditionFailed,
@@ -286,7 +285,7 @@ async def test_handlers_that_call_each_other_without_end_are_reported_with_their
         note = uow.notes.create(Note())
         await uow.commit()
         note.change("begin")
-        with pytest.raises(EventHandlerCycle, match="NoteChanged -> NoteTagged -> NoteChanged"):
+        with pytest.raises(UsageError, match="NoteChanged -> NoteTagged -> NoteChanged"):
             await uow.commit()
 
 
@@ -307,7 +306,7 @@ async def test_handlers_that_raise_ever_more_events_are_stopped_when_no_batch_co
         note = uow.notes.create(Note())
         await uow.commit()
         note.change("begin")
-        with pytest.raises(EventHandlerCycle, match=r"more than 100 events .* NoteChanged -> NoteChanged"):
+        with pytest.raises(UsageError, match=r"more than 100 events .* NoteChanged -> NoteChanged"):
             await uow.commit()
     assert 51 == calls
 
@@ -328,7 +327,7 @@ async def test_a_chain_of_sixteen_events_is_no_cycle_and_one_of_seventeen_is(con
         assert MAX_CHAIN == len((await uow.commit()).events)
         length = lengths[1]
         note.change("1")
-        with pytest.raises(EventHandlerCycle):
+        with pytest.raises(UsageError, match="without end"):
             await uow.commit()
 
 
