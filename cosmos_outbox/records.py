@@ -141,23 +141,17 @@ class MonitoredContainerReplaced(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeasesListed(Record):
+class LeasesBalanced(Record):
     """
-    A balancing pass begins and has listed the leases; the first one also says that every range has a lease.
+    A balancing pass has listed the leases, the first time after it saw that every range has one (listed); or it failed, for all or
+    for one lease, and the next one tries again.
     """
 
     level = logging.DEBUG
+    levels: ClassVar = {"failed": logging.WARNING}
     owner: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BalancingFailed(Record):
-    """
-    A balancing pass failed; the next one tries again.
-    """
-
-    owner: str
-    error: BaseException
+    outcome: Literal["listed", "failed"]
+    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ from cosmos_outbox.errors import (
     StoreError,
 )
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer
-from cosmos_outbox.records import BalancingFailed, Hook, LeaseMoved
+from cosmos_outbox.records import Hook, LeaseMoved, LeasesBalanced
 
 
 class CloseReason(StrEnum):
@@ -112,7 +112,9 @@ class OwnedLeases:
         """
         progress = Progress(moved_at=asyncio.get_running_loop().time())
         self._failing.setdefault(lease_id, progress).failed(error)
-        self._worker.notify(BalancingFailed(owner=self._worker.options.instance_name, error=error))
+        self._worker.notify(
+            LeasesBalanced(owner=self._worker.options.instance_name, outcome="failed", error=error)
+        )
 
     def forget_failing_except(self, lease_ids: Collection[str]) -> None:
         """

@@ -40,9 +40,8 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, StartFrom
 from cosmos_outbox.records import (
-    BalancingFailed,
     Hook,
-    LeasesListed,
+    LeasesBalanced,
     MonitoredContainerReplaced,
     guarded,
     log_hook,
@@ -214,7 +213,7 @@ class ChangeFeedProcessor:
         try:
             listing = await self._store.list(f"{self._prefix}..")
             since = self._seen_at = self._seen_at or listing.read_at
-            self._notify(LeasesListed(owner=me))
+            self._notify(LeasesBalanced(owner=me, outcome="listed"))
             leases, damaged = readable(listing.documents)
             for lease_id, error in damaged.items():  # must not end the work on the others
                 self._owned.failed(lease_id, error)
@@ -344,7 +343,7 @@ class ChangeFeedProcessor:
         return f"{self._prefix}..{feed_range.min}-{feed_range.max}"
 
     def _failed(self, error: BaseException) -> None:
-        self._notify(BalancingFailed(owner=self._options.instance_name, error=error))
+        self._notify(LeasesBalanced(owner=self._options.instance_name, outcome="failed", error=error))
 
     async def _pause(self, seconds: float) -> None:
         jittered = seconds * random.uniform(1.0, 1.1)

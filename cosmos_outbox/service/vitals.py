@@ -19,7 +19,7 @@ from cosmos_outbox.records import (
     ConsumerHalted,
     ConsumingDelayed,
     LeaseMoved,
-    LeasesListed,
+    LeasesBalanced,
     MessageHandled,
     MessageSettled,
     MessagesPublished,
@@ -191,7 +191,7 @@ class WorkerVitals(Vitals):
     def _hear(self, record: Record, now: float) -> None:
         if isinstance(record, MessagesPublished):
             self._count(record.messages)
-        elif isinstance(record, LeasesListed):
+        elif isinstance(record, LeasesBalanced) and record.outcome == "listed":
             self._balanced_at = now
 
     def unreached(self, why: str | None) -> None:

@@ -15,8 +15,8 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, Publisher
 from cosmos_outbox.records import (
-    BalancingFailed,
     Hook,
+    LeasesBalanced,
     MessagesPublished,
     PageFailed,
     PageHandled,
@@ -59,7 +59,7 @@ async def relay_everything(
     progress = Progress(attempts=_ATTEMPTS)
 
     def heard(record: Record) -> None:
-        if isinstance(record, PageFailed | PublishFailed | BalancingFailed):
+        if isinstance(record, PageFailed | PublishFailed | LeasesBalanced) and record.error is not None:
             progress.failed(record.error)
         elif isinstance(record, PageHandled | MessagesPublished):
             progress.moved()

@@ -118,7 +118,7 @@ TROUBLED = replace(
     sent_per_second=22.9,
     others=(
         beat(PODS[1], error=f"LeaseHalted lease=4 error=ParkingFailed('{_BUSY}')"),
-        beat(PODS[2], unready="The leases could not be listed for 90 s.", error="BalancingFailed error=AccessDenied('Forbidden (403): blocked by your firewall')"),
+        beat(PODS[2], unready="The leases could not be listed for 90 s.", error="LeasesBalanced error=AccessDenied('Forbidden (403): blocked by your firewall')"),
         beat(PODS[3], ago=190),
     ),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from cosmos_outbox.ports import Document
 from cosmos_outbox.records import (
     EventRejected,
     LeaseMoved,
-    LeasesListed,
+    LeasesBalanced,
     LoopBlocked,
     MessagesPublished,
     PageFailed,
@@ -64,12 +64,12 @@ def test_what_keeps_a_worker_from_being_ready_is_said(phase, leases, unheard, sa
 async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
     watched = vitals(status())
     assert Phase.STARTING is watched.snapshot().phase
-    watched(LeasesListed(owner="w"))
+    watched(LeasesBalanced(owner="w", outcome="listed"))
     await asyncio.sleep(60)
     assert () == watched.snapshot().unready
     await asyncio.sleep(1)
     assert 1 == len(watched.snapshot().unready)
-    watched(LeasesListed(owner="w"))
+    watched(LeasesBalanced(owner="w", outcome="listed"))
     assert () == watched.snapshot().unready
 
 
@@ -140,7 +140,7 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_
     watched = WorkerVitals(
         IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
     )
-    watched(LeasesListed(owner="w"))
+    watched(LeasesBalanced(owner="w", outcome="listed"))
     watched(PublishFailed(outcome="halted", error=TopicUnavailable("The topic is missing")))
     assert (
         "PublishFailed outcome='halted' error=TopicUnavailable('The topic is missing')"

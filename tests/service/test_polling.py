@@ -22,7 +22,7 @@ from cosmos_outbox.errors import ParkingError, StoreUnavailable, TopicUnavailabl
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import Listing, MonitoredContainer
-from cosmos_outbox.records import Hook, LeasesListed, Record, WatchFailed
+from cosmos_outbox.records import Hook, LeasesBalanced, Record, WatchFailed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.service.fleet import Fleet
 from cosmos_outbox.service.health import Snapshot, parked_seen
@@ -137,7 +137,7 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
 
     watched = vitals()
     told: list[Snapshot] = []
-    watched(LeasesListed(owner="w"))
+    watched(LeasesBalanced(owner="w", outcome="listed"))
 
     async with watching(
         watched, feed=Silent(), notify=pytest.fail, observe=lambda: told.append(watched.snapshot())
@@ -195,7 +195,7 @@ async def watching(
 async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once() -> None:
     told: list[Record] = []
     watched = vitals()
-    watched(LeasesListed(owner="w"))
+    watched(LeasesBalanced(owner="w", outcome="listed"))
     attempts = 0
 
     async def reach() -> None:
@@ -217,7 +217,7 @@ async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
     leases, told = MemoryLeases(now=asyncio.get_running_loop().time), list[Record]()
     first, second = (health_of(name) for name in ("w-1", "w-2"))
     for one in (first, second):
-        one(LeasesListed(owner="w"))
+        one(LeasesBalanced(owner="w", outcome="listed"))
     async with watching(first, leases=leases, notify=told.append):
         async with watching(second, leases=leases, notify=told.append):
             await asyncio.sleep(3)

@@ -34,7 +34,6 @@ PAGES = Path(__file__).parents[2] / "docs/reference"
 # Why nothing counts what is neither a warning nor an alarm.
 UNCOUNTED = {
     records.LeaseCheckpointed: "progress is `outbox.lease.lag`",
-    records.LeasesListed: "`/readyz` fails where it stays away",
     records.SubjectIgnored: "`outbox.messages.handled` counts the messages",
 }
 

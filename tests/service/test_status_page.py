@@ -318,7 +318,7 @@ def test_workers_without_a_lease_are_shown_with_their_last_sign_of_life_and_what
     others = (
         replace(beat, silent_for=timedelta(seconds=8)),
         replace(beat, worker="worker-4", silent_for=timedelta(minutes=3)),
-        replace(beat, worker="worker-5", unready=(cut_off,), errors=("BalancingFailed error=403",)),
+        replace(beat, worker="worker-5", unready=(cut_off,), errors=("LeasesBalanced error=403",)),
         replace(beat, worker="worker-6", unready=("The worker is draining.",), phase=Phase.DRAINING),
     )
     text = page_of(replace(QUIET, others=others))
@@ -330,7 +330,7 @@ def test_workers_without_a_lease_are_shown_with_their_last_sign_of_life_and_what
         ["worker-2", "by its leases", "1", "0", "nothing waits"],
         ["worker-3", "stand-by", "8 s ago", "0", "0", "nothing waits"],
         ["worker-6", "draining", "0 s ago", "0", "0", "nothing waits"],
-        ["worker-5", "BalancingFailed error=403"],
+        ["worker-5", "LeasesBalanced error=403"],
     ] == rows
     assert "waits" == mood(replace(QUIET, others=others))
     assert "good" == mood(replace(QUIET, others=(others[0], others[1], others[3])))

@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed.leases import from_document, new_lease, start_of, 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, StartFrom
-from cosmos_outbox.records import BalancingFailed, LoopBlocked, Record
+from cosmos_outbox.records import LeasesBalanced, LoopBlocked, Record
 from tests.support.changefeed_world import Faulty, World, virtual_utcnow
 from tests.support.patience import HUNG_SECONDS
 
@@ -93,7 +93,11 @@ async def test_one_lease_that_cannot_be_read_is_told_of_and_does_not_end_the_wor
     processor, task = world.workers["a"]
     assert not task.done()
     assert ["1", "2"] == [status.token for status in processor.status() if not status.stalled]
-    errors = {str(record.error) for record in records if isinstance(record, BalancingFailed)}
+    errors = {
+        str(record.error)
+        for record in records
+        if isinstance(record, LeasesBalanced) and record.outcome == "failed"
+    }
     assert all(lease.id in error for error in errors)
     assert 1 == len(errors)
     await world.stop("a")
@@ -141,7 +145,11 @@ async def test_a_lease_without_a_range_whose_partition_is_gone_is_told_of_and_do
     await asyncio.sleep(30)
 
     assert ["1"] == [status.token for status in processor.status()]
-    assert any("delete the lease" in str(r.error) for r in records if isinstance(r, BalancingFailed))
+    assert any(
+        "delete the lease" in str(r.error)
+        for r in records
+        if isinstance(r, LeasesBalanced) and r.outcome == "failed"
+    )
     await world.stop("a")
 
 

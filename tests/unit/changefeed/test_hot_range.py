@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed.bootstrap import bootstrap
 from cosmos_outbox.errors import TooManyRequests
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
-from cosmos_outbox.records import LeasesListed, Record
+from cosmos_outbox.records import LeasesBalanced, Record
 from tests.support.changefeed_world import World
 
 RETRY_AFTER = 2.0
@@ -111,7 +111,7 @@ async def test_partitions_that_are_silent_hold_up_no_balancing_and_no_stop():
     listed = list[float]()
 
     def note(record: Record) -> None:
-        if isinstance(record, LeasesListed):
+        if isinstance(record, LeasesBalanced) and record.outcome == "listed":
             listed.append(asyncio.get_running_loop().time())
 
     world.start("a", feed=feed, hooks=[note])

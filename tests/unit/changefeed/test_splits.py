@@ -18,7 +18,7 @@ from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
 from cosmos_outbox.changefeed.splits import children_of, to_identify, write_children
 from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.records import BalancingFailed, LeaseMoved, Record
+from cosmos_outbox.records import LeaseMoved, LeasesBalanced, Record
 from tests.support.changefeed_world import Faulty, World
 
 
@@ -238,7 +238,9 @@ async def test_a_split_that_cannot_be_finished_is_tried_again_at_the_pace_of_bal
 
     assert 8 <= store.calls[refused] <= 12
     assert store.calls.total() < 10 * 12
-    reported = [record for record in records if isinstance(record, BalancingFailed)]
+    reported = [
+        record for record in records if isinstance(record, LeasesBalanced) and record.outcome == "failed"
+    ]
     assert 8 <= len(reported) <= 14
     assert all(isinstance(record.error, AccessDenied) for record in reported)
 
