@@ -47,7 +47,6 @@ class Words:
     noun: str
     does: str
     done: str
-    failed: str
     who: str
 
 
@@ -62,7 +61,6 @@ class OutboxHolder:
         noun="event",
         does="send",
         done="sent",
-        failed="was refused",
         who="workers",
     )
 
@@ -120,7 +118,6 @@ class ConsumerHolder:
         noun="message",
         does="handle",
         done="handled",
-        failed="failed",
         who="consumers",
     )
 

@@ -36,8 +36,6 @@ class Choice:
         """
         Return the partition keys that are meant; those of a file also where they are not parked any more.
         """
-        if self.key is not None:
-            return [self.key]
         if self.file is not None:
             return [line for line in self.file.read_text().splitlines() if line.strip()]
         return [key.partition_key for key in keys if self.all or self._means(key.failure)]

@@ -142,63 +142,48 @@ async def release(
     if data is not None and choice.key is None:
         raise UsageError("An edited payload is for one event: name its key.")
     async with opened_holder(consumer) as holder:
-        if choice.key is None or dry_run:
-            await _release_many(choice, holder, rate, dry_run=dry_run, yes=yes, as_json=as_json)
+        words, chosen, event_id = holder.words, await _chosen(choice, holder), ""
+        if dry_run:
+            _print_chosen(chosen, words.does, as_json=as_json)
             return
-        key, keys = await holder.key_named(choice.key), await holder.keys()
-        words = holder.words
-        parked = await keys.find(key)
-        first = None if data is None else await keys.first_held(key)
-        if data is not None and first is not None:
+        if data is not None and (first := await (await holder.keys()).first_held(chosen[0])) is not None:
             _require_named(data, first, words.noun)
-        held = counted(parked.held, f"held {words.noun}")
-        confirm(f"{words.does.capitalize()} the {held} of {key!r}?", yes=yes)
+            event_id = first.event_id
+        confirm(f"Release {_named(chosen)}?", yes=yes)
         by = operator or await holder.operator()
         async with holder.releasing() as releasing:
-            released = await releasing.release(
-                key, edited=data, event_id=first.event_id if first else "", by=by
-            )
-    failure = released.failure
-    if as_json:
-        print_json({"key": key, words.done: released.sent, "failure": asdict(failure) if failure else None})
-        if failure is not None:
-            raise typer.Exit(FAILED)
-        return
-    done = f"{counted(released.sent, words.noun)} {words.done}"
-    if failure is None:
-        typer.echo(f"{done}; the {words.who} {words.does} the {words.noun}s of {key!r} again.")
-        return
-    typer.echo(
-        f"{done}; {key!r} stays parked, because {words.noun} {failure.event_id!r} {words.failed}: {holder.error(failure)}"
-    )
-    raise typer.Exit(FAILED)
 
+            async def release_one(key: str) -> int:
+                released = await releasing.release(key, edited=data, event_id=event_id, by=by)
+                if (failure := released.failure) is not None:
+                    done = f"{counted(released.sent, words.noun)} {words.done}"
+                    raise StillParked(
+                        f"after {done}, {words.noun} {failure.event_id!r}: {holder.error(failure)}"
+                    )
+                return released.sent
 
-async def _release_many(
-    choice: Choice, holder: Holder, rate: float | None, *, dry_run: bool, yes: bool, as_json: bool
-) -> None:
-    words = holder.words
-    chosen = await _chosen(choice, holder)
-    if dry_run:
-        _print_chosen(chosen, f"{words.does}", as_json=as_json)
-        return
-    confirm(f"Release {counted(len(chosen), 'parked key')}?", yes=yes)
-    async with holder.releasing() as releasing:
-
-        async def release_one(key: str) -> int:
-            released = await releasing.release(key)
-            if released.failure is not None:
-                raise StillParked(holder.error(released.failure))
-            return released.sent
-
-        results = await for_each(chosen, release_one, per_second=rate)
+            results = await for_each(chosen, release_one, per_second=rate)
     _print_results(results, "released", f"{words.noun}s_{words.done}", as_json=as_json)
 
 
 async def _chosen(choice: Choice, holder: Holder) -> list[str]:
-    listed = await (await holder.keys()).list()
-    named = choice.of([key for key in listed if isinstance(key, ParkedKey)])
+    """
+    Return the keys that are meant.
+
+    Raises:
+        KeyNotParked: one was named, and is not parked.
+    """
+    keys = await holder.keys()
+    if choice.key is not None:
+        key = await holder.key_named(choice.key)
+        await keys.find(key)
+        return [key]
+    named = choice.of([key for key in await keys.list() if isinstance(key, ParkedKey)])
     return [await holder.key_named(key) for key in named]
+
+
+def _named(chosen: Sequence[str]) -> str:
+    return f"the parked key {chosen[0]!r}" if len(chosen) == 1 else counted(len(chosen), "parked key")
 
 
 def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
@@ -215,7 +200,8 @@ def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -
     if as_json:
         print_json({**numbers, "left": results.left})
     else:
-        print_rows([{**numbers, "left": len(results.left)}], empty="")
+        said = {**numbers, "left": len(results.left)}.items()
+        typer.echo(", ".join(f"{what.replace('_', ' ')} {number}" for what, number in said))
         print_errors(f"{row['key']!r} stays parked: {row['error']}" for row in results.left)
     if results.left:
         raise typer.Exit(FAILED)
@@ -278,41 +264,29 @@ async def drop(
             "Name the key and the event; of many keys, the event that each failed on is dropped."
         )
     async with opened_holder(consumer) as holder:
-        words = holder.words
-        keys = await holder.keys()
-        chosen = (
-            [await holder.key_named(choice.key)] if choice.key is not None else await _chosen(choice, holder)
-        )
+        words, chosen = holder.words, await _chosen(choice, holder)
         if dry_run:
             _print_chosen(chosen, "drop from", as_json=as_json)
             return
-        what = (
-            f"{words.noun} {event!r} of {chosen[0]!r}"
-            if event
-            else f"the failed {words.noun} of {len(chosen)} keys"
-        )
-        confirm(f"Never {words.does} {what}?", yes=yes)
-        by = operator or await holder.operator()
+        what = f"{words.noun} {event!r}" if event else f"the failed {words.noun}"
+        confirm(f"Never {words.does} {what} of {_named(chosen)}?", yes=yes)
+        keys, by = await holder.keys(), operator or await holder.operator()
 
-        async def drop_failed(key: str) -> int:
-            failure = (await keys.find(key)).failure
-            if failure is None or not failure.event_id:
+        async def drop_one(key: str) -> int:
+            failure = None if event else (await keys.find(key)).failure
+            dropped = event or (failure.event_id if failure else "")
+            if not dropped:
                 raise StillParked(f"It failed on no {words.noun}.")
-            await keys.drop(key, failure.event_id, reason=reason, by=by)
+            try:
+                await keys.drop(key, dropped, reason=reason, by=by)
+            except KeyNotParked as missing:
+                if event:  # the key is parked, and does not hold it
+                    raise StillParked(str(missing)) from None
+                raise
             return 1
 
-        if event is None:
-            results = await for_each(chosen, drop_failed, per_second=rate)
-            _print_results(results, "keys", f"{words.noun}s_dropped", as_json=as_json)
-            return
-        await keys.drop(chosen[0], event, reason=reason, by=by)
-    if as_json:
-        print_json({"key": chosen[0], words.noun: event, "dropped": True})
-    else:
-        named = words.noun.capitalize()
-        typer.echo(
-            f"{named} {event!r} is dropped. Release {chosen[0]!r} to {words.does} what it still holds."
-        )
+        results = await for_each(chosen, drop_one, per_second=rate)
+    _print_results(results, "keys", f"{words.noun}s_dropped", as_json=as_json)
 
 
 @app.command()

@@ -72,7 +72,7 @@ def test_a_parked_key_is_listed_shown_dropped_from_and_released(outbox: Local, e
     assert (ADA, events[:2]) == (shown["key"], [event["event"] for event in shown["events"]])
     outbox.run("parked", "drop", spaced, events[0], "--reason", "a test", "--yes", **VARIABLES)
     released = outbox.json("parked", "release", spaced, "--yes", **VARIABLES)
-    assert {"key": ADA, "sent": 1, "failure": None} == released
+    assert {"released": 1, "events_sent": 1, "gone": 0, "left": []} == released
     assert 1 == outbox.accepted - before
     assert [GRACE] == [row["key"] for row in outbox.rows("parked", "list", **VARIABLES)]
     parked = outbox.json("parked", "park", '["t9", 9]', "--reason", "a test", "--yes", **VARIABLES)

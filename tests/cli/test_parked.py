@@ -106,7 +106,7 @@ def test_a_command_that_finds_no_service_ends_with_a_code_of_its_own(outbox: Loc
 def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_path):
     *_, first, _ = park(alone, "ada", "grace")
     assert "--yes" in alone.run("parked", "release", "ada", code=2, **PARKED).stderr
-    assert {"key": "ada", "sent": 2, "failure": None} == alone.json(
+    assert {"released": 1, "events_sent": 2, "gone": 0, "left": []} == alone.json(
         "parked", "release", "ada", "--yes", **PARKED
     )
     assert 2 == alone.accepted
@@ -128,7 +128,7 @@ def test_replay_sends_of_a_parked_key_what_was_sent_before_and_leaves_what_is_he
     assert "2 events would be sent.\n2 left out" in alone.run(*replay, "--dry-run", **PARKED).stdout
     again = alone.json(*replay, "--key", "ada", "--yes", **PARKED)
     assert (1, 1, 1) == (again["events"], again["left_out"], alone.accepted)
-    assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["sent"]
+    assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["events_sent"]
     assert 2 == alone.json(*replay, "--key", "ada", "--dry-run", **PARKED)["events"]
 
 
@@ -202,7 +202,7 @@ def test_an_event_that_has_no_names_is_edited_without_them(outbox: Local, tmp_pa
     edited = tmp_path / "data.json"
     edited.write_text(json.dumps({"text": "right"}))
     released = outbox.json("parked", "release", "ada", "--edited", str(edited), "--yes", **PARKED)
-    assert (1, None) == (released["sent"], released["failure"])
+    assert (1, []) == (released["events_sent"], released["left"])
 
 
 def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
@@ -210,7 +210,9 @@ def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
     assert (
         "--yes" in outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", code=2, **PARKED).stderr
     )
-    assert outbox.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)["dropped"]
+    assert outbox.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)[
+        "events_dropped"
+    ]
     events = {event["event"]: event for event in outbox.json("parked", "show", "ada", **PARKED)["events"]}
     assert (("dropped", "a test"), "held") == (
         (events[ids[0]]["status"], events[ids[0]]["note"]), events[ids[1]]["status"],
@@ -219,7 +221,7 @@ def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
         "nothing-like-it"
         in outbox.run(
             "parked", "drop", "ada", "nothing-like-it", "--reason", "a test", "--yes", code=2, **PARKED
-        ).stderr
+        ).stdout
     )
 
 
