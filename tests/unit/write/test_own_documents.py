@@ -111,15 +111,16 @@ async def test_a_model_is_stored_as_it_is_with_its_event_in_one_commit(
     assert ("o", "OrderPaid") == (message_of(stored).session_id, message_of(stored).subject)
 
 
+@pytest.mark.parametrize(("version", "told"), [(7, 7), (True, None), ("7", None)])
 async def test_the_type_and_version_of_a_document_are_those_of_its_events(
-    container: MemoryContainer, uow: UnitOfWork
+    container: MemoryContainer, uow: UnitOfWork, version: object, told: int | None
 ):
-    order = {"id": "o", "partitionKey": "o", "type": "legacyOrder", "version": 7}
+    order = {"id": "o", "partitionKey": "o", "type": "legacyOrder", "version": version}
     uow.save(order)
     uow.record(OrderPaid(order_id="o"), about=order)
     await uow.commit()
     meta = events(container)[0]["meta"]
-    assert ("legacyOrder", 7) == (meta["entityType"], meta["entityVersion"])
+    assert ("legacyOrder", told) == (meta["entityType"], meta.get("entityVersion"))
 
 
 @pytest.mark.parametrize("model_type", [dict, Order, Basket])

@@ -68,6 +68,14 @@ async def refused(uow: UnitOfWork, container: MemoryContainer) -> Note:
     return note
 
 
+async def test_a_refused_entity_keeps_what_its_caller_recorded_and_not_what_handlers_did(
+    container: MemoryContainer,
+):
+    async with invoicing(container).unit_of_work() as uow:
+        note = await refused(uow, container)
+        assert ["NoteChanged"] == [event.action for event in note.events]
+
+
 async def test_reading_again_and_repeating_the_change_commits_what_handlers_add_once(
     container: MemoryContainer,
 ):
