@@ -45,7 +45,7 @@ async def test_a_worker_frozen_past_expiry_writes_nothing_when_it_wakes(tmp_path
         before = await world.leases()
         await world.write(100)
         os.killpg(frozen.pid, signal.SIGCONT)
-        await until(lambda: world.log("a").count("reason=lost") >= RANGES // 2)
+        await until(lambda: world.log("a").count("outcome=lost") >= RANGES // 2)
         await until(world.all_arrived)
         after = await world.leases()
 

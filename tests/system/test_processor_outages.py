@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
 
 async def lost(world: World, name: str, *, times: int) -> None:
-    await until(lambda: world.log(name).count("reason=lost") >= times)
+    await until(lambda: world.log(name).count("outcome=lost") >= times)
 
 
 async def test_workers_whose_permission_is_lost_stop_and_go_on_when_it_is_given_back(tmp_path: Path):
@@ -106,7 +106,7 @@ async def test_workers_with_clocks_a_minute_apart_share_the_leases_in_peace(tmp_
                 stamped - document["_ts"], abs=3
             )
         assert [] == world.repeated()
-        assert "reason=lost" not in world.log("a") + world.log("b")
+        assert "outcome=lost" not in world.log("a") + world.log("b")
 
 
 async def test_a_dotnet_processor_that_seizes_a_live_lease_keeps_it_for_as_long_as_it_renews(tmp_path: Path):
