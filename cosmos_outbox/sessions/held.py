@@ -231,28 +231,26 @@ class HeldSession:
             return self._failed(message, error)
 
     def _failed(self, message: Message, error: BaseException) -> Retry:
-        count = message.delivery_count
+        self._report(message, error)
+        return Retry(after_seconds=self._options.backoff.delay(message.delivery_count + 1))
+
+    async def _cancel(self, task: asyncio.Task[Settlement], message: Message) -> None:
+        if not await cancelled(task):
+            self._report(message)
+
+    def _report(self, message: Message, error: BaseException | None = None) -> None:
+        """
+        Report a handler that raised; without an error, one that is left behind.
+        """
         self._notify(
             MessageFailed(
                 session=self.id,
                 message_id=message.message_id,
-                outcome="raised",
-                delivery_count=count,
+                outcome="left behind" if error is None else "raised",
+                delivery_count=message.delivery_count,
                 error=error,
             )
         )
-        return Retry(after_seconds=self._options.backoff.delay(count + 1))
-
-    async def _cancel(self, task: asyncio.Task[Settlement], message: Message) -> None:
-        if not await cancelled(task):
-            self._notify(
-                MessageFailed(
-                    session=self.id,
-                    message_id=message.message_id,
-                    outcome="left behind",
-                    delivery_count=message.delivery_count,
-                )
-            )
 
     async def _renewed(self) -> bool:
         """
