@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,9 @@ os.environ["PYTEST_ADDOPTS"] = f"{os.environ.get('PYTEST_ADDOPTS', '')} -p no:sc
 
 # What is loaded until the tests are collected stays: the collector need not look at it, neither now nor each time that a test asks.
 gc.disable()
+
+# A shell starts what it runs in the background, as `make test` does, with SIGINT ignored, also by the children. Tests send Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

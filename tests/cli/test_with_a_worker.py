@@ -25,16 +25,6 @@ from tests.support.patience import HUNG_SECONDS
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
 
 
-@pytest.fixture(autouse=True)
-def heard_interrupts() -> Iterator[None]:
-    """
-    Hear SIGINT, and let children hear it: a shell starts what it runs in the background with that signal ignored.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @contextmanager
 def worker(outbox: Local) -> Iterator[subprocess.Popen[bytes]]:
     variables = {
