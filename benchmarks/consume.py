@@ -17,6 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from azure.cosmos import PartitionKey
@@ -95,8 +96,9 @@ def _message(session: str, number: int) -> ServiceBusMessage:
         "sequence": 0,
         "schema-version": 1,
     }
+    event = {"number": number, "text": BODY_TEXT, "createdAt": datetime.now(UTC).isoformat()}
     return ServiceBusMessage(
-        json.dumps({"number": number, "text": BODY_TEXT}),
+        json.dumps(event),
         message_id=f"{session}-{number}",
         session_id=session,
         subject=SUBJECT,

@@ -13,7 +13,7 @@ from typing import Any
 from opentelemetry import trace
 
 from cosmos_outbox.consumer.handler_call import called
-from cosmos_outbox.consumer.inbox import record_id, record_of
+from cosmos_outbox.consumer.inbox import may_be_known, record_id, record_of
 from cosmos_outbox.consumer.policy import OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import processing_message
@@ -93,7 +93,7 @@ class Effects:
         began = asyncio.get_running_loop().time()
         if (found := self.routes.find(message)) is None:
             return self._without_handler(message, key)
-        (route, event), outbox, effect_key = found, self._outbox_of(message), self.key_of(message)
+        outbox, effect_key = self._outbox_of(message), self.key_of(message)
         record = record_of(
             message,
             consumer=self.name,
@@ -102,8 +102,9 @@ class Effects:
             ttl=None if released else self.policy.record_ttl,
             now=utcnow(),
         )
-        async with outbox.unit_of_work(route.kind) as uow:
-            if await is_stored(uow, record.id, effect_key):
+        async with outbox.unit_of_work(found.route.kind) as uow:
+            asks = released or attempt > 1 or may_be_known(message, created_at=found.created_at)
+            if asks and await is_stored(uow, record.id, effect_key):
                 return self.repeated(message, key)
             with processing_message(
                 message.message_id,
@@ -115,7 +116,7 @@ class Effects:
                 correlation_id=message.correlation_id,
             ):
                 await called(
-                    partial(_handled, route.handler, event, message, uow),
+                    partial(_handled, found.route.handler, found.event, message, uow),
                     of=self.name,
                     subject=message.subject,
                     within=self.policy.handler_timeout,

@@ -20,6 +20,24 @@ from cosmos_outbox.write.batch import CommitRecord
 # At least what a message can live: in the subscription, as an event before, and behind a parked key
 DEFAULT_RECORD_TTL = timedelta(days=30)
 _LONGEST_NAME = 200
+# Far less than the broker's duplicate detection window: of copies that are sent so soon after the event, it delivers one
+_SENT_ONCE = timedelta(minutes=5)
+
+
+def may_be_known(message: Message, *, created_at: datetime | None) -> bool:
+    """
+    Say whether a message may be in the inbox already, so that the inbox is worth a read before its handler is called.
+
+    Without the read, what the inbox knows is refused with the batch, and its handler was called in vain. So it is asked about what was
+    delivered before, and about what was sent long after its event was created: a replay, say, or a relay that lost its position.
+
+    Args:
+        message: that is to be handled.
+        created_at: when its event was created; None if it does not say so.
+    """
+    if message.delivery_count or created_at is None or message.enqueued_at is None:
+        return True
+    return abs(message.enqueued_at - created_at) > _SENT_ONCE  # also where a producer's clock is wrong
 
 
 def record_of(

@@ -8,7 +8,8 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
@@ -37,6 +38,16 @@ class Route:
     version: int | None
     permanent: tuple[type[Exception], ...]
     kind: type[UnitOfWork]
+
+
+class Found(NamedTuple):
+    """
+    The handler of a message, the event to give to it, and when that was created, if it says so.
+    """
+
+    route: Route
+    event: BaseModel
+    created_at: datetime | None
 
 
 class Routes:
@@ -77,7 +88,7 @@ class Routes:
             raise TypeError(f"The subject {subject!r} has an upcaster from version {from_version} already.")
         self._upcasters[subject, from_version] = upcaster
 
-    def find(self, message: Message) -> tuple[Route, BaseModel] | None:
+    def find(self, message: Message) -> Found | None:
         """
         Return the handler of a message and the event to give to it; None if no handler takes the subject.
 
@@ -88,6 +99,7 @@ class Routes:
         if (versions := self._routes.get(message.subject)) is None:
             return None
         payload = payload_of(message)
+        created_at = _created_at(payload)
         version = None if None in versions else _schema_version(message)
         while version not in versions:
             upcaster = None if version is None else self._upcasters.get((message.subject, version))
@@ -99,7 +111,7 @@ class Routes:
                 )
             payload, version = _upcast(upcaster, message, version, payload), version + 1
         route = versions[version]
-        return route, _event(route.model, message, payload)
+        return Found(route, _event(route.model, message, payload), created_at)
 
     def permanent(self, message: Message) -> tuple[type[Exception], ...]:
         """
@@ -134,6 +146,14 @@ def _upcast(upcaster: Upcaster, message: Message, version: int, payload: dict[st
             f"version {version + 1}, a dict."
         )
     return found
+
+
+def _created_at(payload: Mapping[str, Any]) -> datetime | None:
+    try:
+        created_at = datetime.fromisoformat(payload["createdAt"])
+    except (KeyError, TypeError, ValueError):
+        return None  # of another producer
+    return created_at if created_at.tzinfo else None
 
 
 def _schema_version(message: Message) -> int:

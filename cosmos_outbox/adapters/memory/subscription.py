@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
 
+from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
 from cosmos_outbox.messages import Message, OutboundMessage, delivered
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
@@ -79,7 +80,8 @@ class MemorySubscription:
         self._last_number += 1
         if isinstance(message, OutboundMessage):
             message = delivered(message)
-        message = replace(message, sequence_number=self._last_number)
+        enqueued_at = message.enqueued_at or utc_now()
+        message = replace(message, sequence_number=self._last_number, enqueued_at=enqueued_at)
         if self.with_sessions and message.session_id is None:
             self.dead_letters.append((message, "Session ID is null.", ""))
             return message

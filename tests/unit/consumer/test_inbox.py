@@ -7,13 +7,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, Field
 
 from cosmos_outbox import Entity, Outbox, UnitOfWork, key_of_text, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.errors import NotFound, ReleaseTakenOver
 from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Sent
 from cosmos_outbox.ports import Complete
@@ -232,13 +236,52 @@ async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothi
     (gate := asyncio.Event()).set()
     world = World(counting(gate), container=(container := Behind(ranges=1)))
     paid = message(OrderPaid(order_id="o1", total=-1))
-    for _ in range(2):
+    for deliveries in range(2):
         container.stale = True
-        world.subscription.deliver(paid)
+        world.subscription.deliver(replace(paid, delivery_count=deliveries))
         await world.run()
 
     assert 1 == len(world.of(AttemptFailed)) == len(world.of(MessageHandled, "repeated"))
     assert [] == world.of(MessageGivenUp, "parked")
+
+
+@pytest.mark.parametrize(
+    ("copy", "calls"),
+    [
+        ({}, 2),
+        ({"delivery_count": 1}, 1),
+        (
+            {"enqueued_at": utc_now() + timedelta(minutes=6)},
+            1,
+        ),  # replayed, or of a relay that lost its position
+        ({"enqueued_at": utc_now() - timedelta(minutes=6)}, 1),  # of a producer whose clock is fast
+        ({"body": b'{"orderId": "o1"}'}, 1),  # of a producer that does not say when the event was created
+        ({"body": b'{"orderId": "o1", "createdAt": "2026-01-01T00:00:00"}'}, 1),
+        ({"body": b'{"orderId": "o1", "createdAt": 17}'}, 1),
+    ],
+)
+async def test_a_copy_has_no_second_effect_and_reaches_a_handler_only_where_the_broker_would_have_dropped_it(
+    copy: dict[str, Any], calls: int
+):
+    called: list[str] = []
+    consumer = Consumer("c")
+
+    class Paid(BaseModel):
+        order_id: str = Field(alias="orderId")
+
+    @consumer.on(Paid, subject="OrderPaid")
+    async def pay(event: Paid, message: Message, uow: UnitOfWork) -> None:
+        called.append(event.order_id)
+        uow.save({"id": f"payment-{len(called)}", "partitionKey": "o1", "type": "payment"})
+
+    world = World(consumer)
+    first = message(OrderPaid(order_id="o1", id="m1"))
+    for one in (first, replace(first, **copy)):
+        world.subscription.deliver(one)
+    await world.run()
+
+    assert (calls, 1) == (len(called), len(world.documents("payment")))
+    assert ([], 1) == (world.of(AttemptFailed), len(world.of(MessageHandled, "repeated")))
 
 
 async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
