@@ -18,7 +18,7 @@ message are one transactional batch; the message is completed only then.
 
     delivered --> key parked? --yes--> held behind the others --> completed
                       | no
-                  in the inbox? --yes--> completed, no effect
+                  may be known, and in the inbox? --yes--> completed, no effect
                       | no
                   handler --> [documents + events + record] in one batch --> completed
                       | fails, again and again
@@ -28,7 +28,8 @@ What holds, and why
 -------------------
 *One effect.* The record is created under the id of the message, in the batch of the effect. Of any number of attempts, by any
 number of processes, one such write succeeds. So it does not matter whether a lock still held, or whether an answer was lost: an
-attempt whose outcome is unknown is repeated, and finds the record. An attempt whose read was behind meets it in the batch.
+attempt whose outcome is unknown is repeated, and finds the record. An attempt that did not look, or whose read was behind, meets it in
+the batch.
 
 *Order.* The session processor delivers a message after the one before was settled, and it is settled once it took effect or
 is held. A process that lost its lock may still commit the message at hand, which the new owner then finds in the inbox. It
