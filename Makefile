@@ -10,19 +10,19 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock lock-infra lock-docs lock-vendor clean
+.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 setup: $(STAMP) ## create .venv from the pinned requirements
-$(STAMP): requirements-dev.txt pyproject.toml emulators/pyproject.toml amqp/pyproject.toml
+$(STAMP): requirements/dev.txt pyproject.toml worker/pyproject.toml testing/pyproject.toml emulators/pyproject.toml amqp/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "cosmos-outbox needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv .venv
-	@sed -n '/^pip==/,/[^\\]$$/p' requirements-dev.txt > .venv/pip.txt
+	@sed -n '/^pip==/,/[^\\]$$/p' requirements/dev.txt > .venv/pip.txt
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r .venv/pip.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --only-binary :all: -r requirements-dev.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators --editable amqp
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-compile --require-hashes --only-binary :all: -r requirements/dev.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable worker --editable testing --editable emulators --editable amqp
 	@$(PY) -m compileall -qq -j 0 .venv/lib || true  # on all cores, unlike pip; a package may hold what is no Python of this version
 	@touch $@
 
@@ -81,9 +81,9 @@ check: $(STAMP) ## format, lint, types, import contracts
 
 INFRA := .venv-infra/bin/python
 INFRA_STAMP := .venv-infra/.installed
-$(INFRA_STAMP): requirements-infra.txt
+$(INFRA_STAMP): requirements/infra.txt
 	$(PYTHON) -m venv .venv-infra
-	$(INFRA) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-infra.txt
+	$(INFRA) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/infra.txt
 	@touch $@
 
 check-infra: $(STAMP) $(INFRA_STAMP) ## Bicep, manifests, compose, queries, rules, workflows; offline
@@ -97,13 +97,13 @@ snapshots: $(STAMP) ## evaluate the Bicep template for each of infra/parameters;
 
 DOCS := .venv-docs/bin/python
 DOCS_STAMP := .venv-docs/.installed
-$(DOCS_STAMP): requirements-docs.txt
+$(DOCS_STAMP): requirements/docs.txt
 	$(PYTHON) -m venv .venv-docs
-	$(DOCS) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-docs.txt
+	$(DOCS) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/docs.txt
 	@touch $@
 
 docs: $(DOCS_STAMP) ## the documentation as a site, with the API from the docstrings: site/; strict, offline
-	$(DOCS) -m zensical build --strict --clean
+	$(DOCS) -m zensical build --config-file docs/zensical.toml --strict --clean
 
 test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name
 	@: "$${OUTBOX_TEST_COSMOS_CONNECTION_STRING:?is not set: nothing was tested}" \
@@ -141,8 +141,8 @@ sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of the packages of each i
 	@for image in worker api consumer; do \
 		$(PYTHON) -m venv --clear --without-pip .venv-sbom && \
 		$(PY) -m pip --python .venv-sbom/bin/python install --quiet --disable-pip-version-check --no-compile \
-			--require-hashes --only-binary :all: -r infra/docker/requirements-$$image.txt && \
-		$(PY) -m hatchling build --target wheel --directory .venv-sbom/own && \
+			--require-hashes --only-binary :all: -r requirements/image-$$image.txt && \
+		for each in . worker; do (cd $$each && $(CURDIR)/$(PY) -m hatchling build --target wheel --directory $(CURDIR)/.venv-sbom/own) || exit 1; done && \
 		$(PY) -m pip --python .venv-sbom/bin/python install --quiet --disable-pip-version-check --no-deps .venv-sbom/own/*.whl && \
 		.venv-infra/bin/cyclonedx-py environment .venv-sbom/bin/python --PEP-639 --schema-version 1.6 --output-reproducible --outfile sbom/$$image.json || exit 1; done
 
@@ -150,17 +150,17 @@ sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of the packages of each i
 NEWEST := .venv-newest/bin/python
 test-newest: ## the adapters' tests with the newest releases of both SDKs, whatever pyproject.toml allows
 	$(PYTHON) -m venv --clear .venv-newest
-	$(NEWEST) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.txt
-	$(NEWEST) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable emulators --editable amqp
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/dev.txt
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable worker --editable testing --editable emulators --editable amqp
 	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade azure-cosmos azure-servicebus
 	$(NEWEST) -m pip list --disable-pip-version-check | grep -E '^azure-(cosmos|servicebus) '
 	$(NEWEST) -m pytest tests/unit/adapters tests/amqp tests/contracts -q $(PYTEST_ARGS)
 
 VENDOR := .venv-vendor/bin/python
 VENDOR_STAMP := .venv-vendor/.installed
-$(VENDOR_STAMP): requirements-vendor.txt
+$(VENDOR_STAMP): requirements/vendor.txt
 	$(PYTHON) -m venv .venv-vendor
-	$(VENDOR) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-vendor.txt
+	$(VENDOR) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/vendor.txt
 	@touch $@
 
 test-vendor: $(VENDOR_STAMP) ## the SDKs' own tests against our emulators (VENDOR_ARGS="cosmos"); ends with one JSON object
@@ -170,41 +170,27 @@ format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
 
-dist: $(STAMP) ## sdist and wheel of the library, the lean receiver and the emulators: dist/
+dist: $(STAMP) ## sdist and wheel of each of the five distributions: dist/
 	rm -rf dist
 	$(PY) -m hatchling build --directory dist/library
-	for each in amqp emulators; do (cd $$each && ../$(PY) -m hatchling build --directory ../dist/$$each) || exit 1; done
+	for each in worker testing amqp emulators; do (cd $$each && ../$(PY) -m hatchling build --directory ../dist/$$each) || exit 1; done
 
-lock: $(STAMP) ## pin the newest versions again (hashes, no registry address)
+# Our own distributions are installed from the checkout, and pinned nowhere.
+OURS := cosmos-outbox $(addprefix cosmos-outbox-,worker testing amqp emulators)
+COMPILE := .venv/bin/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
+	$(addprefix --no-emit-package ,$(OURS))
+TESTED := --constraint requirements/dev.txt
+lock: $(STAMP) ## pin the newest versions again, of the tests, the images, the tools: requirements/ (hashes, no registry address)
 	$(PY) -m pip install --quiet uv
-	.venv/bin/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
-		--generate-hashes --no-header --no-annotate --quiet --no-emit-package cosmos-outbox-emulators --no-emit-package cosmos-outbox-amqp --no-emit-package cosmos-outbox \
-		--output-file requirements-dev.txt
-
-lock-infra: $(STAMP) ## pin the images' packages (to the tested versions) and the tools of check-infra again
-	$(PY) -m pip install --quiet uv
-	for image in worker:"--extra worker --extra azure-monitor" api:"--extra example" \
-		consumer:"--extra worker --extra azure-monitor --extra example"; do \
-		.venv/bin/uv pip compile pyproject.toml $${image#*:} --constraint requirements-dev.txt --universal \
-		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
-		--output-file infra/docker/requirements-$${image%%:*}.txt || exit 1; done
-	.venv/bin/uv pip compile emulators/pyproject.toml --extra tls --constraint requirements-dev.txt --universal \
-		--python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
-		--output-file emulators/requirements-image.txt
-	echo hatchling | .venv/bin/uv pip compile - --constraint requirements-dev.txt --universal --python-version 3.11 \
-		--generate-hashes --no-header --no-annotate --quiet --output-file infra/docker/requirements-build.txt
-	.venv/bin/uv pip compile --group infra --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
-		--no-annotate --quiet --output-file requirements-infra.txt
-
-lock-docs: $(STAMP) ## pin the tools of make docs again
-	$(PY) -m pip install --quiet uv
-	.venv/bin/uv pip compile --group docs --universal --python-version 3.11 --upgrade --generate-hashes --no-header \
-		--no-annotate --quiet --output-file requirements-docs.txt
-
-lock-vendor: $(STAMP) ## pin what the SDKs' own tests need again, the SDKs to the tested versions
-	$(PY) -m pip install --quiet uv
-	.venv/bin/uv pip compile --group vendor --constraint requirements-dev.txt --universal --python-version 3.11 \
-		--generate-hashes --no-header --no-annotate --quiet --output-file requirements-vendor.txt
+	$(COMPILE) pyproject.toml --group dev --all-extras --upgrade --output-file requirements/dev.txt
+	$(COMPILE) $(TESTED) pyproject.toml --extra worker --extra azure-monitor --output-file requirements/image-worker.txt
+	$(COMPILE) $(TESTED) pyproject.toml --extra example --output-file requirements/image-api.txt
+	$(COMPILE) $(TESTED) pyproject.toml --extra worker --extra azure-monitor --extra example --output-file requirements/image-consumer.txt
+	$(COMPILE) $(TESTED) emulators/pyproject.toml --extra tls --output-file emulators/requirements-image.txt
+	echo hatchling | $(COMPILE) $(TESTED) - --output-file requirements/image-build.txt
+	$(COMPILE) $(TESTED) --group vendor --output-file requirements/vendor.txt
+	$(COMPILE) --group infra --upgrade --output-file requirements/infra.txt
+	$(COMPILE) --group docs --upgrade --output-file requirements/docs.txt
 
 clean: ## remove .venv and caches
 	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-sbom .venv-vendor .vendor-tests site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -35,9 +35,9 @@ from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_servi
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.ports import Subscription
 from cosmos_outbox.records import MessageHandled, Record
-from cosmos_outbox.service.garbage import collect_seldom
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 from cosmos_outbox_amqp import AmqpSubscription
+from cosmos_outbox_worker.garbage import collect_seldom
 
 SLOTS = 32  # sessions handled at once
 SUBJECT = "Counted"

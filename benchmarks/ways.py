@@ -35,10 +35,10 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.fleet import Fleet
-from cosmos_outbox.service.polling import MeteredFeed, poll
-from cosmos_outbox.service.vitals import WorkerVitals
+from cosmos_outbox_worker.exporters import opened_telemetry
+from cosmos_outbox_worker.fleet import Fleet
+from cosmos_outbox_worker.polling import MeteredFeed, poll
+from cosmos_outbox_worker.vitals import WorkerVitals
 
 PAGE = 100
 RELAY_PAGE = 1000  # the worker's default

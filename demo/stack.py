@@ -188,7 +188,9 @@ async def start_worker(children: Children, name: str, environment: Mapping[str, 
     """
     Start one worker; its name is the owner that its leases show.
     """
-    return await children.start(name, ("-m", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name})
+    return await children.start(
+        name, ("-m", "cosmos_outbox_worker", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name}
+    )
 
 
 async def start_consumer(
@@ -202,7 +204,7 @@ async def start_consumer(
         "OUTBOX_SUBSCRIPTION": DIRECTORY,
         "OUTBOX_INSTANCE_NAME": name,
     }
-    arguments = ("-m", "cosmos_outbox.cli", "consume", consumer)
+    arguments = ("-m", "cosmos_outbox_worker", "consume", consumer)
     return await children.start(name, arguments, env={**environment, **own})
 
 

@@ -208,7 +208,7 @@ def test_the_tutorial_leads_from_a_fresh_clone_to_the_first_message(
 
     `make test` follows the rest of the page with our wheels installed: tests/packaging/test_wheels.py.
     """
-    pins = re.findall(r"^([\w.-]+==.*?)(?: \\)?$", (ROOT / "requirements-dev.txt").read_text(), re.MULTILINE)
+    pins = re.findall(r"^([\w.-]+==.*?)(?: \\)?$", (ROOT / "requirements/dev.txt").read_text(), re.MULTILINE)
     (tmp_path / "constraints.txt").write_text("\n".join(pins))
     pip = {"PIP_CONSTRAINT": str(tmp_path / "constraints.txt"), "PIP_ONLY_BINARY": ":all:"}
     if not registry_answers(pins[0], tmp_path):

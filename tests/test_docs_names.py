@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cosmos_outbox import errors, records
-from cosmos_outbox.service.consumer_settings import ConsumerSettings
-from cosmos_outbox.testing import pytest_plugin
+from cosmos_outbox_testing import pytest_plugin
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from tests.support.pages import PAGES, ROOT, blocks_of
 
 PROSE = {page.relative_to(ROOT): page.read_text() for page in PAGES}
@@ -99,7 +99,7 @@ def test_every_setting_target_and_metric_that_a_page_names_exists(page: Path):
 
 def test_every_setting_that_a_text_of_the_sources_names_exists():
     settings = {f"OUTBOX_{field.upper()}" for field in ConsumerSettings.model_fields} | OF_EXAMPLES_AND_TESTS
-    trees = ("cosmos_outbox", "worker", "amqp", "emulators", "demo", "examples", "infra")
+    trees = ("cosmos_outbox", "worker", "testing", "amqp", "emulators", "demo", "examples", "infra")
     sources = [path for tree in trees for path in (ROOT / tree).rglob("*") if path.suffix in WITH_SETTINGS]
     named = {
         (str(path.relative_to(ROOT)), name)
@@ -137,7 +137,7 @@ def test_a_page_begins_with_what_its_reader_will_have(page: Path):
     assert promise in PROSE[page].partition("\n## ")[0]
 
 
-SITE = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]
+SITE = tomllib.loads((ROOT / "docs/zensical.toml").read_text())["project"]
 PAGES_OF_THE_SITE = {page for page in PROSE if page.parts[0] == "docs"}
 
 

@@ -64,6 +64,6 @@ def test_no_vendors_sdk_nor_fastapi_is_loaded_by_the_library_itself_nor_by_its_a
 
 
 def test_what_signs_in_to_azure_is_loaded_where_something_signs_in():
-    program = "import sys, cosmos_outbox.cli.app, cosmos_outbox.service.main; print('azure.identity' in sys.modules)"
+    program = "import sys, cosmos_outbox_worker.cli.app, cosmos_outbox_worker.main; print('azure.identity' in sys.modules)"
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
     assert "False" == answer.stdout.strip()

@@ -25,7 +25,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from cosmos_outbox.adapters.servicebus import open_service_bus_client, processing
-from cosmos_outbox.service.connection import https_proxy
+from cosmos_outbox_worker.connection import https_proxy
 from examples.contacts.received import ReceivedMessage, to_line
 from examples.contacts.settings import SubscriberSettings
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cosmos_outbox.service.consumer_settings import Receiver
+from cosmos_outbox_worker.consumer_settings import Receiver
 from demo.child_processes import Children, show_tails, with_children
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind

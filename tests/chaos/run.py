@@ -18,7 +18,7 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
-from cosmos_outbox.service.consumer_settings import Receiver
+from cosmos_outbox_worker.consumer_settings import Receiver
 from demo.audit import Audit, CommittedEvent, audit
 from demo.child_processes import Child, Children
 from demo.effects import Effects, count_effects, counted_up_to, effects_of, recorded_in

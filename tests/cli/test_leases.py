@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
-from cosmos_outbox.service.fleet import Fleet, Heartbeat
+from cosmos_outbox_worker.fleet import Fleet, Heartbeat
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -153,7 +153,7 @@ def test_without_an_answer_nothing_is_done(outbox: Local):
 def test_missing_variables_are_all_named():
     from typer.testing import CliRunner  # noqa: PLC0415 - the other tests have theirs
 
-    from cosmos_outbox.cli.app import app  # noqa: PLC0415
+    from cosmos_outbox_worker.cli.app import app  # noqa: PLC0415
 
     tests = dict.fromkeys(name for name in os.environ if name.startswith("OUTBOX_TEST_"))
     result = CliRunner().invoke(

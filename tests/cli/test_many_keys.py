@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cosmos_outbox.cli.many_keys import Choice, StillParked, for_each
 from cosmos_outbox.errors import KeyNotParked, ReleaseTakenOver, UsageError
 from cosmos_outbox.parking import Failure, ParkedKey
 from cosmos_outbox.parking.causes import by_cause
+from cosmos_outbox_worker.cli.many_keys import Choice, StillParked, for_each
 from tests.cli.test_parked import PARKED, park
 from tests.support.local import Local
 

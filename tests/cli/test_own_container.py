@@ -11,10 +11,10 @@ from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
-from cosmos_outbox.cli.events.feed import Wanted, read_events
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay
+from cosmos_outbox_worker.cli.events.feed import Wanted, read_events
 from tests.support.local import Local
 from tests.support.own_container import NAME, create_container, place
 

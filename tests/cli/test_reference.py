@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import typer
 
-from cosmos_outbox.cli.app import app
-from cosmos_outbox.cli.output import counted, print_rows
-from cosmos_outbox.service.checks import check
+from cosmos_outbox_worker.cli.app import app
+from cosmos_outbox_worker.cli.output import counted, print_rows
+from cosmos_outbox_worker.doctor import check
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"

@@ -12,12 +12,12 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.cli.events.feed import Found
-from cosmos_outbox.cli.events.replay import Replayed, replay, sending_to
 from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
+from cosmos_outbox_worker.cli.events.feed import Found
+from cosmos_outbox_worker.cli.events.replay import Replayed, replay, sending_to
 from tests.support.event_documents import batch, event
 
 EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from cosmos_outbox.cli import main
-from cosmos_outbox.cli.running import command
+from cosmos_outbox_worker.cli import main
+from cosmos_outbox_worker.cli.running import command
 from tests.support.local import Local
 from tests.support.patience import HUNG_SECONDS
 
@@ -34,7 +34,9 @@ def worker(outbox: Local) -> Iterator[subprocess.Popen[bytes]]:
         "OUTBOX_LEASE_EXPIRATION_SECONDS": "4",
     }
     with subprocess.Popen(
-        [sys.executable, "-m", "worker"], env=outbox.environment | variables, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "cosmos_outbox_worker", "worker"],
+        env=outbox.environment | variables,
+        stderr=subprocess.DEVNULL,
     ) as process:
         try:
             yield process
@@ -99,7 +101,7 @@ def test_ctrl_c_ends_a_command_that_is_still_being_loaded(monkeypatch: pytest.Mo
         def find_spec(self, *_: object) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "cosmos_outbox.cli.app", raising=False)
+    monkeypatch.delitem(sys.modules, "cosmos_outbox_worker.cli.app", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupted()])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -108,7 +110,7 @@ def test_ctrl_c_ends_a_command_that_is_still_being_loaded(monkeypatch: pytest.Mo
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT TESTED: there is no /dev/full here")
 def test_a_standard_output_that_is_full_is_one_line(outbox: Local):
-    command = [sys.executable, "-m", "cosmos_outbox.cli", "parked", "list", "--json"]
+    command = [sys.executable, "-m", "cosmos_outbox_worker", "parked", "list", "--json"]
     with Path("/dev/full").open("w") as full:
         ended = subprocess.run(  # noqa: S603 - our own command
             command,
@@ -126,7 +128,7 @@ def test_a_standard_output_that_is_full_is_one_line(outbox: Local):
 def test_ctrl_c_ends_a_command_that_asks(outbox: Local):
     outbox.run("bootstrap")
     ours, theirs = os.openpty()
-    command = [sys.executable, "-m", "cosmos_outbox.cli", "leases", "reset", "--to", "now"]
+    command = [sys.executable, "-m", "cosmos_outbox_worker", "leases", "reset", "--to", "now"]
     try:
         with subprocess.Popen(  # noqa: S603 - our own program
             command, env=outbox.environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -15,13 +15,13 @@ import pytest_asyncio
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, TopicUnavailable
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.testing.contracts import PublisherBackend, PublisherContract, Trouble
-from cosmos_outbox.testing.contracts.publisher import a_message
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.message import Message
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_testing.contracts import PublisherBackend, PublisherContract, Trouble
+from cosmos_outbox_testing.contracts.publisher import a_message
 
-pytest.importorskip("azure.eventhub", reason="azure-eventhub is not installed (requirements-dev.txt)")
+pytest.importorskip("azure.eventhub", reason="azure-eventhub is not installed (requirements/dev.txt)")
 
 from azure.eventhub import EventData
 from azure.eventhub import exceptions as sdk

@@ -29,9 +29,9 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.service.fleet import Fleet, Heartbeat
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_worker.fleet import Fleet, Heartbeat
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)

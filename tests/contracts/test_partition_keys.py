@@ -16,8 +16,6 @@ import pytest
 from cosmos_outbox import DomainEvent, Entity, MixedPartitionKeys, NotFound, Outbox, UsageError
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.cli.events.feed import Found, Wanted, read_events
-from cosmos_outbox.cli.events.replay import replay, sending_to
 from cosmos_outbox.errors import InvalidRequest
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking import ParkedKeys, Parking
@@ -28,6 +26,8 @@ from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.resend import resending
+from cosmos_outbox_worker.cli.events.feed import Found, Wanted, read_events
+from cosmos_outbox_worker.cli.events.replay import replay, sending_to
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
 from tests.support.faulty_store import FaultyStore

@@ -23,10 +23,10 @@ from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.testing.contracts import PublisherBackend, PublisherContract, Trouble
-from cosmos_outbox.testing.contracts.publisher import a_message
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_testing.contracts import PublisherBackend, PublisherContract, Trouble
+from cosmos_outbox_testing.contracts.publisher import a_message
 
 # One loop for the module: opening and closing a link costs the SDK half a second each.
 pytestmark = [

@@ -17,9 +17,9 @@ import pytest
 
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
-from cosmos_outbox.testing.contracts import PublisherBackend
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_testing.contracts import PublisherBackend
 from tests.contracts import test_publisher as contract
 from tests.support.patience import HUNG_SECONDS
 from tests.support.servicebus_sdk import leaky_sockets, unlogged

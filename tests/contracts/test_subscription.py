@@ -32,13 +32,19 @@ from cosmos_outbox.adapters.servicebus import subscription as adapter
 from cosmos_outbox.adapters.servicebus.encoding import sdk_message
 from cosmos_outbox.errors import ConfigurationError, LockLost, SubscriptionError, SubscriptionUnavailable
 from cosmos_outbox.ports import Complete, DeadLetter
-from cosmos_outbox.testing.contracts import (
+from cosmos_outbox_amqp import AmqpSubscription, FallbackSubscription
+from cosmos_outbox_emulators import certificate
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.message import read_application_properties
+from cosmos_outbox_emulators.servicebus.queue import Queue
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_testing.contracts import (
     Opened,
     SessionlessSubscriptionContract,
     SubscriptionBackend,
     SubscriptionContract,
 )
-from cosmos_outbox.testing.contracts.subscription import (
+from cosmos_outbox_testing.contracts.subscription import (
     BRIEFLY,
     LOCK_SECONDS,
     a_message,
@@ -46,12 +52,6 @@ from cosmos_outbox.testing.contracts.subscription import (
     received,
     rest,
 )
-from cosmos_outbox_amqp import AmqpSubscription, FallbackSubscription
-from cosmos_outbox_emulators import certificate
-from cosmos_outbox_emulators.servicebus.broker import Broker
-from cosmos_outbox_emulators.servicebus.message import read_application_properties
-from cosmos_outbox_emulators.servicebus.queue import Queue
-from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from tests.support.effort import LONG
 from tests.support.patience import HUNG_SECONDS
 from tests.support.servicebus_sdk import leaky_sockets, unlogged, until

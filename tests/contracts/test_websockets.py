@@ -31,12 +31,12 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Complete
-from cosmos_outbox.service.connection import Connection, https_proxy
-from cosmos_outbox.service.consumer_settings import ConsumerSettings
-from cosmos_outbox.testing.contracts.subscription import received
 from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_testing.contracts.subscription import received
+from cosmos_outbox_worker.connection import Connection, https_proxy
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from examples.contacts.received import ReceivedMessage
 from examples.contacts.settings import SubscriberSettings
 from examples.contacts.subscriber import subscribe

@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from cosmos_outbox.adapters.servicebus import message_from, open_service_bus_client
-from cosmos_outbox.service.settings import Settings
-from cosmos_outbox.testing import OutboxHarness, assert_messages, fixed, received_message
-from cosmos_outbox.testing.clock import NOON, Clock
-from cosmos_outbox.testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
-from cosmos_outbox.testing.faults import FaultNotStruck
+from cosmos_outbox_testing import OutboxHarness, assert_messages, fixed, received_message
+from cosmos_outbox_testing.clock import NOON, Clock
+from cosmos_outbox_testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
+from cosmos_outbox_testing.faults import FaultNotStruck
+from cosmos_outbox_worker.settings import Settings
 from tests.support.orders import OrderPaid, OrderPlaced, place
 
 pytestmark = pytest.mark.looptime(False)
@@ -109,9 +109,9 @@ def test_a_fault_that_the_emulators_lack_is_refused_with_those_that_they_have(em
 
 def test_the_plugin_loads_neither_the_kit_nor_an_sdk():
     program = (
-        "import sys, cosmos_outbox.testing.pytest_plugin;"
+        "import sys, cosmos_outbox_testing.pytest_plugin;"
         "print({'azure', 'aiohttp', 'cosmos_outbox_emulators'} & {name.partition('.')[0] for name in sys.modules},"
-        "[name for name in sys.modules if name.startswith('cosmos_outbox.testing.')])"
+        "[name for name in sys.modules if name.startswith('cosmos_outbox_testing.')])"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert "set() ['cosmos_outbox.testing.pytest_plugin']" == answer.stdout.strip()
+    assert "set() ['cosmos_outbox_testing.pytest_plugin']" == answer.stdout.strip()

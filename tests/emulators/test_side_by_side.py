@@ -35,7 +35,7 @@ from pathlib import Path
 import pytest
 from azure.cosmos import CosmosClient
 from cosmos_outbox import DomainEvent, Entity
-from cosmos_outbox.testing import OutboxHarness, assert_messages, crash_points
+from cosmos_outbox_testing import OutboxHarness, assert_messages, crash_points
 
 WORKER = os.environ["PYTEST_XDIST_WORKER"]
 
@@ -88,7 +88,7 @@ async def test_of_a_crash(harness: OutboxHarness):
 def test_workers_of_pytest_xdist_do_not_meet(tmp_path: Path):
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_project.py").write_text(PROJECT)
-    plugins = ["-p", "cosmos_outbox.testing.pytest_plugin", "-p", "no:looptime"]
+    plugins = ["-p", "cosmos_outbox_testing.pytest_plugin", "-p", "no:looptime"]
     modes = ["-o", "asyncio_mode=auto", "-o", "asyncio_default_fixture_loop_scope=function", "-W", "error"]
     command = [sys.executable, "-m", "pytest", "-q", *plugins, *modes, "--outbox-crash-points", "--rootdir=."]
     processes = [

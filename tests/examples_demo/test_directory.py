@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from cosmos_outbox import NotFound
 from cosmos_outbox.consumer import Message
-from cosmos_outbox.testing import OutboxHarness
+from cosmos_outbox_testing import OutboxHarness
 from examples.contacts.directory import DirectoryEntry, consumer
 from examples.contacts.domain import (
     Company,

@@ -114,7 +114,7 @@ def build_images(scratch: Path) -> Images:
 
 
 def build_command(engine: Engine, target: str, tag: str, arguments: tuple[str, ...]) -> list[str]:
-    return [*engine.build, "-f", "infra/docker/Dockerfile", "--target", target, "-t", tag, *arguments, "."]
+    return [*engine.build, "-f", "worker/Dockerfile", "--target", target, "-t", tag, *arguments, "."]
 
 
 def local_bases(engine: Engine, scratch: Path) -> tuple[str, ...]:

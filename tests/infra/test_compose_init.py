@@ -102,7 +102,7 @@ async def test_it_fails_and_names_what_did_not_get_ready():
 
 
 def test_a_probe_is_healthy_only_if_the_url_answers_with_success(capsys: pytest.CaptureFixture[str]):
-    spec = importlib.util.spec_from_file_location("probe", ROOT / "infra/docker/probe.py")
+    spec = importlib.util.spec_from_file_location("probe", ROOT / "worker/probe.py")
     assert spec is not None
     assert spec.loader is not None
     probe = importlib.util.module_from_spec(spec)
@@ -116,7 +116,7 @@ async def test_a_probe_tells_ready_from_not_ready_and_shows_the_answer(late_serv
     probed = []
     for _ in range(3):
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(ROOT / "infra/docker/probe.py"), url),
+            *(sys.executable, str(ROOT / "worker/probe.py"), url),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )

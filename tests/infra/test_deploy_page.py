@@ -44,7 +44,7 @@ def unknown_names(page: str) -> set[str]:
         r"azd env set (\w+)": set(VARIABLES),
         r"azd deploy +([a-z]\w*)": set(yaml.safe_load((ROOT / "azure.yaml").read_text())["services"]),
         r"--target (\w+)": set(
-            re.findall(r"^FROM \S+ AS (\w+)", (ROOT / "infra/docker/Dockerfile").read_text(), re.MULTILINE)
+            re.findall(r"^FROM \S+ AS (\w+)", (ROOT / "worker/Dockerfile").read_text(), re.MULTILINE)
         ),
         r"--profile (\w+)": {name for service in COMPOSE.values() for name in service.get("profiles", ())},
         r"http://([a-z]+):\d": set(COMPOSE) | {"localhost"},
@@ -62,7 +62,7 @@ def test_every_name_in_a_command_is_declared(page: Path):
     [
         "azd env set COSMOS_MODE autoscale",
         "azd deploy subscriber",
-        "az acr build -f infra/docker/Dockerfile --target workers .",
+        "az acr build -f worker/Dockerfile --target workers .",
         "docker compose --profile tracing up",
         "OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:18890 docker compose up",
     ],

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TEXT = re.sub(r"\\\n\s*|^#.*\n", "", (ROOT / "infra/docker/Dockerfile").read_text(), flags=re.MULTILINE)
-BASES = (ROOT / "infra/docker/bases/Dockerfile").read_text()
+TEXT = re.sub(r"\\\n\s*|^#.*\n", "", (ROOT / "worker/Dockerfile").read_text(), flags=re.MULTILINE)
+BASES = (ROOT / "worker/bases/Dockerfile").read_text()
 STAGES = dict(re.findall(r"^FROM \S+ AS (\S+)\n(.*?)(?=^FROM |\Z)", TEXT, re.MULTILINE | re.DOTALL))
 TARGETS = ("worker", "consumer", "api")
 

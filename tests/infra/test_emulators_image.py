@@ -36,7 +36,7 @@ def command(instruction: str) -> list[str]:
 
 
 def test_it_has_the_tested_versions_of_all_that_the_distribution_and_its_extra_ask_for():
-    installed, tested = pins(FOLDER / "requirements-image.txt"), pins(ROOT / "requirements-dev.txt")
+    installed, tested = pins(FOLDER / "requirements-image.txt"), pins(ROOT / "requirements/dev.txt")
     assert {} == {name: version for name, version in installed.items() if tested.get(name) != version}
     blocks = re.split(
         r"^(?=[A-Za-z0-9])", (FOLDER / "requirements-image.txt").read_text(), flags=re.MULTILINE

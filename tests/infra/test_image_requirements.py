@@ -31,7 +31,7 @@ def pins(path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("image", [*EXTRAS, "build"])
 def test_an_image_has_the_versions_that_were_tested_each_with_its_hashes(image: str):
     path = ROOT / f"infra/docker/requirements-{image}.txt"
-    tested, installed = pins(ROOT / "requirements-dev.txt"), pins(path)
+    tested, installed = pins(ROOT / "requirements/dev.txt"), pins(path)
     assert {} == {name: version for name, version in installed.items() if tested.get(name) != version}
     blocks = re.split(r"^(?=[A-Za-z0-9])", path.read_text(), flags=re.MULTILINE)[1:]
     assert [] == [block.split("==")[0] for block in blocks if "--hash=sha256:" not in block]
@@ -59,6 +59,6 @@ def test_a_program_in_a_container_answers_probes_from_outside(program: str):
     """
     Its default is the loopback, which no kubelet reaches.
     """
-    dockerfile = (ROOT / "infra/docker/Dockerfile").read_text()
+    dockerfile = (ROOT / "worker/Dockerfile").read_text()
     stage = dockerfile.split(f"FROM runtime AS {program}")[1].split("\nFROM ")[0]
     assert "ENV OUTBOX_HEALTH_PORT=0.0.0.0:8080" in stage

@@ -172,7 +172,7 @@ def test_a_builder_that_names_no_stage_gets_the_image_of_the_service_it_names(
         bases = local_bases(images.engine, tmp_path_factory.mktemp("bases"))
     tag = f"localhost/cosmos-outbox-last:{service}"
     chosen = (f"--build-arg=SERVICE={service}", *bases)
-    checked([*images.engine.build, "-f", "infra/docker/Dockerfile", "-t", tag, *chosen, "."])
+    checked([*images.engine.build, "-f", "worker/Dockerfile", "-t", tag, *chosen, "."])
     started = ("inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}}")
     assert images.engine.call(*started, getattr(images, service)) == images.engine.call(*started, tag)
 
@@ -237,7 +237,7 @@ def test_two_builds_of_the_same_sources_have_the_same_layers(
         ".*cache", ".venv*", ".git", "__pycache__", ".hypothesis", "tests", "docs"
     )
     shutil.copytree(ROOT, context, ignore=unneeded)
-    dockerfile = str(context / "infra/docker/Dockerfile")
+    dockerfile = str(context / "worker/Dockerfile")
     layers = []
     for number in (1, 2):
         tag = f"localhost/cosmos-outbox-again:{number}"

@@ -17,8 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from cosmos_outbox.records import LeaseHalted, level_of
-from cosmos_outbox.service.exporters import opened_telemetry
-from cosmos_outbox.service.telemetry import Telemetry
+from cosmos_outbox_worker.exporters import opened_telemetry
+from cosmos_outbox_worker.telemetry import Telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"

@@ -122,7 +122,7 @@ def test_it_is_built_from_the_targets_that_are_tested(engine: dict[str, str]):
     command = [COMPOSE, "--file", "docker-compose.yml", "config", "--format", "json"]
     services = json.loads(checked(command, engine))["services"]
     built = {name: service["build"] for name, service in services.items() if "build" in service}
-    dockerfile = {"context": str(ROOT), "dockerfile": "infra/docker/Dockerfile"}
+    dockerfile = {"context": str(ROOT), "dockerfile": "worker/Dockerfile"}
     assert {name: {**dockerfile, "target": target} for name, target in TARGETS.items()} == built
 
 

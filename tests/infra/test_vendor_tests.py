@@ -107,5 +107,5 @@ def test_every_expected_failure_has_a_kind_and_a_cause(name: str):
 def test_the_tests_run_on_the_sdk_that_everything_else_is_tested_with(name: str):
     requirement = pin(SUITES[name].distribution)
 
-    assert requirement in (ROOT / "requirements-vendor.txt").read_text(encoding="utf-8")
+    assert requirement in (ROOT / "requirements/vendor.txt").read_text(encoding="utf-8")
     assert "--hash=sha256:" in requirement

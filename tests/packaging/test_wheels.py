@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.system]
 
 PACKAGES = {
     "cosmos_outbox": ROOT,
+    "cosmos_outbox_worker": ROOT / "worker",
+    "cosmos_outbox_testing": ROOT / "testing",
     "cosmos_outbox_amqp": ROOT / "amqp",
     "cosmos_outbox_emulators": ROOT / "emulators",
 }
@@ -96,6 +98,7 @@ def everything(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory
     """
     wheels = {
         built["cosmos_outbox"].wheel: ("worker",),
+        built["cosmos_outbox_worker"].wheel: (),
         built["cosmos_outbox_emulators"].wheel: (),
     }
     return make_environment(tmp_path_factory.mktemp("everything"), wheels, "pytest")
@@ -147,12 +150,16 @@ def test_the_code_of_the_readme_needs_the_library_alone(library: Environment, gu
     assert (0, "") == (ran.returncode, ran.stderr)
 
 
-def test_the_command_says_which_extra_it_needs(library: Environment, guarded):
+def test_the_library_alone_imports_every_module_of_its_own_and_brings_no_command(
+    library: Environment, guarded
+):
     guarded.append(library)
-    ran = library.run("-m", "cosmos_outbox.cli")
+    everywhere = "import pkgutil, importlib, cosmos_outbox as o; [importlib.import_module(m.name) for m in "
+    names = "pkgutil.walk_packages(o.__path__, 'cosmos_outbox.') if '.fastapi' not in m.name]"
+    ran = library.run("-W", "error", "-c", everywhere + names)
 
-    assert 1 == ran.returncode
-    assert "pip install 'cosmos-outbox[cli]'" in ran.stderr
+    assert (0, "") == (ran.returncode, ran.stderr)
+    assert not (library.python.parent / "cosmos-outbox").exists()
 
 
 def test_a_package_for_another_framework_says_which_extra_it_needs(library: Environment, guarded):
@@ -164,7 +171,7 @@ def test_a_package_for_another_framework_says_which_extra_it_needs(library: Envi
 
 
 LEAN_RECEIVER = (
-    "from cosmos_outbox.service import connection; print(connection.lean_receiver().AmqpSubscription)"
+    "from cosmos_outbox_worker import connection; print(connection.lean_receiver().AmqpSubscription)"
 )
 
 
@@ -179,7 +186,11 @@ def test_a_consumer_that_chose_the_lean_receiver_says_which_extra_it_needs(every
 def test_the_extra_for_the_lean_receiver_is_enough_to_choose_it(
     built: dict[str, Built], guarded, tmp_path: Path
 ):
-    wheels = {built["cosmos_outbox"].wheel: ("amqp", "cli", "worker"), built["cosmos_outbox_amqp"].wheel: ()}
+    wheels = {
+        built["cosmos_outbox"].wheel: ("amqp",),
+        built["cosmos_outbox_worker"].wheel: (),
+        built["cosmos_outbox_amqp"].wheel: (),
+    }
     environment = make_environment(tmp_path, wheels)
     guarded.append(environment)
     ran = environment.run("-W", "error", "-c", LEAN_RECEIVER)
@@ -198,7 +209,7 @@ def test_the_extra_for_fastapi_is_enough_for_an_application(built: dict[str, Bui
     assert 3 == len(applications)
 
 
-def test_the_command_of_the_library(everything: Environment, guarded):
+def test_the_command_of_the_worker(everything: Environment, guarded):
     guarded.append(everything)
     commands = [["--help"], ["doctor", "--help"], ["worker", "--help"]]
     for command in commands:
@@ -233,10 +244,6 @@ def test_the_tutorial(everything: Environment, guarded):
     """
     guarded.append(everything)
     _install, *blocks = TUTORIAL
-    blocks = [
-        replace(block, text=block.text.replace("python -m worker", "cosmos-outbox worker"))
-        for block in blocks
-    ]
 
     assert [] == follow(blocks, everything.folder, clean_environment(), everything.python)
 
@@ -245,7 +252,11 @@ def test_the_example_project_tests_itself_with_the_kit(built: dict[str, Built], 
     """
     On the emulators too in the long run.
     """
-    wheels = {built["cosmos_outbox"].wheel: ("testing",), built["cosmos_outbox_emulators"].wheel: ()}
+    wheels = {
+        built["cosmos_outbox"].wheel: ("testing",),
+        built["cosmos_outbox_testing"].wheel: (),
+        built["cosmos_outbox_emulators"].wheel: (),
+    }
     environment = make_environment(tmp_path / "environment", wheels, "pytest-asyncio")
     guarded.append(environment)
     shutil.copytree(ROOT / "examples/orders", environment.folder, dirs_exist_ok=True)
@@ -255,7 +266,7 @@ def test_the_example_project_tests_itself_with_the_kit(built: dict[str, Built], 
 
 
 def test_the_guard_sees_an_import_from_the_repository(library: Environment):
-    library.run("-c", "import worker", env={"PYTHONPATH": str(ROOT)})
+    library.run("-c", "import cosmos_outbox_worker", env={"PYTHONPATH": str(ROOT / "worker")})
 
     assert any(path.startswith(f"{ROOT}/worker/") for path in library.opened_in_repository())
     library.opened.unlink()

@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox.service.fleet import Heartbeat, Phase
-from cosmos_outbox.service.health import ParkedSeen, Snapshot
-from cosmos_outbox.service.recent_errors import RecentError
+from cosmos_outbox_worker.fleet import Heartbeat, Phase
+from cosmos_outbox_worker.health import ParkedSeen, Snapshot
+from cosmos_outbox_worker.recent_errors import RecentError
 from tests.support.lease_statuses import status
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

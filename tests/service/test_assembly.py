@@ -19,8 +19,8 @@ from azure.servicebus.aio import ServiceBusClient
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.ports import StartFrom
-from cosmos_outbox.service.assembly import assembled, memory_limit, processor_options
-from cosmos_outbox.service.settings import PREFIX, Settings
+from cosmos_outbox_worker.assembly import assembled, memory_limit, processor_options
+from cosmos_outbox_worker.settings import PREFIX, Settings
 from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [

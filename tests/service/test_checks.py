@@ -18,15 +18,15 @@ from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, new_lease
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.service.checks import check as check_module
-from cosmos_outbox.service.checks import containers, doctor, leases, service_bus
-from cosmos_outbox.service.checks.check import Check, Finding, Findings, Severity
-from cosmos_outbox.service.checks.containers import Container
-from cosmos_outbox.service.checks.coverage import Overlap
-from cosmos_outbox.service.checks.doctor import Parked, unopened
-from cosmos_outbox.service.checks.leases import Leases, Processors
-from cosmos_outbox.service.fleet import Heartbeat
-from cosmos_outbox.service.health import ParkedSeen
+from cosmos_outbox_worker.doctor import check as check_module
+from cosmos_outbox_worker.doctor import containers, doctor, leases, service_bus
+from cosmos_outbox_worker.doctor.check import Check, Finding, Findings, Severity
+from cosmos_outbox_worker.doctor.containers import Container
+from cosmos_outbox_worker.doctor.coverage import Overlap
+from cosmos_outbox_worker.doctor.doctor import Parked, unopened
+from cosmos_outbox_worker.doctor.leases import Leases, Processors
+from cosmos_outbox_worker.fleet import Heartbeat
+from cosmos_outbox_worker.health import ParkedSeen
 
 WORDS = tomllib.loads(Path(check_module.__file__).with_name("checks.toml").read_text())
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -23,12 +23,12 @@ from cosmos_outbox.records import (
     ReceivingFailed,
     SdkFallback,
 )
-from cosmos_outbox.service.fleet import Phase
-from cosmos_outbox.service.health import ParkedSeen, oldest_of
-from cosmos_outbox.service.polling import WatchedSubscription
-from cosmos_outbox.service.status_page import page_of
-from cosmos_outbox.service.vitals import ConsumerVitals
 from cosmos_outbox.sessions import SessionProcessor, SessionStatus
+from cosmos_outbox_worker.fleet import Phase
+from cosmos_outbox_worker.health import ParkedSeen, oldest_of
+from cosmos_outbox_worker.polling import WatchedSubscription
+from cosmos_outbox_worker.status_page import page_of
+from cosmos_outbox_worker.vitals import ConsumerVitals
 from tests.support.shop import SOURCE, OrderPaid, World, invoicing, message
 
 

@@ -17,11 +17,11 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Scope
-from cosmos_outbox.service import load_consumer, running_consumer
-from cosmos_outbox.service.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, Receiver
-from cosmos_outbox.service.consuming import assembled_consumer, session_options
-from cosmos_outbox.service.main import consume
-from cosmos_outbox.service.settings import PREFIX
+from cosmos_outbox_worker import load_consumer, running_consumer
+from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, Receiver
+from cosmos_outbox_worker.consuming import assembled_consumer, session_options
+from cosmos_outbox_worker.main import consume
+from cosmos_outbox_worker.settings import PREFIX
 from tests.service import invoices
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import Site, eventually, json_of, opened_site

@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.leases import lease_prefix
 from cosmos_outbox.documents import Document
 from cosmos_outbox.ports import MonitoredContainer
-from cosmos_outbox.service.fleet import Fleet, Heartbeat, Phase
+from cosmos_outbox_worker.fleet import Fleet, Heartbeat, Phase
 
 OWN = Heartbeat(worker="w/1?", every=timedelta(seconds=15), phase=Phase.RUNNING)
 

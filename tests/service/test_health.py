@@ -25,9 +25,9 @@ from cosmos_outbox.records import (
     PublishFailed,
     WatchFailed,
 )
-from cosmos_outbox.service.fleet import Phase
-from cosmos_outbox.service.health import ParkedSeen, reasons_against
-from cosmos_outbox.service.vitals import WorkerVitals
+from cosmos_outbox_worker.fleet import Phase
+from cosmos_outbox_worker.health import ParkedSeen, reasons_against
+from cosmos_outbox_worker.vitals import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
 from tests.support.lease_statuses import status
 

@@ -19,7 +19,7 @@ from cosmos_outbox.records import PageFailed, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox.service.logs import JsonFormatter, configure
+from cosmos_outbox_worker.logs import JsonFormatter, configure
 from tests.support.event_documents import batch, event
 
 

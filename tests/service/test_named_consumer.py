@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.service.named_consumer import consumer_named
+from cosmos_outbox_worker.named_consumer import consumer_named
 from tests.service import invoices
 
 MODULE = "tests.service.invoices"

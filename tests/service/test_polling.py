@@ -24,10 +24,10 @@ from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import Listing, MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesBalanced, Record, WatchFailed
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.service.fleet import Fleet
-from cosmos_outbox.service.health import Snapshot, parked_seen
-from cosmos_outbox.service.polling import poll
-from cosmos_outbox.service.vitals import WorkerVitals
+from cosmos_outbox_worker.fleet import Fleet
+from cosmos_outbox_worker.health import Snapshot, parked_seen
+from cosmos_outbox_worker.polling import poll
+from cosmos_outbox_worker.vitals import WorkerVitals
 from tests.support.event_documents import batch, event
 from tests.support.parked_stores import tampered
 

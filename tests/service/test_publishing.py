@@ -12,10 +12,10 @@ from azure.servicebus import ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox import NotFound, Outbox
-from cosmos_outbox.service.assembly import assembled
-from cosmos_outbox.service.settings import load
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_worker.assembly import assembled
+from cosmos_outbox_worker.settings import load
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.support.patience import HUNG_SECONDS

@@ -12,8 +12,8 @@ from azure.servicebus.management import EntityStatus, QueueProperties
 
 from cosmos_outbox.adapters.servicebus.administration import Entity, Refusal
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
-from cosmos_outbox.service.checks.check import Check, Finding
-from cosmos_outbox.service.checks.service_bus import (
+from cosmos_outbox_worker.doctor.check import Check, Finding
+from cosmos_outbox_worker.doctor.service_bus import (
     KEPT,
     RECEPTION,
     SOURCE,

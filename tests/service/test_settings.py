@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.service.assembly import memory_limit, processor_options
-from cosmos_outbox.service.consumer_settings import ConsumerSettings
-from cosmos_outbox.service.settings import PREFIX, Settings, load, unknown_variables
+from cosmos_outbox_worker.assembly import memory_limit, processor_options
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings
+from cosmos_outbox_worker.settings import PREFIX, Settings, load, unknown_variables
 
 KEY = "c2VjcmV0LWtleQ=="
 COMPLETE = {

@@ -13,10 +13,10 @@ import sys
 import pytest
 
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.service import load, load_consumer, running_consumer, running_worker
-from cosmos_outbox.service.consumer_settings import Receiver
-from cosmos_outbox.service.settings import PREFIX, Transport
 from cosmos_outbox.write.unit_of_work import UnitOfWork
+from cosmos_outbox_worker import load, load_consumer, running_consumer, running_worker
+from cosmos_outbox_worker.consumer_settings import Receiver
+from cosmos_outbox_worker.settings import PREFIX, Transport
 from examples.contacts.domain import ContactCreatedEvent
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import opened_site

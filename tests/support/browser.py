@@ -149,7 +149,7 @@ def axe_core() -> str:
     found = importlib.util.find_spec("axe_core_python")
     if found is None or found.origin is None:
         pytest.skip(
-            "NO AXE-CORE: accessibility was not checked (install `axe-core-python`: requirements-dev.txt)"
+            "NO AXE-CORE: accessibility was not checked (install `axe-core-python`: requirements/dev.txt)"
         )
     return (Path(found.origin).parent / "axe.min.js").read_text()
 

@@ -24,7 +24,6 @@ from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed.leases import range_of
-from cosmos_outbox.cli.app import app
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox_emulators.control import ControlServer
 from cosmos_outbox_emulators.cosmos.account import Account
@@ -32,6 +31,7 @@ from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_worker.cli.app import app
 from examples.contacts.domain import Contact, Name
 from examples.contacts.provision import provision
 from examples.contacts.service import ContactsUnitOfWork

@@ -132,7 +132,7 @@ class Site:
         """
         Start a worker; a variable that is None is taken away.
         """
-        return await self.start("-m", "worker", **variables)
+        return await self.start("-m", "cosmos_outbox_worker", "worker", **variables)
 
     async def start_consumer(self, name: str, **variables: str | None) -> WorkerProcess:
         """
@@ -142,7 +142,7 @@ class Site:
             "OUTBOX_SUBSCRIPTION": "all",
             "OUTBOX_PARKED_CONTAINER": "parked",
         }
-        command = ("-m", "cosmos_outbox.cli", "consume", f"tests.service.invoices:{name}")
+        command = ("-m", "cosmos_outbox_worker", "consume", f"tests.service.invoices:{name}")
         return await self.start(*command, **(asked | variables))
 
     async def start(self, *command: str, **variables: str | None) -> WorkerProcess:

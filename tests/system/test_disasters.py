@@ -19,10 +19,10 @@ from azure.cosmos.aio import DatabaseProxy
 from typer.testing import CliRunner
 
 from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
-from cosmos_outbox.cli.app import app
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.service import Worker, load, running_worker
-from cosmos_outbox.testing.emulated import OutboxEmulators, running_emulators
+from cosmos_outbox_testing.emulated import OutboxEmulators, running_emulators
+from cosmos_outbox_worker import Worker, load, running_worker
+from cosmos_outbox_worker.cli.app import app
 from examples.contacts.api import create_app
 from examples.contacts.settings import Settings
 from tests.support.contacts_api import JANE, Client, served

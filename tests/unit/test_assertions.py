@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from cosmos_outbox import DomainEvent, Entity
-from cosmos_outbox.testing import OutboxHarness, assert_messages, assert_recorded
+from cosmos_outbox_testing import OutboxHarness, assert_messages, assert_recorded
 
 
 class Line(BaseModel):

@@ -24,8 +24,8 @@ from cosmos_outbox.errors import PublishError
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import Message, OutboundMessage
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write, WriteKind
-from cosmos_outbox.testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points
-from cosmos_outbox.testing.scenarios import Chosen, chosen
+from cosmos_outbox_testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points
+from cosmos_outbox_testing.scenarios import Chosen, chosen
 from tests.support.effort import QUICK
 from tests.support.pages import ROOT
 from tests.support.patience import HUNG_SECONDS
@@ -386,7 +386,7 @@ async def test_a_point_is_played_alone_and_told_step_by_step(listed: Chosen):
 
 
 def test_pytest_lists_the_points_of_the_example_project():
-    options = ["-p", "no:looptime", "-p", "no:cacheprovider", "-p", "cosmos_outbox.testing.pytest_plugin"]
+    options = ["-p", "no:looptime", "-p", "no:cacheprovider", "-p", "cosmos_outbox_testing.pytest_plugin"]
     ran = subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-m", "pytest", *options, "tests/test_crashes.py", "--outbox-crash-points"],
         cwd=ROOT / "examples/orders",

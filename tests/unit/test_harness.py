@@ -16,7 +16,7 @@ from cosmos_outbox.adapters.memory import Fault, MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import PublishFailed
-from cosmos_outbox.testing import Call, OutboxHarness, Stuck
+from cosmos_outbox_testing import Call, OutboxHarness, Stuck
 from tests.support.orders import OrderPlaced, place
 
 

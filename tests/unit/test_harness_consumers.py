@@ -13,8 +13,8 @@ from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Message
 from cosmos_outbox.errors import KeyNotParked
 from cosmos_outbox.ports import Complete, DeadLetter
-from cosmos_outbox.testing import OutboxHarness, Outcome, Stuck, Subscribed
 from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_testing import OutboxHarness, Outcome, Stuck, Subscribed
 from tests.support.shop import InvoiceIssued, OrderPaid, invoicing
 
 

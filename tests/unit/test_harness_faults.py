@@ -21,8 +21,8 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.ports import Complete
-from cosmos_outbox.testing import Call, Faults, OutboxHarness, Stuck
-from cosmos_outbox.testing.faults import OPERATIONS, FaultNotStruck
+from cosmos_outbox_testing import Call, Faults, OutboxHarness, Stuck
+from cosmos_outbox_testing.faults import OPERATIONS, FaultNotStruck
 from tests.support.orders import Order, place
 from tests.support.pages import ROOT
 from tests.unit.test_harness import invoicing

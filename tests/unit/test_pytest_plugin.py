@@ -13,8 +13,8 @@ from datetime import timedelta
 import pytest
 from cosmos_outbox import DomainEvent, Entity
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.testing import assert_messages
-from cosmos_outbox.testing.clock import NOON
+from cosmos_outbox_testing import assert_messages
+from cosmos_outbox_testing.clock import NOON
 
 class OrderPlaced(DomainEvent):
     total: int
@@ -88,7 +88,7 @@ CRASHING = """
 import pytest
 from cosmos_outbox import DomainEvent, Entity
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.testing import crash_points
+from cosmos_outbox_testing import crash_points
 
 class Taken(DomainEvent):
     pass
@@ -140,7 +140,7 @@ def test_a_fault_that_struck_no_call_is_an_error_of_a_test_that_else_is_green(tm
 def run(tmp_path: Path, project: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_project.py").write_text(project)
     options = ["-W", "error", "-p", "no:looptime", "-o", "asyncio_default_fixture_loop_scope=function"]
-    plugin = ["-p", "cosmos_outbox.testing.pytest_plugin"]  # installed, an entry point names it
+    plugin = ["-p", "cosmos_outbox_testing.pytest_plugin"]  # installed, an entry point names it
     return subprocess.run(  # noqa: S603 - our own code
         [sys.executable, "-m", "pytest", "-q", *plugin, *options, "--rootdir", tmp_path, tmp_path],
         cwd=tmp_path,

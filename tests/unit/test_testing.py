@@ -1,5 +1,5 @@
 """
-What `cosmos_outbox.testing` gives to the tests of an application.
+What `cosmos_outbox_testing` gives to the tests of an application.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from cosmos_outbox import DomainEvent, Entity, Outbox, testing
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.testing import fixed, like
+from cosmos_outbox_testing import fixed, like
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

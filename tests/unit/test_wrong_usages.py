@@ -56,11 +56,11 @@ from cosmos_outbox.adapters.cosmos.errors import translate
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.errors import TopicUnavailable
-from cosmos_outbox.service.checks.service_bus import SUBSCRIPTION, UNREAD, Unread
-from cosmos_outbox.service.settings import Settings, load, unknown_variables
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_worker.doctor.service_bus import SUBSCRIPTION, UNREAD, Unread
+from cosmos_outbox_worker.settings import Settings, load, unknown_variables
 from tests.support.service_bus_settings import subscription
 
 pytestmark = pytest.mark.looptime(False)

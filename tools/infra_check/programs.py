@@ -18,8 +18,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 # How each program reads its settings, and their fields.
 _READERS = {
-    "worker": ("cosmos_outbox.service.settings", "load", "Settings.model_fields"),
-    "consumer": ("cosmos_outbox.service.consumer_settings", "load_consumer", "CONSUMER_FIELDS"),
+    "worker": ("cosmos_outbox_worker.settings", "load", "Settings.model_fields"),
+    "consumer": ("cosmos_outbox_worker.consumer_settings", "load_consumer", "CONSUMER_FIELDS"),
     "api": ("examples.contacts.settings", "Settings", "Settings.model_fields"),
     "subscriber": ("examples.contacts.settings", "SubscriberSettings", "SubscriberSettings.model_fields"),
 }

@@ -22,7 +22,7 @@ def run(*command: str, directory: Path) -> subprocess.CompletedProcess[str]:
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "DOCKER_CONFIG": empty, "KUBECONFIG": f"{empty}/none"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        return subprocess.run(  # noqa: S603 # the tools pinned in requirements-infra.txt
+        return subprocess.run(  # noqa: S603 # the tools pinned in requirements/infra.txt
             command, cwd=directory, env=environment, capture_output=True, text=True, check=False
         )
 

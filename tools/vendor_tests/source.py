@@ -19,12 +19,12 @@ ROOT = Path(__file__).parents[2]
 
 def pin(distribution: str) -> str:
     """
-    Return the requirement of requirements-dev.txt for a distribution, with its hashes.
+    Return the requirement of requirements/dev.txt for a distribution, with its hashes.
     """
-    text = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+    text = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8")
     found = re.search(rf"^{re.escape(distribution)}==[^\\\n]*(?:\\\n[^\\\n]*)*", text, re.MULTILINE)
     if found is None:
-        raise ValueError(f"requirements-dev.txt does not pin {distribution}")
+        raise ValueError(f"requirements/dev.txt does not pin {distribution}")
     return found[0]
 
 

@@ -48,7 +48,7 @@ class Suite:
     Args:
         name: Begins the figures in the last line; names `NAME.toml` with the expected failures, and `shims/NAME`, which is
             copied over the unpacked tests.
-        distribution: Whose sdist holds the tests; requirements-dev.txt has its version and hash.
+        distribution: Whose sdist holds the tests; requirements/dev.txt has its version and hash.
         environment: Returns the variables that lead the tests to the emulators.
         tests: Folder of the tests inside the sdist.
         files: Globs of the files to run, inside that folder.

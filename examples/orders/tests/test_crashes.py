@@ -5,7 +5,7 @@ Orders and shipping when a process dies: before and after each call, one after a
 from orders import OrderPaid, OrderPlaced, connect, pay_order, place_order
 from shipping import shipping
 
-from cosmos_outbox.testing import OutboxHarness, assert_messages, crash_points
+from cosmos_outbox_testing import OutboxHarness, assert_messages, crash_points
 
 
 async def an_order(harness: OutboxHarness) -> None:

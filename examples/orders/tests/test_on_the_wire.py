@@ -5,7 +5,7 @@ Orders through the vendor SDKs, on the emulators.
 import pytest
 from orders import OrderPlaced, connect, place_order
 
-from cosmos_outbox.testing import OutboxEmulators, assert_messages
+from cosmos_outbox_testing import OutboxEmulators, assert_messages
 
 
 @pytest.mark.parametrize("operation", ["commit", "send"])

@@ -8,7 +8,7 @@ import pytest
 from orders import Order, OrderPaid, OrderPlaced, Receipt, connect, pay_order, place_order
 
 from cosmos_outbox import Outbox, RequestTooLarge
-from cosmos_outbox.testing import Clock, OutboxHarness, assert_messages, assert_recorded
+from cosmos_outbox_testing import Clock, OutboxHarness, assert_messages, assert_recorded
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ Shipping: what it does about the messages of orders.
 from orders import OrderPlaced, connect, pay_order, place_order
 from shipping import announce, shipping
 
-from cosmos_outbox.testing import OutboxHarness, received_message
+from cosmos_outbox_testing import OutboxHarness, received_message
 
 
 async def test_a_paid_order_is_shipped_once_although_an_answer_is_lost(outbox_harness: OutboxHarness) -> None:

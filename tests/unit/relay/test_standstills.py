@@ -13,7 +13,6 @@ import pytest
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.cli.events.replay import sending_to
 from cosmos_outbox.errors import (
     AccessDenied,
     BrokerUnavailable,
@@ -33,6 +32,7 @@ from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import Topics, parse_routes
+from cosmos_outbox_worker.cli.events.replay import sending_to
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place

@@ -47,7 +47,7 @@ def test_checkov_finds_nothing(tmp_path: Path):
     ]
 
 
-@pytest.mark.parametrize("file", ["infra/docker/Dockerfile", "emulators/Dockerfile"])
+@pytest.mark.parametrize("file", ["worker/Dockerfile", "emulators/Dockerfile"])
 def test_hadolint_finds_nothing(file: str):
     assert "" == output("hadolint", "--no-color", file)
 

@@ -1,0 +1,162 @@
+"""
+Consuming: run a consumer's processor until every message of its subscription is dealt with, without waiting for time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.consumer import Consumer, Handling
+from cosmos_outbox.errors import LockLost
+from cosmos_outbox.messages import Message
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.ports import Retry, Session, Settlement, Subscription
+from cosmos_outbox.records import (
+    AttemptFailed,
+    ConsumerHalted,
+    ConsumingDelayed,
+    Hook,
+    MessageGivenUp,
+    MessageHandled,
+    MessageSettled,
+    ReceivingFailed,
+    Record,
+    SessionClosed,
+)
+from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_testing.calls import Around, surrounded
+from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Progress
+
+_ATTEMPTS = 3  # failures in a row; each commit has retried for a while
+
+
+class Outcome(StrEnum):
+    """
+    What became of a delivery.
+    """
+
+    HANDLED = "handled"  # it took effect
+    REPEATED = "repeated"  # it had taken effect before
+    IGNORED = "ignored"  # no handler takes its subject
+    PARKED = "parked"  # it failed, and its key is parked
+    HELD = "held"  # its key was parked before
+    DEAD_LETTERED = "dead-lettered"
+    WAITING = "waiting"  # a store cannot be used, or the handlers fail on every key: it is delivered again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """
+    One delivery of a message to a consumer.
+
+    message: as it was delivered; deliver it again to repeat it.
+    settlement: what the consumer had the broker do with it.
+    errors: what the attempts raised, in order.
+    """
+
+    message: Message
+    outcome: Outcome
+    settlement: Settlement
+    errors: tuple[BaseException, ...]
+
+
+@dataclass(slots=True)
+class Subscribed:
+    """
+    The subscription of a consumer, how many messages of the topic have come to it, and what became of each delivery.
+    """
+
+    subscription: MemorySubscription = field(default_factory=MemorySubscription)
+    messages: int = 0
+    delivered: list[Delivered] = field(default_factory=list)
+
+
+def handling_of(consumer: Consumer, outbox: Outbox, parking: Parking, notify: Hook) -> Handling:
+    """
+    Return the handling of a consumer that writes to an outbox, unless it has one of its own, and waits between no two attempts.
+
+    Raises:
+        ConfigurationError: as `Consumer.handling`.
+    """
+    quick = copy(consumer)
+    quick.policy = replace(consumer.policy, backoff=AT_ONCE)
+    quick.bind(outbox)
+    return quick.handling(source=f"topic/{consumer.name}", parking=parking, notify=notify)
+
+
+async def consume_everything(
+    consumer: Consumer,
+    outbox: Outbox,
+    subscribed: Subscribed,
+    *,
+    around: Sequence[Around],
+    adapted: Callable[[Subscription], Subscription],
+    parking: Parking,
+    notify: Hook,
+) -> None:
+    """
+    Run one process of a consumer until no message waits; locks that a process before it had are over.
+
+    Raises:
+        Stuck: it failed many times in a row, or did nothing for long.
+        ConfigurationError: as `Consumer.handling`.
+    """
+    subscription, told = subscribed.subscription, dict[str, list[Record]]()
+    progress = Progress(attempts=_ATTEMPTS)
+
+    def heard(record: Record) -> None:
+        match record:
+            case (
+                ConsumingDelayed(error=error)
+                | ConsumerHalted(error=error)
+                | ReceivingFailed(error=error)
+                | SessionClosed(error=LockLost() as error)
+            ):
+                progress.failed(error)
+            case MessageSettled(outcome=outcome) if outcome != "retry":
+                progress.moved()
+        told.setdefault(getattr(record, "message_id", ""), []).append(record)
+        notify(record)
+
+    async def is_done() -> bool:
+        return not subscription.waiting
+
+    handling = handling_of(consumer, outbox, parking, heard)
+    options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE)
+
+    async def handled(message: Message, session: HeldSession) -> Settlement:
+        told[message.message_id] = []
+        settlement = await handling(message, session)
+        subscribed.delivered.append(_delivered(message, settlement, told.pop(message.message_id)))
+        return replace(settlement, after_seconds=0.0) if isinstance(settlement, Retry) else settlement
+
+    for message in subscription.waiting:
+        subscription.lose_lock(message.session_id or "" if subscription.with_sessions else "")
+    passing = adapted(_Passing(subscription, around))
+    processor = SessionProcessor(passing, handled, options, hooks=(heard,))
+    await progress.run(processor, until=is_done)
+
+
+def _delivered(message: Message, settlement: Settlement, records: Sequence[Record]) -> Delivered:
+    told = [record.outcome for record in records if isinstance(record, MessageHandled | MessageGivenUp)]
+    outcome = Outcome.WAITING if isinstance(settlement, Retry) else Outcome(told[-1])
+    errors = tuple(record.error for record in records if isinstance(record, AttemptFailed))
+    return Delivered(message=message, outcome=outcome, settlement=settlement, errors=errors)
+
+
+class _Passing:
+    """
+    A subscription whose calls, and those of its sessions, pass through functions.
+    """
+
+    def __init__(self, subscription: Subscription, around: Sequence[Around]) -> None:
+        self._subscription, self._around = surrounded(subscription, "subscription", around), around
+
+    async def accept(self, wait_seconds: float) -> Session | None:
+        session = await self._subscription.accept(wait_seconds)
+        return session and surrounded(session, "subscription", self._around)

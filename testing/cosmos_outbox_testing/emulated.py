@@ -1,0 +1,223 @@
+"""
+Emulated: an application's containers and topic on the emulators, through the vendor SDKs, with the same calls as the harness.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from cosmos_outbox.adapters.cosmos import (
+    CosmosChangeFeed,
+    CosmosLeases,
+    account_host,
+    lean_polls,
+    open_cosmos_client,
+    open_parked,
+    open_store,
+)
+from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, message_from, open_service_bus_client
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.records import log_hook
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_testing.faults import check_fault, require_none_idle, said_of
+from cosmos_outbox_testing.relaying import relay_everything
+
+PROCESSOR = "outbox"  # the worker's default: what a worker of the test has sent is not sent again
+_PAUSE = timedelta(milliseconds=10)
+_RELAYED = "relayed"  # the subscription that `relay_all` empties
+_ANSWERS: Mapping[str, Mapping[str, Any]] = {
+    "throttled": {"status": 429, "substatus": 3200, "retry_after_ms": 1},
+    "unavailable": {"status": 503},
+}
+_LOST = {"lost_answer": {"drop": True, "when": "after"}}
+_COSMOS: Mapping[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]] = {
+    "commit": (
+        {"operation": "batch", "container": "data"},
+        {**_ANSWERS, **_LOST, "too_large": {"status": 413}},
+    ),
+    "read": ({"operation": "read", "container": "data"}, _ANSWERS),
+    "query": ({"operation": "query", "container": "data"}, _ANSWERS),
+    "feed": ({"operation": "changefeed", "container": "data"}, _ANSWERS),
+    "lease": (
+        {"operation": "replace", "container": "leases"},
+        {**_ANSWERS, **_LOST, "conflict": {"status": 412}},
+    ),
+    "park": ({"operation": "batch", "container": "parked"}, {**_ANSWERS, **_LOST}),
+}
+_SEND: Mapping[str, Mapping[str, Any]] = {
+    "throttled": {"action": "server-busy"},
+    # A connection that is cut, the SDK leaves to the garbage collector
+    "unavailable": {"action": "detach-before-store"},
+    "lost_answer": {"action": "detach-after-store"},
+    "too_large": {"action": "reject", "condition": "amqp:link:message-size-exceeded"},
+}
+_NAMES = {name: tuple(faults) for name, (_, faults) in _COSMOS.items()} | {"send": tuple(_SEND)}
+
+
+class OutboxEmulators:
+    """
+    A database and a topic of a test's own on running emulators.
+
+    Attributes:
+        cosmos, servicebus: the emulators; their fault rules, splits and counters are in the README of the emulators.
+        database: holds the containers `data`, `leases` and `parked`.
+        topic: drops duplicates; its subscription `all` requires sessions.
+    """
+
+    container, lease_container, parked_container, subscription = "data", "leases", "parked", "all"
+
+    def __init__(self, cosmos: Any, servicebus: Any, name: str) -> None:
+        self.cosmos, self.servicebus = cosmos, servicebus
+        self._faults: list[tuple[str, Callable[[], bool]]] = []
+        self.database = self.topic = name
+        for container, key in (("data", "/partitionKey"), ("leases", "/id"), ("parked", "/partitionKey")):
+            cosmos.create_container(name, container, partition_key=key, default_ttl=-1)
+        subscriptions = [{"name": "all", "requires_session": True}, {"name": _RELAYED}]
+        servicebus.add_topic({"name": name, "dedup_window_s": 600, "subscriptions": subscriptions})
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """
+        Return the variables that a worker, or an application with the worker's settings, needs.
+        """
+        return {
+            "OUTBOX_COSMOS_CONNECTION_STRING": self.cosmos.connection_string,
+            "OUTBOX_COSMOS_DATABASE": self.database,
+            "OUTBOX_COSMOS_CONTAINER": self.container,
+            "OUTBOX_LEASE_CONTAINER": self.lease_container,
+            "OUTBOX_PARKED_CONTAINER": self.parked_container,
+            "OUTBOX_SERVICEBUS_CONNECTION_STRING": self.servicebus.connection_string,
+            "OUTBOX_TOPIC": self.topic,
+        }
+
+    @asynccontextmanager
+    async def outbox(self) -> AsyncIterator[Outbox]:
+        """
+        Open an outbox on the container, through the vendor SDK: `async with outbox_emulators.outbox() as outbox:`.
+        """
+        async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
+            yield Outbox(await open_store(client, self.database, self.container))
+
+    async def relay_all(self) -> list[OutboundMessage]:
+        """
+        Run a worker until nothing waits; return what arrived at the topic since the last call, in order.
+
+        The subscription `all` has these messages too, for a consumer.
+
+        Raises:
+            Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
+        """
+        async with (
+            open_cosmos_client(connection_string=self.cosmos.connection_string) as client,
+            open_service_bus_client(connection_string=self.servicebus.connection_string) as bus,
+        ):
+            database = client.get_database_client(self.database)
+            data = database.get_container_client(self.container)
+            feed = CosmosChangeFeed(data, account_host=account_host(client), polls=lean_polls(client))
+            leases = CosmosLeases(database.get_container_client(self.lease_container))
+            parked = await open_parked(client, self.database, self.parked_container)
+            async with ServiceBusPublisher(bus, self.topic) as publisher:
+                await relay_everything(
+                    name=PROCESSOR,
+                    feed=feed,
+                    leases=leases,
+                    publisher=publisher,
+                    parking=Parking(parked),
+                    notify=log_hook,
+                    stored=(feed, leases),
+                    pause=_PAUSE,
+                )
+            return await self._received(bus) if self._waiting() else []
+
+    def fail(self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0) -> None:
+        """
+        Have the next requests of an operation fail, as `OutboxHarness.fail` does; requests of other tests do not.
+
+        Raises:
+            ValueError: there is no such operation or fault here; lists what there is.
+        """
+        check_fault(operation, fault, _NAMES)
+        if operation == "send":
+            rule = {**_SEND[fault], "entity": self.topic, "count": times, "skip": skip}
+            is_idle = self.servicebus.add_fault(rule)
+        else:
+            where, faults = _COSMOS[operation]
+            count = {} if times is None else {"count": times}
+            is_idle = self.cosmos.add_fault({**where, **faults[fault], "skip": skip, **count})
+        self._faults.append((said_of(operation, fault, times=times, skip=skip), is_idle))
+
+    def require_struck(self) -> None:
+        """
+        Require that each fault of `fail` struck a request; the fixture `outbox_emulators` does so after each test that passed.
+
+        Raises:
+            FaultNotStruck: names those that did not.
+        """
+        require_none_idle([said for said, is_idle in self._faults if is_idle()])
+
+    def advance(self, seconds: float) -> None:
+        """
+        Move the clock of Cosmos DB forward, so that a TTL passes.
+        """
+        self.cosmos.advance(seconds)
+
+    async def _received(self, bus: Any) -> list[OutboundMessage]:
+        messages: list[OutboundMessage] = []
+        async with bus.get_subscription_receiver(
+            self.topic, _RELAYED, receive_mode="receiveanddelete"
+        ) as receiver:
+            while waiting := self._waiting():
+                messages += map(_outbound, await receiver.receive_messages(waiting, max_wait_time=1))
+        return messages
+
+    def _waiting(self) -> int:
+        waiting = self.servicebus.stats()["topics"][self.topic]["subscriptions"][_RELAYED]["active"]
+        return int(waiting)
+
+
+@contextmanager
+def running_emulators() -> Iterator[Callable[[], AbstractContextManager[OutboxEmulators]]]:
+    """
+    Run both emulators in threads of this process; what is yielded makes a database and a topic for each test.
+
+    Raises:
+        ConfigurationError: the emulators are not installed.
+    """
+    try:
+        # A distribution of its own, which may be missing
+        emulators = import_module("cosmos_outbox_emulators.in_thread")
+    except ModuleNotFoundError:
+        raise ConfigurationError(
+            "The emulators are not installed: pip install 'cosmos-outbox[testing]'."
+        ) from None
+    numbers = itertools.count(1)
+    with emulators.cosmos_in_thread() as cosmos, emulators.servicebus_in_thread() as servicebus:
+
+        @contextmanager
+        def fresh() -> Iterator[OutboxEmulators]:
+            try:
+                yield OutboxEmulators(cosmos, servicebus, f"test-{next(numbers)}")
+            finally:
+                cosmos.clear_faults()
+                servicebus.clear_faults()
+
+        yield fresh
+
+
+def _outbound(received: Any) -> OutboundMessage:
+    message = message_from(received)
+    return OutboundMessage(
+        message_id=message.message_id,
+        session_id=message.session_id or "",
+        subject=message.subject,
+        body=message.body,
+        content_type=message.content_type or "",
+        properties=message.properties,
+    )

@@ -1,0 +1,276 @@
+"""
+Faults by name: what goes wrong with which calls of an application's store, topic, leases and subscription.
+
+    harness.fail("commit", "lost_answer")           # the next commit is written, and its answer does not come
+    harness.fail("send", "too_large", key="o1")     # a message of this key never fits
+
+How-to "Test your own code" has a table of all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+from cosmos_outbox.background import Background
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    Conflict,
+    LockLost,
+    MessageRejected,
+    OutboxError,
+    PreconditionFailed,
+    RequestTooLarge,
+    StoreUnavailable,
+    SubscriptionUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox.messages import OutboundMessage, broker_id
+from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.ports import Write
+from cosmos_outbox_testing.calls import Call
+
+_LATE_SECONDS = 0.002  # after its sender gave up
+
+
+class _Executed(Enum):
+    NOT = auto()
+    BEFORE = auto()
+    LATER = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    """
+    What the caller gets to see, and whether the call is carried out all the same.
+
+    of_one: it is the fault of one message: the topic refuses each batch with it, and the sender halves them to find it.
+    """
+
+    error: Callable[[Call], OutboxError]
+    executed: _Executed = _Executed.NOT
+    of_one: bool = False
+
+
+def _by(error: Callable[[], OutboxError]) -> Callable[[Call], OutboxError]:
+    return lambda call: error()
+
+
+def _conflict(call: Call) -> OutboxError:
+    if call.port == "leases":
+        return PreconditionFailed(expected=call.named.get("etag"))
+    partition_key, writes = call.arguments
+    write: Write = next((one for one in writes if one.etag is not None), writes[-1])
+    if write.etag is None:
+        return Conflict(document_id=write.id, partition_key=partition_key)
+    return PreconditionFailed(expected=write.etag, document_id=write.id, partition_key=partition_key)
+
+
+def _unanswered(error: Callable[[], OutboxError]) -> dict[str, _Fault]:
+    return {
+        "lost_answer": _Fault(_by(error), _Executed.BEFORE),
+        "unavailable": _Fault(_by(error)),
+        "slow": _Fault(_by(error), _Executed.LATER),
+    }
+
+
+_THROTTLED = {"throttled": _Fault(_by(partial(TooManyRequests, retry_after=0.0)))}
+_READ = {**_THROTTLED, "unavailable": _Fault(_by(StoreUnavailable))}
+_WRITE = {"conflict": _Fault(_conflict), **_THROTTLED, **_unanswered(StoreUnavailable)}
+_SETTLE = _unanswered(SubscriptionUnavailable)
+del _SETTLE["slow"]
+
+# By operation: the port, the method, and what may go wrong.
+_OPERATIONS: Mapping[str, tuple[str, str, Mapping[str, _Fault]]] = {
+    "commit": ("store", "commit", {**_WRITE, "too_large": _Fault(_by(RequestTooLarge))}),
+    "read": ("store", "read", _READ),
+    "query": ("store", "list", _READ),
+    "feed": ("feed", "read_page", _READ),
+    "lease": ("leases", "replace", _WRITE),
+    "send": (
+        "publisher",
+        "publish",
+        {
+            "throttled": _Fault(_by(partial(BrokerUnavailable, retry_after=0.0))),
+            **_unanswered(BrokerUnavailable),
+            "too_large": _Fault(_by(MessageRejected), of_one=True),
+        },
+    ),
+    "park": ("parked", "commit", _WRITE),
+    "settle": ("subscription", "settle", {**_SETTLE, "lock_lost": _Fault(_by(LockLost))}),
+}
+OPERATIONS: Mapping[str, tuple[str, ...]] = {
+    name: tuple(sorted(faults)) for name, (_, _, faults) in _OPERATIONS.items()
+}
+_NAMES = {(port, method): name for name, (port, method, _) in _OPERATIONS.items()}
+_WITH_KEYS = ("commit", "read", "send")
+
+
+class FaultNotStruck(AssertionError):
+    """
+    A fault struck no call, because none came that it concerns: the test did not test it.
+    """
+
+
+def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
+    """
+    Refuse an unknown operation or fault.
+
+    Raises:
+        ValueError: lists the names.
+    """
+    if operation not in operations:
+        raise ValueError(f"There is no operation {operation!r}; there are {', '.join(operations)}.")
+    if fault not in operations[operation]:
+        raise ValueError(f"{operation!r} has no fault {fault!r}; it has {', '.join(operations[operation])}.")
+
+
+def said_of(operation: str, fault: str, **how: object) -> str:
+    """
+    Return a fault as a test asks for it.
+    """
+    usual = {"times": 1, "skip": 0, "key": None}
+    said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
+    return f"fail({operation!r}, {fault!r}{said})"
+
+
+def require_none_idle(idle: Sequence[str]) -> None:
+    """
+    Refuse faults that struck no call.
+
+    Raises:
+        FaultNotStruck: there are some.
+    """
+    if idle:
+        said = [f"{one} never struck." for one in idle]
+        raise FaultNotStruck("\n".join([*said, "Correct the fault or the test, or clear the faults."]))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Rule:
+    operation: str
+    fault: _Fault
+    skip: int
+    left: int | None
+    key: str | None
+    said: str
+    struck: bool = False
+
+    def strikes(self, call: Call) -> bool:
+        if _NAMES.get((call.port, call.method)) != self.operation or self.left == 0:
+            return False
+        if self.key is not None and self.key not in _keys_of(call):
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        if self.left is not None and not (self.fault.of_one and len(call.arguments[1]) > 1):
+            self.left -= 1
+        self.struck = True
+        return True
+
+
+class Faults:
+    """
+    What is to go wrong, each for so many calls; the first that strikes a call wins.
+    """
+
+    def __init__(self) -> None:
+        self._rules: list[_Rule] = []
+        self._late = Background()
+
+    def add(
+        self,
+        operation: str,
+        fault: str,
+        *,
+        times: int | None = 1,
+        skip: int = 0,
+        key: PartitionKey | None = None,
+    ) -> None:
+        """
+        Have the next calls of an operation fail.
+
+        Args:
+            operation: such as `commit`; how-to "Test your own code" lists all.
+            fault: such as `lost_answer`.
+            times: how many calls; None for all from now on. Defaults to 1.
+            skip: how many calls go well before. Defaults to 0.
+            key: strike only calls that concern this partition key, of a commit, a read or a send; a tuple if it is hierarchical. Defaults to all.
+
+        Raises:
+            ValueError: there is no such operation or fault, or no such key, and lists what there is; or no call could fail.
+        """
+        check_fault(operation, fault, OPERATIONS)
+        if key is not None and operation not in _WITH_KEYS:
+            raise ValueError(f"{operation!r} has no key; {', '.join(_WITH_KEYS)} have one.")
+        if (times is not None and times < 1) or skip < 0:
+            raise ValueError(
+                f"times={times!r}, skip={skip!r}: at least one call fails, and none or more go well before."
+            )
+        self._rules.append(
+            _Rule(
+                operation=operation,
+                fault=_OPERATIONS[operation][2][fault],
+                skip=skip,
+                left=times,
+                key=None if key is None else _session_of(key),
+                said=said_of(operation, fault, times=times, skip=skip, key=key),
+            )
+        )
+
+    def clear(self) -> None:
+        """
+        Have nothing go wrong any more.
+        """
+        self._rules.clear()
+
+    def require_struck(self) -> None:
+        """
+        Require that each fault struck a call; the fixture `outbox_harness` does so after each test that passed.
+
+        Raises:
+            FaultNotStruck: names those that did not.
+        """
+        require_none_idle([rule.said for rule in self._rules if not rule.struck])
+
+    async def arrived(self) -> None:
+        """
+        Return when what was slow has arrived.
+        """
+        await self._late.done()
+
+    async def around(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        """
+        Carry a call out, unless something is to go wrong with it.
+        """
+        fault = next((rule.fault for rule in self._rules if rule.strikes(call)), None)
+        if fault is None:
+            return await proceed()
+        if fault.executed is _Executed.BEFORE:
+            await proceed()
+        elif fault.executed is _Executed.LATER:
+            self._late.add(self._arrive_late(proceed))
+        raise fault.error(call)
+
+    async def _arrive_late(self, proceed: Callable[[], Awaitable[Any]]) -> None:
+        await asyncio.sleep(_LATE_SECONDS)
+        with suppress(OutboxError):  # no caller waits for this answer
+            await proceed()
+
+
+def _keys_of(call: Call) -> tuple[str, ...]:
+    if call.port == "publisher":
+        messages: Sequence[OutboundMessage] = call.arguments[1]
+        return tuple(message.session_id for message in messages)
+    return (_session_of(call.arguments[0 if call.method == "commit" else 1]),)
+
+
+def _session_of(key: PartitionKey) -> str:
+    # As the messages of the key say it, so that one value is meant at all operations
+    return broker_id(key_text(key))

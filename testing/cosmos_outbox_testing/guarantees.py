@@ -1,0 +1,133 @@
+"""
+The guarantees G1 to G5 and I1 to I3, as far as what is stored at the end of a scenario shows them.
+
+The others are about other keys, lost locks and silence: a scenario's own assertions may show them, or logs and metrics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.documents import Document, StoredEvent, stored_event
+from cosmos_outbox.event_messages import message_of
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.ports import Complete
+from cosmos_outbox_testing.crashing import Batch, Run
+from cosmos_outbox_testing.harness import OutboxHarness
+
+
+def broken(run: Run, harness: OutboxHarness) -> Iterator[str]:
+    """
+    Say which guarantees do not hold, once everything is relayed and consumed.
+    """
+    yield from _broken_commits(run.batches)
+    yield from _broken_topic(run.batches, harness)
+    for consumer in run.consumers.values():
+        yield from _broken_effects(run.batches, harness, consumer)
+
+
+def _broken_commits(batches: list[Batch]) -> Iterator[str]:
+    for batch in batches:
+        written = {write.id for write in batch.writes}
+        for event in _events(batch.documents):
+            entity = event.meta.get("entityId")
+            if entity is not None and entity not in written:
+                yield f"G1: {batch.step} writes {event.action} {event.id!r} without its entity {entity!r}"
+
+
+def _broken_topic(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]:
+    paths = harness.container.key_paths
+    stored = [stored_event(document, paths) for document in harness.container.documents()]
+    # Of each partition key, in the order in which they were committed; expired ones are known, and may be gone
+    events = sorted((event for event in stored if event is not None), key=lambda event: event.order)
+    known = {event.id for batch in batches for event in _events(batch.documents)}
+    known |= {event.id for event in events}
+    ids: dict[str, set[str]] = defaultdict(set)
+    arrived: dict[str, None] = {}
+    for message in (arrival.message for arrival in harness.broker.arrivals):
+        event_id = _event_of(message, known)
+        if event_id not in known:
+            yield f"G1: the topic has {message.subject} {message.message_id!r}, which was never committed"
+        ids[event_id].add(message.message_id)
+        arrived.setdefault(event_id)
+    for event_id, used in ids.items():
+        if len(used) > 1:
+            yield f"G4: event {event_id!r} was sent under several ids: {', '.join(sorted(used))}"
+    held = _held(harness)
+    in_order: dict[str, list[str]] = defaultdict(list)
+    for event in events:
+        if event.id in arrived:
+            in_order[message_of(event).session_id].append(event.id)
+        elif event.id not in held:
+            yield f"G2: {event.action} {event.id!r} of {event.partition_key!r} was committed, and neither sent nor parked"
+    places = {event_id: place for place, event_id in enumerate(arrived)}
+    for session, wanted in in_order.items():
+        found = sorted(wanted, key=places.__getitem__)
+        if found != wanted:
+            yield f"G3: the events of {session!r} arrived as {found}, and were committed as {wanted}"
+
+
+def _broken_effects(batches: list[Batch], harness: OutboxHarness, consumer: Consumer) -> Iterator[str]:
+    own = [batch for batch in batches if batch.process.consumer == consumer.name]
+    took_effect: dict[str, list[str]] = defaultdict(list)
+    for batch in own:
+        for message_id in batch.inbox:
+            took_effect[message_id].append(batch.step)
+    for message_id, steps in took_effect.items():
+        if len(steps) > 1:
+            yield f"I1: message {message_id!r} took effect at {' and at '.join(steps)}"
+    yield from _broken_order(took_effect, harness)
+    yield from _broken_deliveries(own)
+    kept = took_effect.keys() | _held(harness)
+    for message, settlement in harness.subscriptions[consumer.name].subscription.settled:
+        ignored = message.subject not in consumer.subjects
+        if isinstance(settlement, Complete) and not ignored and message.message_id not in kept:
+            yield f"I3: {message.subject} {message.message_id!r} was completed, took no effect, and is not parked"
+
+
+def _broken_order(took_effect: Mapping[str, list[str]], harness: OutboxHarness) -> Iterator[str]:
+    places = {message.message_id: place for place, message in enumerate(harness.broker.accepted)}
+    newest: dict[str, int] = defaultdict(int)  # of each session
+    for message_id, steps in took_effect.items():
+        if (place := places.get(message_id)) is None:
+            continue  # it came from elsewhere
+        message = harness.broker.accepted[place]
+        if place < newest[message.session_id]:
+            yield f"I2: {message.subject} {message_id!r} took effect after a later one of its session, at {steps[0]}"
+        newest[message.session_id] = max(place, newest[message.session_id])
+
+
+def _broken_deliveries(batches: list[Batch]) -> Iterator[str]:
+    deliveries: dict[str, dict[tuple[str, int], str]] = defaultdict(dict)
+    for batch in batches:
+        if batch.message is not None and batch.has_effects:
+            delivery = batch.process.name, batch.message.delivery_count
+            deliveries[batch.message.message_id][delivery] = batch.step
+    for message_id, steps in deliveries.items():
+        if len(steps) > 1:
+            said = " and at ".join(steps.values())
+            yield f"I1: message {message_id!r} changed data in {len(steps)} deliveries, at {said}"
+
+
+def _events(documents: Iterable[Document]) -> list[StoredEvent]:
+    return [event for event in map(stored_event, documents) if event is not None]
+
+
+def _held(harness: OutboxHarness) -> set[str]:
+    found = (document.get("event") for document in harness.parked.documents())
+    return {str(event["id"]) for event in found if event is not None}
+
+
+def _event_of(message: OutboundMessage, known: set[str]) -> str:
+    """
+    Return the id of the event that a message carries, also where its own id is another one.
+    """
+    if message.message_id in known:
+        return message.message_id
+    try:
+        return str(json.loads(message.body)["id"])
+    except (ValueError, KeyError, TypeError):
+        return message.message_id

@@ -1,0 +1,263 @@
+"""
+OutboxHarness: an outbox, its worker and a topic in memory; one call relays everything.
+
+    harness = OutboxHarness()
+    harness.outbox.on(OrderPlaced, reserve_stock)
+    await place_order(harness.outbox)
+    assert ["OrderPlaced", "StockReserved"] == [message.subject for message in await harness.relay_all()]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, overload
+
+from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
+from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.consumer.held_messages import message_of as held_message
+from cosmos_outbox.documents import stored_event
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox.event_messages import message_of
+from cosmos_outbox.messages import Message, OutboundMessage, delivered
+from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
+from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store
+from cosmos_outbox.records import Record, log_hook
+from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_testing.calls import Around, surrounded
+from cosmos_outbox_testing.clock import Clock
+from cosmos_outbox_testing.consuming import Delivered, Subscribed, consume_everything, handling_of
+from cosmos_outbox_testing.faults import Faults
+from cosmos_outbox_testing.received import sent_message
+from cosmos_outbox_testing.relaying import relay_everything
+from cosmos_outbox_testing.running import AT_ONCE
+
+PortT = TypeVar("PortT")
+PROCESSOR = "harness"
+_STORED = ("container", "broker", "leases", "parked", "subscriptions", "clock")
+_ADAPTED = {"publisher", "parked", "subscription"}
+# Memory answers at once, and a fault that stays is to be seen soon; but a machine may be busy, or a handler hold the loop.
+_RETRIES = RetryOptions(
+    deadline_seconds=2.0,
+    attempt_seconds=2.0,
+    backoff=Backoff(initial_seconds=0.001, maximum_seconds=0.02),
+)
+
+
+class OutboxHarness:
+    """
+    All that an application with an outbox has outside of itself, in memory.
+
+    What is stored may be that of another harness: a process that is started again begins with it.
+
+    Args:
+        container: of entities and events. Defaults to a new one, partitioned on /partitionKey.
+        broker: the topic. Defaults to a new one.
+        leases: the worker's. Defaults to new ones.
+        parked: the parked store. Defaults to a new one.
+        subscriptions: by the names of consumers. Defaults to none yet: the first message makes one with sessions. For a consumer without,
+            put `Subscribed(MemorySubscription(sessions=False))` there before.
+        clock: decides TTLs and duplicates. Defaults to the system's.
+
+    Attributes:
+        outbox: of the application.
+        faults: what is to go wrong.
+        fail: has the next calls of an operation fail, such as `fail("commit", "lost_answer")`; see `Faults.add`.
+        around: every call of a port passes through these functions, the first outermost; see `Call`.
+        adapters: of your own, around those in memory: by "publisher", "parked" or "subscription", what makes one of the port that it
+            is given. Each worker, and each process of a consumer, has a new one.
+        store, feed, lease_store, publisher, parked_store: the ports, on what is stored.
+        records: all that the worker reported.
+    """
+
+    def __init__(
+        self,
+        *,
+        container: MemoryContainer | None = None,
+        broker: MemoryBroker | None = None,
+        leases: MemoryLeases | None = None,
+        parked: MemoryParked | None = None,
+        subscriptions: dict[str, Subscribed] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock = clock or Clock()
+        now = self.clock.time
+        self.container = container or MemoryContainer(now=now)
+        self.broker = broker or MemoryBroker(clock=now)
+        self.leases = leases or MemoryLeases(now=now)
+        self.parked = parked or MemoryParked(now=now)
+        self.subscriptions = {} if subscriptions is None else subscriptions
+        self.records: list[Record] = []
+        self.faults = Faults()
+        self.fail = self.faults.add
+        self.around: list[Around] = [self.faults.around]
+        self.adapters: dict[str, Callable[[Any], Any]] = {}
+        self.store: Store = surrounded(self.container, "store", self.around)
+        self.feed: ChangeFeed = surrounded(self.container, "feed", self.around)
+        self.lease_store: LeaseStore = surrounded(self.leases, "leases", self.around)
+        self.publisher: Publisher = surrounded(self.broker.publisher(), "publisher", self.around)
+        self.parked_store: ParkedStore = surrounded(self.parked, "parked", self.around)
+        self.outbox = Outbox(self.store, retries=_RETRIES)
+
+    def deliver(
+        self,
+        consumer: Consumer,
+        what: DomainEvent | Message | OutboundMessage,
+        *,
+        key: PartitionKey = "key",
+        **fields: Any,
+    ) -> Message:
+        """
+        Put a message at the end of a consumer's subscription, without an outbox and a topic; the next `consume_all` handles it.
+
+        Args:
+            consumer: that is to receive it.
+            what: an event, as the relay sends it; or a message, also one that was delivered before.
+            key: the partition key of an event, which its session names. Defaults to "key".
+            fields: other fields of the `Message`, such as `delivery_count`.
+        """
+        message = sent_message(what, key_text(key)) if isinstance(what, DomainEvent) else what
+        message = delivered(message) if isinstance(message, OutboundMessage) else message
+        return self._subscribed(consumer).subscription.deliver(replace(message, **fields))
+
+    async def relay_all(self) -> list[OutboundMessage]:
+        """
+        Run a worker until nothing waits; return what arrived at the topic meanwhile, in order.
+
+        Events of a key that had to be parked do not arrive; see `parked_messages`.
+
+        Raises:
+            Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
+        """
+        before = len(self.broker.accepted)
+        await self.faults.arrived()
+        await relay_everything(
+            name=PROCESSOR,
+            feed=self.feed,
+            leases=self.lease_store,
+            publisher=self._adapted("publisher", self.publisher),
+            parking=Parking(
+                self._adapted("parked", self.parked_store), retry=_RETRIES, utcnow=self.clock.now
+            ),
+            notify=self._notify,
+            stored=(self.container, self.leases),
+        )
+        await self.faults.arrived()
+        return self.broker.accepted[before:]
+
+    async def consume_all(self, consumer: Consumer) -> list[Delivered]:
+        """
+        Run a process of a consumer until no message waits, of the topic or of `deliver`; return what became of each delivery, in order.
+
+        A consumer that was made without an outbox gets this one.
+
+        Raises:
+            Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
+        """
+        subscribed = self._subscribed(consumer)
+        for message in self.broker.accepted[subscribed.messages :]:
+            subscribed.subscription.deliver(message)
+            subscribed.messages += 1
+        before = len(subscribed.delivered)
+        await consume_everything(
+            consumer,
+            self.outbox,
+            subscribed,
+            around=self.around,
+            adapted=lambda subscription: self._adapted("subscription", subscription),
+            parking=self._consumer_parking(),
+            notify=self._notify,
+        )
+        return subscribed.delivered[before:]
+
+    def restarted(self) -> OutboxHarness:
+        """
+        Return a harness of a program that starts anew with what this one has stored; nothing goes wrong there.
+        """
+        return OutboxHarness(**self.stored)
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """
+        Return what outlives a program, as the arguments of a harness.
+        """
+        return {name: getattr(self, name) for name in _STORED}
+
+    @overload
+    async def parked_messages(self) -> dict[str, list[OutboundMessage]]: ...
+    @overload
+    async def parked_messages(self, consumer: Consumer) -> dict[str, list[Message]]: ...
+    async def parked_messages(self, consumer: Consumer | None = None) -> Any:
+        """
+        Return the messages that wait behind one that the topic refused, or a consumer could not handle, that one first, by partition key.
+        """
+        keys = await self._keys_on(self.parked, consumer)
+        waiting: dict[str, list[Any]] = {}
+        for key in await keys.list():
+            held = (await keys.show(key.partition_key)).held
+            if consumer is not None:
+                messages: list[Any] = [
+                    held_message(one.event, edited=one.original is not None) for one in held
+                ]
+            else:
+                events = (stored_event(one.event, self.container.key_paths) for one in held)
+                messages = [message_of(event) for event in events if event is not None]
+            waiting[key.partition_key] = messages
+        return waiting
+
+    async def parked_keys(self, consumer: Consumer | None = None) -> ParkedKeys:
+        """
+        Return what an operator does with the parked keys of the worker, or of a consumer: list, show, park, drop, release.
+        """
+        return await self._keys_on(self.parked_store, consumer)
+
+    async def release(
+        self, key: PartitionKey, consumer: Consumer | None = None, /, **changes: Any
+    ) -> Released:
+        """
+        Send what a parked key holds, or have a consumer handle it, as an operator's release does.
+
+        Args:
+            key: the parked key, or its text.
+            consumer: whose key it is. Defaults to none: it is the worker's.
+            changes: fields of the first event, or message, that the operator edited.
+
+        Raises:
+            KeyNotParked: it is not parked.
+        """
+        name, keys = key_text(key), await self.parked_keys(consumer)
+        first = await keys.first_held(name) if changes else None
+        if first is None:
+            return await keys.release(name)
+        return await keys.release(name, edited={**first.event["data"], **changes}, event_id=first.event_id)
+
+    async def _keys_on(self, store: ParkedStore, consumer: Consumer | None) -> ParkedKeys:
+        if consumer is None:
+            described = await self.container.describe()
+            send = resending(self.publisher, events=self.store, retry=_RETRIES, backoff=AT_ONCE)
+            scope = Scope(processor=PROCESSOR, container=described.container_rid)
+        else:
+            handling = handling_of(consumer, self.outbox, self._consumer_parking(), self._notify)
+            send, scope = handling.release, handling.scope
+        return ParkedKeys(store, send, scope=scope, retry=_RETRIES, utcnow=self.clock.now)
+
+    def _consumer_parking(self) -> Parking:
+        store = self._adapted("parked", self.parked_store)
+        return Parking(store, retry=_RETRIES, utcnow=self.clock.now, references=False)
+
+    def _subscribed(self, consumer: Consumer) -> Subscribed:
+        return self.subscriptions.setdefault(consumer.name, Subscribed())
+
+    def _adapted(self, name: str, port: PortT) -> PortT:
+        if unknown := sorted(self.adapters.keys() - _ADAPTED):
+            raise UsageError(f"`adapters` takes {', '.join(sorted(_ADAPTED))}, not {', '.join(unknown)}.")
+        make: Callable[[PortT], PortT] | None = self.adapters.get(name)
+        return port if make is None else make(port)
+
+    def _notify(self, record: Record) -> None:
+        self.records.append(record)
+        log_hook(record)

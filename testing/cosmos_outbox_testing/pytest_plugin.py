@@ -1,0 +1,172 @@
+"""
+Fixtures for pytest: an outbox in memory, what arrives at its topic, a clock, and the emulators; and the option of crash points.
+
+pytest loads this module wherever the library is installed, so it imports the kit only when a test uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer
+    from cosmos_outbox.messages import OutboundMessage
+    from cosmos_outbox.write.outbox import Outbox
+    from cosmos_outbox_testing.clock import Clock
+    from cosmos_outbox_testing.emulated import OutboxEmulators
+    from cosmos_outbox_testing.harness import OutboxHarness
+
+
+_POINTS = "outbox_crash_points"
+_PASSED = pytest.StashKey[bool]()
+
+
+def _clock_of(request: pytest.FixtureRequest) -> Clock:
+    from cosmos_outbox_testing.clock import Clock  # noqa: PLC0415 - see above
+
+    clock: Clock = (
+        request.getfixturevalue("outbox_clock") if "outbox_clock" in request.fixturenames else Clock()
+    )
+    return clock
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("cosmos-outbox").addoption(
+        "--outbox-crash-points",
+        metavar="POINT",
+        nargs="?",
+        const="",
+        help="List the crash points of all tests that have some; or, with a point as send#2:after, have processes die there only.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    point: str | None = config.getoption("--outbox-crash-points")
+    if point is None:
+        return
+    from cosmos_outbox_testing.scenarios import POINT, chosen  # noqa: PLC0415 - see above
+
+    if point and not POINT.fullmatch(point):
+        raise pytest.UsageError(f"--outbox-crash-points takes a point as send#2:after, not {point!r}.")
+    chosen.point, chosen.found = point or None, []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.when == "call":
+        item.stash[_PASSED] = report.passed
+    if call.when == "call" and item.config.getoption("--outbox-crash-points") is not None:
+        from cosmos_outbox_testing.scenarios import chosen  # noqa: PLC0415 - see above
+
+        # In the report, which pytest-xdist sends from the process of the test
+        report.user_properties += [(_POINTS, points) for points in chosen.found or ()]
+        chosen.found = []
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--outbox-crash-points") is None:
+        return
+    terminalreporter.section("crash points")
+    for report in (one for found in terminalreporter.stats.values() for one in found):
+        for points in (value for name, value in getattr(report, "user_properties", ()) if name == _POINTS):
+            terminalreporter.line(report.nodeid)
+            for point, verdict in points.items():
+                terminalreporter.line(f"  {point:24} {verdict}")
+
+
+@pytest.fixture
+def outbox_clock() -> Iterator[Clock]:
+    """
+    A clock that stands at noon of 1 January 2026 UTC until `advance`: the time of entities and events, of TTLs in memory and of
+    duplicates; new ids are counted.
+    """
+    from cosmos_outbox.domain.sources import fixed_everywhere  # noqa: PLC0415 - see above
+    from cosmos_outbox_testing.clock import NOON, Clock  # noqa: PLC0415 - see above
+
+    clock = Clock(NOON)
+    with fixed_everywhere(now=clock.now, ids=clock.new_id):
+        yield clock
+
+
+@pytest.fixture
+def outbox_container(request: pytest.FixtureRequest) -> MemoryContainer:
+    """
+    The container of entities and events, in memory; a project may have its own under this name.
+    """
+    from cosmos_outbox.adapters.memory import MemoryContainer  # noqa: PLC0415 - see above
+
+    return MemoryContainer(now=_clock_of(request).time)
+
+
+@pytest.fixture
+def outbox_broker(request: pytest.FixtureRequest) -> MemoryBroker:
+    """
+    The topic, in memory.
+    """
+    from cosmos_outbox.adapters.memory import MemoryBroker  # noqa: PLC0415 - see above
+
+    return MemoryBroker(clock=_clock_of(request).time)
+
+
+@pytest.fixture
+def outbox_harness(
+    request: pytest.FixtureRequest, outbox_container: MemoryContainer, outbox_broker: MemoryBroker
+) -> Iterator[OutboxHarness]:
+    """
+    The outbox with its worker, topic, consumers and faults, in memory; a fault that struck no call is an error of the test.
+    """
+    from cosmos_outbox_testing.harness import OutboxHarness  # noqa: PLC0415 - see above
+
+    harness = OutboxHarness(container=outbox_container, broker=outbox_broker, clock=_clock_of(request))
+    yield harness
+    if request.node.stash.get(_PASSED, False):
+        harness.faults.require_struck()
+
+
+@pytest.fixture
+def outbox(outbox_harness: OutboxHarness) -> Outbox:
+    """
+    An outbox in memory.
+    """
+    return outbox_harness.outbox
+
+
+@pytest.fixture
+def relay_all(outbox_harness: OutboxHarness) -> Callable[[], Awaitable[list[OutboundMessage]]]:
+    """
+    `await relay_all()` returns the messages that arrive at the topic, in order.
+    """
+    return outbox_harness.relay_all
+
+
+@pytest.fixture(scope="session")
+def outbox_emulators_running() -> Iterator[Callable[[], AbstractContextManager[OutboxEmulators]]]:
+    """
+    Both emulators, on free ports of this machine; `outbox_emulators` has a database and a topic for a test.
+    """
+    from cosmos_outbox_testing.emulated import running_emulators  # noqa: PLC0415 - see above
+
+    with running_emulators() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def outbox_emulators(
+    request: pytest.FixtureRequest,
+    outbox_emulators_running: Callable[[], AbstractContextManager[OutboxEmulators]],
+) -> Iterator[OutboxEmulators]:
+    """
+    Empty containers and a topic on the emulators, through the vendor SDKs; a fault that struck no request is an error of the test.
+    """
+    with outbox_emulators_running() as emulators:
+        yield emulators
+        if request.node.stash.get(_PASSED, False):
+            emulators.require_struck()

@@ -1,0 +1,104 @@
+"""
+Steps: how the calls of a scenario's ports are named, and which of them are points at which a process may die.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cosmos_outbox.documents import claims_to_be_an_event
+from cosmos_outbox.domain.identifiers import INBOX_TYPE
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.parking.documents import NO_ETAG
+from cosmos_outbox.ports import Write
+from cosmos_outbox.sessions.held import OUTCOMES
+from cosmos_outbox_testing.calls import Call
+
+_OPERATIONS = {
+    ("store", "read"): "read",
+    ("store", "query"): "query",
+    ("store", "list"): "query",
+    ("store", "commit"): "commit",
+    ("publisher", "publish"): "send",
+    ("leases", "replace"): "checkpoint",
+    ("parked", "commit"): "park",
+    ("subscription", "settle"): "settle",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """
+    A call that was made: its number among those of its kind, by whom, and about what.
+    """
+
+    name: str
+    process: str
+    about: str
+
+
+def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
+    """
+    Name a call; None for those that poll or are about locks: a crash there equals one after the previous call.
+
+    Args:
+        call: of a port.
+        tokens: by the id of a lease, how far it came; updated.
+    """
+    operation = _OPERATIONS.get((call.port, call.method))
+    if operation == "commit" and any(map(is_inbox, given(call)[1])):
+        return "inbox-commit"
+    if operation == "settle":
+        return OUTCOMES[type(given(call)[1])]
+    if operation == "checkpoint":
+        document = given(call)[0]
+        token = document.get("ContinuationToken")
+        before = tokens.setdefault(document["id"], token)  # the first write acquires it
+        tokens[document["id"]] = token
+        return None if token == before else operation
+    if operation == "park" and all(write.etag == NO_ETAG for write in given(call)[1]):
+        return None  # asks whether the key is parked
+    return operation
+
+
+def is_inbox(write: Write) -> bool:
+    """
+    Say whether a write records that a message took effect.
+    """
+    return write.document is not None and write.document.get("type") == INBOX_TYPE
+
+
+def given(call: Call) -> tuple[Any, ...]:
+    """
+    Return the arguments of a call, in the order of the port's protocol.
+    """
+    return (*call.arguments, *call.named.values())
+
+
+def about_of(call: Call) -> str:
+    """
+    Return a few words on what a call is about.
+    """
+    first, *others = given(call)
+    match call.port, call.method:
+        case "store" | "parked", "commit":
+            return ", ".join(map(_written, others[0]))
+        case "publisher", _:
+            messages: Sequence[OutboundMessage] = others[0]
+            return ", ".join(f"{message.subject} of {message.session_id}" for message in messages)
+        case "subscription", _:
+            return f"{first.subject} of {first.session_id}"
+        case "leases", _:
+            return f"range {first['id'].rpartition('..')[2]}"
+    return str(first) if isinstance(first, str) else ""
+
+
+def _written(write: Write) -> str:
+    document = write.document
+    if document is None:
+        return f"{write.kind.lower()} {write.id}"
+    if claims_to_be_an_event(document):
+        return f"event {document['data'].get('action')}"
+    return f"{document.get('type') or 'document'} {write.id}"

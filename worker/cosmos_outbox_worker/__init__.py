@@ -1,0 +1,56 @@
+"""
+The worker: a process that relays events, or has a consumer handle messages; alone, or inside another program.
+
+Read in this order: `main` (a process from its settings to its exit code), `settings`, `assembly` (a worker put together) and `consuming` (a
+consumer), `program` (what both have in common), `connection`, `vitals` and `health` (what they know of themselves), `health_server`,
+`status_page`, `telemetry`; then `doctor` (what the resources should be) and `cli` (the command `cosmos-outbox`).
+
+    from cosmos_outbox_worker import running_worker
+
+    async with running_worker() as worker:      # settings from the environment; no signal handlers, no log configuration
+        worker.snapshot().readiness()           # what /readyz answers
+        worker.metrics()                        # the Prometheus exposition and its content type
+
+    async with running_consumer(consumer) as running:       # the same for a consumer
+        running.snapshot().readiness()
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cosmos_outbox_worker.assembly import Worker, running_worker
+    from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
+    from cosmos_outbox_worker.consuming import RunningConsumer, running_consumer
+    from cosmos_outbox_worker.health import ConsumerSnapshot, Snapshot
+    from cosmos_outbox_worker.settings import Settings, load
+
+__all__ = [
+    "ConsumerSettings",
+    "ConsumerSnapshot",
+    "RunningConsumer",
+    "Settings",
+    "Snapshot",
+    "Worker",
+    "load",
+    "load_consumer",
+    "running_consumer",
+    "running_worker",
+]
+_MODULES = {
+    "assembly": ("Worker", "running_worker"),
+    "consumer_settings": ("ConsumerSettings", "load_consumer"),
+    "consuming": ("RunningConsumer", "running_consumer"),
+    "health": ("ConsumerSnapshot", "Snapshot"),
+    "settings": ("Settings", "load"),
+}
+
+
+def __getattr__(name: str) -> object:
+    # On demand: the command line reads the settings and has no use for OpenTelemetry.
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,182 @@
+"""
+Assembly: the composition root of the worker; a process of its own, or part of another program, runs what it yields.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed.naming import others_on
+from cosmos_outbox.documents import claims_to_be_an_event
+from cosmos_outbox.errors import ConfigurationError, StoreError
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.deletion import Deletion, Others
+from cosmos_outbox.relay.spans import spans_of_sends
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.doctor.doctor import check_start
+from cosmos_outbox_worker.health import Snapshot
+from cosmos_outbox_worker.polling import MeteredFeed, poll
+from cosmos_outbox_worker.program import Program, opened_parts, running
+from cosmos_outbox_worker.settings import Settings, load
+from cosmos_outbox_worker.vitals import WorkerVitals
+
+_MOST_MEMORY = 1024 * 1024 * 1024
+
+_logger = logging.getLogger("worker")
+
+
+class Worker(Program[ChangeFeedProcessor, Snapshot]):
+    """
+    A worker that is put together: it reads the change feed and sends the events.
+    """
+
+
+@asynccontextmanager
+async def running_worker(
+    settings: Settings | None = None, *, serve_health: bool = False
+) -> AsyncIterator[Worker]:
+    """
+    Run the worker inside another program for as long as the block lasts; its end drains the worker.
+
+    Installs no signal handlers and configures no logs. A worker that fails ends; its snapshot is then unready and says why.
+
+    Args:
+        settings: Defaults to those of the environment.
+        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+
+    Raises:
+        ConfigurationError: the settings, or what they name, cannot be used.
+        OutboxError: at the end of the block, what ended the worker before.
+    """
+    async with running(assembled(settings or load(), serve_health=serve_health), logger=_logger) as worker:
+        yield worker
+
+
+@asynccontextmanager
+async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIterator[Worker]:
+    """
+    Open everything the settings name, yield the worker, close everything again.
+
+    Raises:
+        ConfigurationError: settings contradict each other; a container is missing or cannot be used; sent events are to be
+            deleted that other processors may not have read; or the health server cannot listen.
+    """
+    async with opened_parts(settings, topic=settings.topic) as parts:
+        stack, connection, telemetry = parts.stack, parts.connection, parts.telemetry
+        bus = await stack.enter_async_context(connection.service_bus())
+        for found in await check_start(connection, topics=True):
+            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
+        health = WorkerVitals(
+            {
+                "instance": settings.instance_name,
+                "processor": settings.processor_name,
+                "container": settings.container,
+                "topic": settings.topic,
+            },
+            leases=lambda stalled_after: worker.processor.status(stalled_after=stalled_after),
+            event_ttl=timedelta(seconds=settings.event_ttl_seconds),
+            **parts.times,
+        )
+        worker = Worker(health, telemetry)
+        notify = worker.notify
+        publisher = await stack.enter_async_context(
+            connection.publisher(
+                bus,
+                lanes=settings.lanes,
+                around=spans_of_sends(
+                    telemetry.tracer_provider,
+                    server_address=bus.fully_qualified_namespace.partition(":")[0],
+                ),
+                notify=notify,
+            )
+        )
+
+        async def others() -> tuple[str, ...]:
+            container = await connection.feed.describe()
+            return await others_on(
+                container, processor_name=settings.processor_name, leases=connection.leases
+            )
+
+        if settings.delete_after_publish:
+            await _refuse_to_delete_what_others_read(others)
+        parking = None if parts.parked is None else Parking(parts.parked)
+        deletion = await stack.enter_async_context(
+            Deletion(
+                Relay(publisher, parking=parking, notify=notify).handle,
+                CosmosStore(connection.data),  # deletes only, under the keys of the events
+                delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
+                others=others,
+                notify=notify,
+            )
+        )
+        worker.processor = ChangeFeedProcessor(
+            MeteredFeed(connection.feed, charged=telemetry.instruments.charged),
+            connection.leases,
+            deletion,
+            processor_options(settings),
+            hooks=(notify, deletion.hear),
+        )
+        await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
+        worker.poll = partial(
+            poll,
+            settings.processor_name,
+            feed=connection.feed,
+            leases=connection.leases,
+            parked=parts.parked,
+            fleet=connection.fleet,
+            reach=partial(connection.reach_topics, bus),
+            every=health.poll_interval,
+            health=health,
+            observe=worker.observe,
+            notify=notify,
+        )
+        if serve_health:
+            worker.health_url = await stack.enter_async_context(worker.serving(settings.health_port))
+        yield worker
+
+
+async def _refuse_to_delete_what_others_read(others: Others) -> None:
+    try:
+        found = await retry_reads(others, RetryOptions())
+    except StoreError:  # the processor waits until the store answers; until then nothing is deleted
+        return
+    if found:
+        raise ConfigurationError(
+            f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
+            "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
+        )
+
+
+def processor_options(settings: Settings) -> ProcessorOptions:
+    """
+    Return the processor's options that the settings ask for.
+    """
+    return ProcessorOptions(
+        processor_name=settings.processor_name,
+        instance_name=settings.instance_name,
+        start=settings.start,
+        # The process takes about 90 MiB before the first read, and Python returns memory late.
+        memory_bytes=memory_limit() * 2 // 5,
+        wanted=claims_to_be_an_event,
+        acquire_interval=timedelta(seconds=settings.acquire_seconds),
+        renew_interval=timedelta(seconds=settings.renew_seconds),
+        expiration=timedelta(seconds=settings.lease_expiration_seconds),
+        grace_period=timedelta(seconds=settings.grace_seconds),
+    )
+
+
+def memory_limit(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """
+    Return how many bytes the container may take, as Linux says, and 1 GiB at most; 512 MiB where it has no limit.
+    """
+    with suppress(OSError, ValueError):  # "max" is no number
+        return min(int(limit.read_text()), _MOST_MEMORY)
+    return _MOST_MEMORY // 2

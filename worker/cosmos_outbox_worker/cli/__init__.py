@@ -1,0 +1,28 @@
+"""
+The `cosmos-outbox` command: show a running outbox, repair it, and run workers and consumers; configured by their own variables.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import sys
+
+
+def main() -> None:
+    """
+    Run the command.
+    """
+    if sys.argv[1:2] in (["worker"], ["consume"]):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            # Before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.
+            signal.signal(number, lambda *_: sys.exit(0))
+    gc.disable()  # modules stay, and to look for garbage while they are loaded is a quarter of the start
+    try:
+        from cosmos_outbox_worker.cli.app import run  # noqa: PLC0415 - slow
+    except KeyboardInterrupt:  # loading the SDKs takes a second
+        sys.exit(130)
+    finally:
+        gc.freeze()
+        gc.enable()
+    run()

@@ -1,0 +1,171 @@
+"""
+The commands put together.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
+from cosmos_outbox.errors import AccessDenied, StoreUnavailable
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_worker.cli import parked, status
+from cosmos_outbox_worker.cli.events.commands import replay_command
+from cosmos_outbox_worker.cli.holders import OfConsumer
+from cosmos_outbox_worker.cli.leases import commands as lease_commands
+from cosmos_outbox_worker.cli.leases.actions import leases_in, refuse_future, start_given
+from cosmos_outbox_worker.cli.output import print_errors, print_json, print_rows
+from cosmos_outbox_worker.cli.running import (
+    FAILED,
+    UNSEEN,
+    WARNED,
+    AsJson,
+    Commands,
+    Expiration,
+    command,
+    opened,
+)
+from cosmos_outbox_worker.connection import connected
+from cosmos_outbox_worker.consumer_settings import load_consumer
+from cosmos_outbox_worker.doctor.check import Finding, Severity
+from cosmos_outbox_worker.doctor.doctor import check_application, check_consumer, check_worker, unopened
+from cosmos_outbox_worker.logs import names_no_leak
+from cosmos_outbox_worker.named_consumer import consumer_named, made
+
+app = typer.Typer(
+    cls=Commands,
+    help="Show a running outbox, repair it, and run workers and consumers. Configured by their OUTBOX_… variables.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(lease_commands.app, name="leases")
+app.add_typer(parked.app, name="parked")
+app.command("replay")(replay_command)
+app.command("status")(status.status)
+
+# The worst comes first: what is known to be wrong, then what could not be looked at.
+_EXIT_CODES = {Severity.ERROR: FAILED, Severity.UNKNOWN: UNSEEN, Severity.WARNING: WARNED, Severity.NOTE: 0}
+
+
+_PROGRAM = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_PROGRAM)
+def worker(context: typer.Context) -> None:
+    """
+    Run a worker until SIGTERM or Ctrl-C; `worker --help` lists its settings.
+    """
+    from cosmos_outbox_worker import main  # noqa: PLC0415 - the other commands need no OpenTelemetry
+
+    raise typer.Exit(main.work(context.args))
+
+
+@app.command(context_settings=_PROGRAM)
+def consume(context: typer.Context) -> None:
+    """
+    Run the consumer `package.module:name` until SIGTERM or Ctrl-C; `consume --help` lists its settings.
+    """
+    from cosmos_outbox_worker import main  # noqa: PLC0415 - as above
+
+    raise typer.Exit(main.consume(context.args))
+
+
+@app.command()
+@command
+async def doctor(
+    *,
+    api: Annotated[
+        bool, typer.Option("--api", help="Check what a program needs that commits events, as that program.")
+    ] = False,
+    consumer: OfConsumer = None,
+    expiration: Expiration = 60,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 2: errors, 3: a service did not answer.
+
+    Tries the operations that a worker needs, with the identity that runs this: creates a document in the lease container, and
+    in that of parked keys, and deletes it again. With --api, tries what an application does with the data container in the same
+    way, and checks nothing else. With --consumer, checks what a consumer needs: its container, its subscription or queue, and
+    its parked keys; takes no message. An account that refuses this program, or its firewall, is an error; one that does not
+    answer is unknown. Then nothing else can be checked.
+    """
+    # The SDKs log each operation that fails; the findings name it already.
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(names_no_leak)
+    try:
+        if consumer is not None:
+            findings = await _of_consumer(consumer)
+        else:
+            async with opened() as outbox:
+                findings = await (
+                    check_application(outbox)
+                    if api
+                    else check_worker(outbox, expiration=timedelta(seconds=expiration))
+                )
+    except (AccessDenied, StoreUnavailable) as error:
+        findings = (unopened(error),)
+    rows = [asdict(finding) for finding in findings]
+    if as_json:
+        counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}
+        print_json({"counts": counts, "findings": rows})
+    else:
+        print_rows(rows, empty="There are no findings.")
+    raise typer.Exit(_EXIT_CODES[findings[0].severity] if findings else 0)
+
+
+async def _of_consumer(name: str) -> tuple[Finding, ...]:
+    source, settings = consumer_named(name), load_consumer(for_command=True)
+    async with connected(settings) as outbox:
+        consumer = made(source, Outbox(CosmosStore(outbox.data)))
+        return await check_consumer(outbox, settings, consumer)
+
+
+@app.command()
+@command
+async def bootstrap(
+    *,
+    start: Annotated[str, typer.Option(help="Where ranges begin: beginning, now, or a time.")] = "beginning",
+    as_json: AsJson = False,
+) -> None:
+    """
+    Create the leases that are missing, and nothing else: so a deployment fixes where the first worker begins.
+    """
+    chosen = start_given(start)
+    async with opened() as outbox:
+        prefix = await outbox.prefix()
+        listing = await outbox.leases.list(f"{prefix}..")
+        refuse_future(chosen, listing.read_at)
+        before = {lease.id for lease in leases_in(listing)}
+        left = await create_leases(prefix, feed=outbox.feed, store=outbox.leases, start=chosen)
+        leases = leases_in(await outbox.leases.list(f"{prefix}.."))
+    rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
+    if as_json:
+        print_json({"leases": rows})
+    else:
+        print_rows(rows, empty="The container has no ranges.")
+    print_errors(
+        (
+            f"The partition of range {one.min}-{one.max} does not answer, so it has no lease yet: {error} Run this "
+            "again, or start a worker: both create what is missing."
+            for one, error in left.items()
+        ),
+        to_stderr=True,
+    )
+    if left:
+        raise typer.Exit(FAILED)
+
+
+def run() -> None:
+    """
+    Run the command of the command line.
+    """
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    app()

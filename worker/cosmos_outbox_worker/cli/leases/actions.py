@@ -1,0 +1,177 @@
+"""
+Actions on leases: list and reset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from cosmos_outbox.changefeed.leases import (
+    STANDSTILL,
+    START,
+    Lease,
+    from_document,
+    range_of,
+    start_property,
+    token_of,
+)
+from cosmos_outbox.changefeed.position import AHEAD, BEHIND
+from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
+from cosmos_outbox_worker.cli.output import NO_LEASES, clock_time, readable_time
+from cosmos_outbox_worker.settings import start_named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What a command did, or would do, with one lease.
+    """
+
+    lease: str
+    done: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLease:
+    """
+    A lease of a listing. If it is damaged, `error` says why; the lease is then incomplete, and never written back.
+    """
+
+    lease: Lease
+    error: str | None = None
+
+
+def leases_in(listing: Listing) -> tuple[Lease, ...]:
+    """
+    Return the leases of a listing, in the order of their tokens.
+
+    Raises:
+        ConfigurationError: one is damaged.
+    """
+    return tuple(sorted(map(from_document, listing.documents), key=_order))
+
+
+def listed_in(listing: Listing) -> tuple[ListedLease, ...]:
+    """
+    Return the leases of a listing in the order of their tokens, damaged ones among them.
+    """
+    return tuple(sorted(map(_listed, listing.documents), key=lambda listed: _order(listed.lease)))
+
+
+def _listed(document: Document) -> ListedLease:
+    try:
+        return ListedLease(lease=from_document(document))
+    except ConfigurationError as error:
+        lease_id, owner = str(document["id"]), document.get("Owner")
+        incomplete = Lease(
+            id=lease_id,
+            token=token_of(lease_id),
+            range=range_of(document),
+            owner=owner if isinstance(owner, str) else None,
+            continuation=None,
+            timestamp=None,
+            properties={},
+            version=0,
+            etag=document.get("_etag"),
+            raw=document,
+        )
+        return ListedLease(lease=incomplete, error=str(error))
+
+
+def _order(lease: Lease) -> tuple[int, str]:
+    return len(lease.token), lease.token
+
+
+def row_of(listed: ListedLease, now: datetime, expiration: timedelta) -> dict[str, Any]:
+    """
+    Return a lease as a row of a table; `now` is on the service's clock.
+    """
+    lease = listed.lease
+    held = "expired" if lease.expired(now, expiration) else "owned"
+    return {
+        "range": lease.token,
+        "owner": lease.owner,
+        "state": "damaged" if listed.error else held if lease.owned else "free",
+        "continuation": lease.continuation,
+        "start": lease.properties.get(START),
+        "written_ago": max(timedelta(0), now - lease.written_at()),
+        "id": lease.id,
+        "standstill": lease.properties.get(STANDSTILL),
+        "error": listed.error,
+    }
+
+
+def refuse_if_owned(leases: Iterable[Lease], now: datetime, expiration: timedelta) -> None:
+    """
+    Refuse to go on while a worker owns one of the leases.
+
+    Raises:
+        UsageError: names the workers.
+    """
+    owners = sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)})
+    if owners:
+        raise UsageError(
+            f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of one that crashed are free "
+            f"{expiration.total_seconds():.0f} s after its last renewal."
+        )
+
+
+async def reset_leases(
+    start: StartFrom | datetime,
+    *,
+    prefix: str,
+    store: LeaseStore,
+    expiration: timedelta,
+    dry_run: bool = False,
+) -> tuple[Change, ...]:
+    """
+    Make all ranges begin again at a start.
+
+    Raises:
+        UsageError: a worker owns a lease, there is none, or the start is in the future.
+        PreconditionFailed: a worker took a lease meanwhile; those before it are reset.
+    """
+    listing = await store.list(f"{prefix}..")
+    now = listing.read_at
+    refuse_future(start, now)
+    leases = leases_in(listing)
+    if not leases:
+        raise UsageError(NO_LEASES)
+    refuse_if_owned(leases, now, expiration)
+    chosen = start_property(start, now=now)
+    for lease in leases if not dry_run else ():
+        unmarked = {name: text for name, text in lease.properties.items() if name not in (AHEAD, BEHIND)}
+        properties = {**unmarked, START: chosen}
+        changed = lease.with_changes(now=now, owner=None, continuation=None, properties=properties)
+        await store.replace(changed.raw, etag=lease.etag or "")
+    return tuple(Change(lease=lease.token, done=f"starts at {readable_time(chosen)}") for lease in leases)
+
+
+def start_given(text: str) -> StartFrom | datetime:
+    """
+    Return the start that an option names, by the rule of OUTBOX_START.
+
+    Raises:
+        UsageError: it names none.
+    """
+    try:
+        return start_named(text)
+    except ValueError as error:
+        raise UsageError(f"The start {text!r} {error}.") from None
+
+
+def refuse_future(start: StartFrom | datetime, now: datetime) -> None:
+    """
+    Refuse a start in the future: which earlier events are left out would depend on when the next program reads the feed.
+
+    Raises:
+        UsageError: it is later than `now`, which is on the service's clock.
+    """
+    if isinstance(start, datetime) and start > now:
+        raise UsageError(
+            f"{start.isoformat()} is in the future: for the service it is {clock_time(now)}. Name an earlier time, or 'now'."
+        )

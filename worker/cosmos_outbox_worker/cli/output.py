@@ -1,0 +1,131 @@
+"""
+Output: a result as one JSON document for programs, or as a table for people; questions are asked on the terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox_worker.cli.running import INTERRUPTED
+
+Row = Mapping[str, Any]
+NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates them."
+_WIDEST = 1_000_000
+
+
+def print_json(value: object) -> None:
+    """
+    Print one line of JSON; a duration is a number of seconds.
+    """
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_json_value) + "\n")
+    sys.stdout.flush()
+
+
+def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> None:
+    """
+    Print rows as a table whose columns are the keys of the first; `empty` if there are none.
+    """
+    console().print(table_of(rows, title=title) if rows else empty)
+
+
+def print_errors(errors: Iterable[str], *, to_stderr: bool = False, prefix: str = "") -> None:
+    """
+    Print what is wrong, one line each.
+    """
+    for error in errors:
+        (sys.stderr if to_stderr else sys.stdout).write(f"{prefix}{error}\n")
+
+
+def console() -> Console:
+    """
+    Return standard output, as wide as its terminal; in a pipe as wide as what is printed, so that no value is cut.
+    """
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
+
+
+def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
+    """
+    Return rows as a table.
+    """
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        numbers = any(isinstance(row[name], (int, float, timedelta)) for row in rows)
+        numbers = numbers and not any(isinstance(row[name], bool) for row in rows)
+        table.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        # As Text: rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
+        table.add_row(*(Text(_text(value)) for value in row.values()))
+    return table
+
+
+def readable_time(stored: str | None) -> str | None:
+    """
+    Return a stored time in UTC and to the second, as people read it; anything else unchanged.
+    """
+    try:
+        moment = datetime.fromisoformat(stored or "")
+    except ValueError:
+        return stored
+    return clock_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def clock_time(moment: datetime) -> str:
+    """
+    Return a moment as people read it.
+    """
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def counted(number: int, noun: str) -> str:
+    """
+    Return a number and its noun.
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """
+    Ask, unless --yes was given; end the command if the answer is no, or if there is no terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} There is no terminal to ask on: repeat with --yes.")
+
+    def interrupt(*_: object) -> None:
+        sys.stderr.write("\n")
+        raise typer.Exit(INTERRUPTED)
+
+    # The event loop has this signal otherwise, and does not run during a question.
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # the end of the input
+        agreed = False
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if not agreed:
+        raise UsageError("Nothing was done.")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value.total_seconds():.0f} s" if isinstance(value, timedelta) else str(value)
+
+
+def _json_value(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else str(value)

@@ -1,0 +1,424 @@
+"""
+`cosmos-outbox parked`: show parked partition keys, and send or drop the events that they hold; with --consumer, messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cosmos_outbox.errors import KeyNotParked, UsageError
+from cosmos_outbox.parking.causes import by_cause
+from cosmos_outbox.parking.documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
+from cosmos_outbox_worker.cli.holders import Holder, OfConsumer, opened_holder
+from cosmos_outbox_worker.cli.many_keys import Choice, Results, StillParked, for_each
+from cosmos_outbox_worker.cli.output import (
+    confirm,
+    counted,
+    print_errors,
+    print_json,
+    print_rows,
+    readable_time,
+)
+from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command
+
+app = typer.Typer(
+    help="Partition keys that are parked because an event of theirs cannot be sent, or a message not be handled.",
+    no_args_is_help=True,
+)
+
+Key = Annotated[str, typer.Argument(help="The partition key, as the list shows it.")]
+OneKey = Annotated[
+    str | None, typer.Argument(metavar="[KEY]", help="The partition key, as the list shows it.")
+]
+Every = Annotated[bool, typer.Option("--all", help="All parked keys.")]
+OfError = Annotated[
+    str | None,
+    typer.Option("--error", help="The keys whose failure says this; `parked list --by-error` counts."),
+]
+OfFile = Annotated[
+    Path | None, typer.Option("--file", exists=True, dir_okay=False, help="The keys of a file, one a line.")
+]
+Rate = Annotated[float | None, typer.Option(min=0.1, max=1e6, help="Most keys a second.")]
+Operator = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="Your name in the records. Defaults to the identity of the credential, or this machine's user.",
+    ),
+]
+_SHOWN_CHARACTERS = 500
+_NAMES = ("id", "action")  # consumers, routes and filters identify an event by them
+
+
+@app.command("list")
+@command
+async def list_(
+    *,
+    by_error: Annotated[bool, typer.Option("--by-error", help="Count the keys of each cause.")] = False,
+    consumer: OfConsumer = None,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Show all parked keys, oldest first. Exit code 2 if one cannot be read; it is shown last.
+    """
+    async with opened_holder(consumer) as holder:
+        keys = await (await holder.keys()).list()
+    readable = [key for key in keys if isinstance(key, ParkedKey)]
+    rows = (
+        [asdict(cause) for cause in by_cause(readable)]
+        if by_error
+        else [_key_row(key, holder) for key in keys]
+    )
+    if as_json:
+        print_json({"errors" if by_error else "keys": rows})
+    else:
+        print_rows([_shown(row) for row in rows], empty="No key is parked.")
+    if len(readable) < len(keys):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@command
+async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False) -> None:
+    """
+    Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
+
+    The records of a key that was released are shown as well. Exit code 2 if an event cannot be read; it is shown last.
+    """
+    events: Sequence[ParkedEvent | Unreadable]
+    async with opened_holder(consumer) as holder:
+        key, keys = await holder.key_named(key), await holder.keys()
+        try:
+            parked = await keys.show(key)
+            row, events = _key_row(parked.key, holder), (*parked.held, *parked.records, *parked.unreadable)
+        except KeyNotParked:
+            events = await keys.records(key)
+            if not events:
+                raise
+            row = _key_columns(holder) | {"key": key, "state": "released", "held": 0}
+    noun = holder.words.noun
+    rows = [_event_row(event, holder) for event in events]
+    if as_json:
+        print_json({**row, f"{noun}s": rows})
+    else:
+        print_rows([_shown(row)], empty="")
+        print_rows([_shown_event(event) for event in rows], empty=f"It holds no {noun}.")
+    if any(isinstance(event, Unreadable) for event in events):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@command
+async def release(
+    key: OneKey = None,
+    *,
+    every: Every = False,
+    error: OfError = None,
+    file: OfFile = None,
+    edited: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="File with the JSON object to take as the data of the first held event, or the body of the first message.",
+        ),
+    ] = None,
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    operator: Operator = None,
+    consumer: OfConsumer = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Send what a key holds, in order, and hand the key back to the workers. Exit code 2 if it stays parked.
+
+    With --consumer the consumer's handlers take the messages in this process, once each, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
+
+    Of many keys, one that stays parked does not stop the others. An interrupted command is run again: what it released is not
+    parked any more.
+    """
+    choice = Choice(key=key, all=every, error=error, file=file)
+    data = None if edited is None else _object(edited)
+    if data is not None and choice.key is None:
+        raise UsageError("An edited payload is for one event: name its key.")
+    async with opened_holder(consumer) as holder:
+        words, chosen, event_id = holder.words, await _chosen(choice, holder), ""
+        if dry_run:
+            _print_chosen(chosen, words.does, as_json=as_json)
+            return
+        if data is not None and (first := await (await holder.keys()).first_held(chosen[0])) is not None:
+            _require_named(data, first, words.noun)
+            event_id = first.event_id
+        confirm(f"Release {_named(chosen)}?", yes=yes)
+        by = operator or await holder.operator()
+        async with holder.releasing() as releasing:
+
+            async def release_one(key: str) -> int:
+                released = await releasing.release(key, edited=data, event_id=event_id, by=by)
+                if (failure := released.failure) is not None:
+                    done = f"{counted(released.sent, words.noun)} {words.done}"
+                    raise StillParked(
+                        f"after {done}, {words.noun} {failure.event_id!r}: {holder.error(failure)}"
+                    )
+                return released.sent
+
+            results = await for_each(chosen, release_one, per_second=rate)
+    _print_results(results, "released", f"{words.noun}s_{words.done}", as_json=as_json)
+
+
+async def _chosen(choice: Choice, holder: Holder) -> list[str]:
+    """
+    Return the keys that are meant.
+
+    Raises:
+        KeyNotParked: one was named, and is not parked.
+    """
+    keys = await holder.keys()
+    if choice.key is not None:
+        key = await holder.key_named(choice.key)
+        await keys.find(key)
+        return [key]
+    named = choice.of([key for key in await keys.list() if isinstance(key, ParkedKey)])
+    return [await holder.key_named(key) for key in named]
+
+
+def _named(chosen: Sequence[str]) -> str:
+    return f"the parked key {chosen[0]!r}" if len(chosen) == 1 else counted(len(chosen), "parked key")
+
+
+def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"dry_run": True, "keys": list(chosen)})
+    else:
+        print_rows(
+            [{"key": key} for key in chosen], empty=f"There is no such key to {what}.", title="Would be done"
+        )
+
+
+def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -> None:
+    numbers = {done: len(results.amounts), amount: sum(results.amounts.values()), "gone": len(results.gone)}
+    if as_json:
+        print_json({**numbers, "left": results.left})
+    else:
+        said = {**numbers, "left": len(results.left)}.items()
+        typer.echo(", ".join(f"{what.replace('_', ' ')} {number}" for what, number in said))
+        print_errors(f"{row['key']!r} stays parked: {row['error']}" for row in results.left)
+    if results.left:
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+@command
+async def park(
+    key: Key,
+    *,
+    reason: Annotated[str, typer.Option(help="Why the key is parked; shown in the list.")],
+    consumer: OfConsumer = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Park a key by hand: the workers hold its events, in order, until it is released.
+
+    They poll every 15 seconds; events that they send before are sent. This also helps if a worker is stalled by one key and
+    has not parked it by itself. With --consumer its processes hold the messages of the key.
+    """
+    async with opened_holder(consumer) as holder:
+        words = holder.words
+        key, keys = await holder.key_named(key), await holder.keys()
+        confirm(f"Hold all further {words.noun}s of {key!r}?", yes=yes)
+        parked = await keys.park(key, reason=reason)
+    if as_json:
+        print_json(_key_row(parked, holder))
+    elif parked.failure is not None and parked.failure.reason == BY_HAND:
+        typer.echo(f"{key!r} is parked; the {words.who} hold its {words.noun}s within 15 seconds.")
+    else:
+        typer.echo(f"{key!r} was parked already, with {counted(parked.held, f'held {words.noun}')}.")
+
+
+@app.command()
+@command
+async def drop(
+    key: OneKey = None,
+    event: Annotated[str | None, typer.Argument(help="The id of a held event or message.")] = None,
+    *,
+    every: Every = False,
+    error: OfError = None,
+    file: OfFile = None,
+    reason: Annotated[str, typer.Option(help="Why it is given up; kept with it.")],
+    rate: Rate = None,
+    dry_run: DryRun = False,
+    operator: Operator = None,
+    consumer: OfConsumer = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Give one held event, or message, up for good; it stays in the parked store as a record. The key stays parked.
+
+    Of many keys, the one that each failed on is dropped; what is held behind it waits for a release.
+    """
+    choice = Choice(key=key, all=every, error=error, file=file)
+    if (choice.key is None) != (event is None):
+        raise UsageError(
+            "Name the key and the event; of many keys, the event that each failed on is dropped."
+        )
+    async with opened_holder(consumer) as holder:
+        words, chosen = holder.words, await _chosen(choice, holder)
+        if dry_run:
+            _print_chosen(chosen, "drop from", as_json=as_json)
+            return
+        what = f"{words.noun} {event!r}" if event else f"the failed {words.noun}"
+        confirm(f"Never {words.does} {what} of {_named(chosen)}?", yes=yes)
+        keys, by = await holder.keys(), operator or await holder.operator()
+
+        async def drop_one(key: str) -> int:
+            failure = None if event else (await keys.find(key)).failure
+            dropped = event or (failure.event_id if failure else "")
+            if not dropped:
+                raise StillParked(f"It failed on no {words.noun}.")
+            try:
+                await keys.drop(key, dropped, reason=reason, by=by)
+            except KeyNotParked as missing:
+                if event:  # the key is parked, and does not hold it
+                    raise StillParked(str(missing)) from None
+                raise
+            return 1
+
+        results = await for_each(chosen, drop_one, per_second=rate)
+    _print_results(results, "keys", f"{words.noun}s_dropped", as_json=as_json)
+
+
+@app.command()
+@command
+async def purge(
+    key: Key,
+    event: Annotated[
+        str | None, typer.Argument(help="The id of a record. Defaults to all records of the key.")
+    ] = None,
+    *,
+    reason: Annotated[str, typer.Option(help="Why it is erased; kept, so name no person.")],
+    operator: Operator = None,
+    consumer: OfConsumer = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Erase the payloads and errors in the records of what was dropped or sent edited; their ids stay, so that a replay sends none.
+
+    The key stays as the name of the partition. The event's own container keeps the event until its time to live ends.
+    """
+    async with opened_holder(consumer) as holder:
+        words = holder.words
+        key, keys = await holder.key_named(key), await holder.keys()
+        records = [one for one in await keys.records(key) if isinstance(one, ParkedEvent)]
+        ids = [event] if event else [one.event_id for one in records if one.status is not EventStatus.PURGED]
+        confirm(f"Erase {counted(len(ids), 'record')} of {key!r} for good?", yes=yes)
+        by = operator or await holder.operator()
+        for one in ids:
+            await keys.purge(key, one, reason=reason, by=by)
+    if as_json:
+        print_json({"key": key, "purged": ids})
+    else:
+        typer.echo(f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {words.noun}s stay.")
+
+
+def _key_columns(holder: Holder) -> dict[str, Any]:
+    names = ("key", "state", "held", "parked_at", holder.words.noun, "error", "attempts")
+    return dict.fromkeys(names)
+
+
+def _key_row(key: ParkedKey | Unreadable, holder: Holder) -> dict[str, Any]:
+    row = _key_columns(holder)
+    if isinstance(key, Unreadable):
+        return row | {"key": key.partition_key, "state": "unreadable", "error": str(key.error)}
+    failure = key.failure
+    row |= {"key": key.partition_key, "state": key.state.value, "held": key.held, "parked_at": key.parked_at}
+    if failure is None:
+        return row
+    return row | {
+        holder.words.noun: failure.event_id,
+        "error": holder.error(failure),
+        "attempts": failure.attempts,
+    }
+
+
+def _event_row(event: ParkedEvent | Unreadable, holder: Holder) -> dict[str, Any]:
+    noun = holder.words.noun
+    about = "action" if noun == "event" else "subject"
+    names = (noun, about, "status", "parked_at", "closed_at", "note", "data", "original", "decisions")
+    row = dict.fromkeys(names)
+    if isinstance(event, Unreadable):
+        return row | {
+            noun: event.document_id.removeprefix("event."),
+            "status": "unreadable",
+            "note": str(event.error),
+        }
+    subject, data = holder.content(event)
+    return row | {
+        noun: event.event_id,
+        about: subject,
+        "status": holder.words.done if event.status is EventStatus.SENT else event.status.value,
+        "parked_at": event.parked_at,
+        "closed_at": event.closed_at,
+        "note": event.note,
+        "data": data,
+        "original": event.original,
+        "decisions": [asdict(one) for one in event.decisions],
+    }
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, "parked_at": readable_time(row["parked_at"])}
+
+
+def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
+    columns = {name: value for name, value in row.items() if name not in ("original", "decisions")}
+    said = [
+        f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}"
+        for one in row["decisions"] or ()
+    ]
+    shown = {
+        "closed_at": readable_time(row["closed_at"]),
+        "data": _shortened(row["data"]),
+        "note": "; ".join(said),
+    }
+    return {**_shown(columns), **shown, "note": shown["note"] or row["note"]}
+
+
+def _shortened(data: object) -> str:
+    # Most events that are parked are too large.
+    text = json.dumps(data, ensure_ascii=False)
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
+    return f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters; --json has all)"
+
+
+def _require_named(data: Mapping[str, Any], event: ParkedEvent, noun: str) -> None:
+    """
+    Refuse a payload without the names that the committed one has; events of other programs may have none.
+    """
+    committed = event.original or event.data
+    missing = [name for name in _NAMES if committed.get(name) and not data.get(name)]
+    if missing:
+        names = " and ".join(f"`{name}` ({committed[name]!r})" for name in missing)
+        raise UsageError(
+            f"The payload lacks {names} of {noun} {event.event_id!r}; name all of `data`, as `parked show --json` has it."
+        )
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(file.read_text())
+    except ValueError as error:
+        raise UsageError(f"{file} is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise UsageError(f"{file} does not hold a JSON object.")
+    return data

@@ -1,0 +1,123 @@
+"""
+Running: an asynchronous command inside Typer; an error is one sentence and an exit code, and with --json an object as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import wraps
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from typer.core import TyperGroup
+
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    OutboxError,
+    StoreUnavailable,
+    SubscriptionUnavailable,
+    TooManyRequests,
+)
+from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.settings import load
+
+Parameters = ParamSpec("Parameters")
+
+WARNED, FAILED, UNSEEN, INTERRUPTED = 1, 2, 3, 130
+# With these a service did not answer, so nothing is known of it.
+_UNSEEN = (BrokerUnavailable, StoreUnavailable, SubscriptionUnavailable, TooManyRequests)
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+LONGEST_SECONDS = 86_400.0  # as for the worker: a clock cannot add arbitrarily large numbers
+
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would be done.")]
+Expiration = Annotated[
+    float,
+    typer.Option(
+        min=2,
+        max=LONGEST_SECONDS,
+        envvar="OUTBOX_LEASE_EXPIRATION_SECONDS",
+        help="A lease not written for this many seconds is free; the same value as the workers have.",
+    ),
+]
+
+
+def opened() -> AbstractAsyncContextManager[Connection]:
+    """
+    Open the outbox that the environment names.
+
+    Raises:
+        ConfigurationError: one line for every error in the environment.
+    """
+    return connected(load(for_command=True))
+
+
+def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callable[Parameters, None]:
+    """
+    Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer.
+    """
+
+    @wraps(function)
+    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
+        code: int | None = None
+        try:
+            asyncio.run(function(*args, **kwargs))
+        except OutboxError as error:
+            fail(error, as_json=kwargs.get("as_json") is True)
+            code = UNSEEN if isinstance(error, _UNSEEN) else FAILED
+        except OSError as error:
+            if error.filename is None and error.errno not in _UNWRITABLE:
+                raise
+            if error.filename is None:
+                # The rest of the buffer would fail again when the interpreter ends.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
+            code = FAILED
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+        if code is not None:
+            raise typer.Exit(code)
+
+    # Typer keeps the line breaks of all paragraphs but the first, whatever the terminal's width.
+    paragraphs = (function.__doc__ or "").split("\n\n")
+    run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return run
+
+
+def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None:
+    """
+    Say on standard error what failed; for programs also as JSON, with the class of the error.
+    """
+    message = message or str(error)
+    sys.stderr.write(f"{message}\n")
+    if as_json:
+        said = {"error": {"code": type(error).__name__, "message": message}}
+        sys.stdout.write(json.dumps(said, ensure_ascii=False) + "\n")
+        sys.stdout.flush()
+
+
+class Commands(TyperGroup):
+    """
+    Commands whose refusal of an argument is JSON too, if --json is among the arguments.
+    """
+
+    def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> Any:
+        arguments = sys.argv[1:] if args is None else args
+        if "--json" not in arguments:
+            return super().main(args, *more, **named)
+        try:
+            code = super().main(args, *more, **{**named, "standalone_mode": False})
+        except Exception as error:
+            # Typer brings its own click or uses the installed one: recognise its errors by their methods.
+            if (told := getattr(error, "format_message", None)) is None:
+                raise
+            fail(error, as_json=True, message=told())
+            code = FAILED
+        sys.exit(code)

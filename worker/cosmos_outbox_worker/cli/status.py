@@ -1,0 +1,159 @@
+"""
+Status: what waits, what is parked, and of an outbox the leases, as the stores show them; workers and consumers are not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.servicebus.administration import messages_counted
+from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_worker.cli.holders import OfConsumer
+from cosmos_outbox_worker.cli.leases.actions import listed_in, row_of
+from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, readable_time, table_of
+from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened
+from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
+from cosmos_outbox_worker.fleet import Phase
+from cosmos_outbox_worker.health import ParkedSeen, parked_seen, troubles
+from cosmos_outbox_worker.named_consumer import consumer_named, made
+
+_COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """
+    An outbox or a consumer at one moment: as programs read it, the line and the table that people read of it.
+
+    errors: leases and parked keys that cannot be read, ranges that do not answer, and leases that stand still or ahead of
+        their ranges.
+    """
+
+    facts: Mapping[str, Any]
+    head: str
+    table: tuple[RenderableType, ...] = ()
+    errors: tuple[str, ...]
+
+
+@command
+async def status(
+    *, expiration: Expiration = 60, consumer: OfConsumer = None, as_json: AsJson = False
+) -> None:
+    """
+    Show leases, owners, and what waits; with --consumer, what waits for it and what it parked.
+
+    Exit code 2 if a lease or a parked key is damaged, a range does not answer, or a lease stands still or ahead of its range;
+    the others are shown.
+    """
+    if consumer is None:
+        async with opened() as outbox:
+            seen = await _status_of(outbox, timedelta(seconds=expiration))
+    else:
+        settings = load_consumer(for_command=True)
+        async with connected(settings) as outbox:
+            seen = await _status_of_consumer(consumer, outbox, settings)
+    if as_json:
+        print_json({**seen.facts, "errors": list(seen.errors)})
+    else:
+        console().print(Group(Text(seen.head), *seen.table, *map(Text, seen.errors)))
+    if seen.errors:
+        raise typer.Exit(FAILED)
+
+
+async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
+    parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
+    listing = await outbox.leases.list(f"{await outbox.prefix()}..")
+    processor, listed = outbox.settings.processor_name, listed_in(listing)
+    lag = await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases)
+    measured = {one.lease: one for one in lag.leases}
+    rows = []
+    for one in listed:
+        row, waiting = row_of(one, listing.read_at, expiration), measured.get(one.lease.id)
+        row["waiting"] = waiting.transactions if waiting and waiting.unseen is None else None
+        row["oldest_age"] = waiting.oldest_age if waiting else None
+        rows.append(row)
+    workers = sorted({row["owner"] for row in rows if row["state"] == "owned"})
+    heartbeats = [(one, one.state(owns=one.worker in workers)) for one in await outbox.fleet.heartbeats()]
+    oldest = "unknown" if lag.transactions else "none"
+    if lag.oldest_age is not None:
+        oldest = f"{lag.oldest_age.total_seconds():.0f} s"
+    shown = [{name: row[name] for name in _COLUMNS} | {"start": readable_time(row["start"])} for row in rows]
+    facts = {
+        "processor": processor,
+        "workers": workers,
+        "heartbeats": [
+            {
+                "worker": one.worker,
+                "state": state,
+                "silent_seconds": one.silent_for,
+                "unready": list(one.unready),
+                "errors": list(one.errors),
+            }
+            for one, state in heartbeats
+        ],
+        "waiting": lag.transactions,
+        "oldest_age_seconds": lag.oldest_age,
+        **_of_parked(parked, "events"),
+        "leases": rows,
+    }
+    others = [
+        Text(
+            f"Worker {one.worker}: {state}, seen {one.silent_for.total_seconds():.0f} s ago. {' '.join(one.unready)}"
+        )
+        for one, state in heartbeats
+        if state != Phase.RUNNING
+    ]
+    figures = {"workers": len(workers), "waiting": lag.transactions, "oldest unsent": oldest}
+    return Status(
+        facts=facts,
+        head=_head(processor, figures, parked, "events"),
+        table=(table_of(shown) if shown else Text(NO_LEASES), *others),
+        errors=troubles(lag, parked),
+    )
+
+
+async def _status_of_consumer(named: str, outbox: Connection, settings: ConsumerSettings) -> Status:
+    consumer, parked = made(consumer_named(named), Outbox(CosmosStore(outbox.data))), None
+    if outbox.parked is not None:
+        scope = Scope(processor=consumer.name, container=settings.source)
+        parked = parked_seen(await ParkedKeys(await outbox.parked_store(), scope=scope).list())
+    source = settings.topic, settings.subscription
+    waiting, dead_lettered = await messages_counted(*source, **outbox.namespace)
+    facts = {
+        "consumer": consumer.name,
+        "source": settings.source,
+        "waiting": waiting,
+        "dead_lettered": dead_lettered,
+        **_of_parked(parked, "messages"),
+    }
+    figures = {"waiting": waiting, "dead-lettered": dead_lettered}
+    return Status(
+        facts=facts,
+        head=_head(f"{consumer.name} of {settings.source}", figures, parked, "messages"),
+        errors=tuple(map(str, parked.unreadable.values())) if parked else (),
+    )
+
+
+def _of_parked(parked: ParkedSeen | None, held: str) -> dict[str, Any]:
+    return {"parked_keys": parked and parked.count, f"parked_{held}": parked and parked.events}
+
+
+def _head(name: str, figures: Mapping[str, object], parked: ParkedSeen | None, held: str) -> str:
+    """
+    Return a line of figures; of what is parked only where a container of parked keys is set.
+    """
+    if parked is not None:
+        figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}
+    said = (f"{what} {'unknown' if number is None else number}" for what, number in figures.items())
+    return f"{name}: {', '.join(said)}"

@@ -1,0 +1,303 @@
+"""
+Connection: the clients, containers, publisher and parked store that the settings name, for the worker and for commands.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from azure.core.credentials_async import AsyncTokenCredential
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.servicebus.aio import ServiceBusClient
+from pydantic import SecretStr
+
+from cosmos_outbox.adapters.cosmos.client import account_host, is_url, lean_polls, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.parked import open_parked
+from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
+from cosmos_outbox.adapters.servicebus.administration import open_link
+from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
+from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
+from cosmos_outbox.changefeed.naming import own_prefix
+from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.partition_key import key_text
+from cosmos_outbox.ports import ParkedStore, Publisher, Subscription
+from cosmos_outbox.proxies import proxy_for
+from cosmos_outbox.records import Hook, log_hook
+from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
+from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.routing import Topics
+from cosmos_outbox.relay.spans import Around
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings, Receiver
+from cosmos_outbox_worker.fleet import Fleet
+from cosmos_outbox_worker.settings import MessageFormat, Settings, Transport, require_service_bus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """
+    The Cosmos DB side of an outbox, open; `service_bus` opens the other side.
+    """
+
+    settings: Settings
+    client: CosmosClient
+    data: ContainerProxy
+    lease_container: ContainerProxy
+    parked: ContainerProxy | None
+    feed: CosmosChangeFeed
+    leases: CosmosLeases
+    credential: AsyncTokenCredential | None
+
+    async def prefix(self) -> str:
+        """
+        Return what the ids of the processor's leases start with.
+
+        Raises:
+            ConfigurationError: a container is missing, or there are leases under another name of the account.
+        """
+        # The lease container first: if the database is missing, the error names this container.
+        await self.leases.partitioned_by_id()
+        processor = self.settings.processor_name
+        return await own_prefix(await self.feed.describe(), processor_name=processor, leases=self.leases)
+
+    @property
+    def fleet(self) -> Fleet:
+        """
+        Return the heartbeats of the processor's workers.
+        """
+        return Fleet(self.leases, processor=self.settings.processor_name, container=self.settings.container)
+
+    async def key_named(self, text: str) -> str:
+        """
+        Return the text of the partition key that an operator named, as the outbox writes it.
+
+        Raises:
+            UsageError: the container has no such keys.
+            ConfigurationError: it is missing, or cannot hold an outbox.
+        """
+        try:
+            return key_text((await self.feed.describe()).key_paths.parse(text))
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+    async def store(self) -> CosmosStore:
+        """
+        Return the store of the entities and events.
+
+        Raises:
+            ConfigurationError: the container is missing or cannot be used.
+        """
+        return await open_store(self.client, self.settings.cosmos_database, self.settings.cosmos_container)
+
+    async def parked_store(self) -> ParkedStore:
+        """
+        Return the parked store.
+
+        Raises:
+            ConfigurationError: the settings name no container for it, or one that cannot be used.
+        """
+        if self.settings.parked_container is None:
+            raise ConfigurationError("OUTBOX_PARKED_CONTAINER: is required")
+        return await open_parked(self.client, self.settings.cosmos_database, self.settings.parked_container)
+
+    async def parked_keys(self, publisher: Publisher | None = None) -> ParkedKeys:
+        """
+        Return the parked keys of the processor; a release needs the publisher.
+
+        Raises:
+            ConfigurationError: the settings name no container for them, or one that cannot be used.
+        """
+        # The resource id is read each time: a container that is recreated has another one.
+        container = await self.feed.describe()
+        scope = Scope(processor=self.settings.processor_name, container=container.container_rid)
+        events = CosmosStore(self.data, container.key_paths)
+        send = None if publisher is None else resending(publisher, events=events)
+        return ParkedKeys(await self.parked_store(), send, scope=scope)
+
+    @asynccontextmanager
+    async def service_bus(self) -> AsyncIterator[ServiceBusClient]:
+        """
+        Open the Service Bus client.
+
+        Raises:
+            ConfigurationError: the settings do not name a topic and its namespace.
+        """
+        require_service_bus(self.settings)
+        async with open_service_bus_client(**self._amqp) as opened:
+            yield opened
+
+    @asynccontextmanager
+    async def subscription(
+        self, settings: ConsumerSettings, *, notify: Hook = log_hook
+    ) -> AsyncIterator[Subscription]:
+        """
+        Open the subscription or queue of a consumer; `notify` hears where another receiver takes over.
+
+        Raises:
+            ConfigurationError: the settings do not name its namespace.
+        """
+        require_service_bus(settings)
+        options: dict[str, Any] = {
+            "sessions": settings.sessions,
+            "receivers": receivers_for(settings.concurrent_sessions),
+        }
+        receiver: Callable[..., Any] = ServiceBusSubscription
+        if settings.receiver is Receiver.AMQP:
+            receiver = functools.partial(lean_receiver().FallbackSubscription, notify=notify)
+        async with (
+            self.service_bus() as bus,
+            receiver(bus, settings.topic, settings.subscription, **options) as opened,
+        ):
+            yield opened
+
+    @asynccontextmanager
+    async def publisher(
+        self,
+        bus: ServiceBusClient,
+        *,
+        lanes: int,
+        around: Around = lambda topic, messages: nullcontext(),
+        notify: Hook = log_hook,
+    ) -> AsyncIterator[Topics]:
+        """
+        Open the topics of the routes; they get messages in the format of the settings.
+
+        Args:
+            bus: the open client.
+            lanes: ordered streams to each topic.
+            around: surrounds each send to a topic. Defaults to nothing.
+            notify: receives the records of publishers. Defaults to logging them.
+        """
+        settings, routes = self.settings, self.settings.topics
+        async with AsyncExitStack() as stack:
+            publishers: dict[str, Publisher] = {}
+            for topic in routes.topics:
+                opened = ServiceBusPublisher(
+                    bus,
+                    topic,
+                    lanes=lanes,
+                    batch_scope=settings.batch_scope,
+                    sdk_only=settings.sdk_only,
+                    notify=notify,
+                )
+                publishers[topic] = await stack.enter_async_context(opened)
+            shape = None
+            if settings.message_format is not MessageFormat.PLAIN:
+                shape = functools.partial(
+                    as_cloud_event,
+                    source=f"/{settings.container}",
+                    mode=ContentMode(settings.message_format.removeprefix("cloudevents-")),
+                )
+            yield Topics(publishers, routes, shape=shape, around=around)
+
+    async def reach_topics(self, bus: ServiceBusClient) -> None:
+        """
+        Open a link to each topic, and send nothing.
+
+        Raises:
+            PublishError: one of them cannot be sent to.
+        """
+        for topic in self.settings.topics.topics:
+            await open_link(bus, topic)
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """
+        Return how the namespace of Service Bus is reached: what each adapter takes.
+        """
+        return {
+            "connection_string": _text(self.settings.servicebus_connection_string),
+            "namespace": self.settings.servicebus_namespace,
+            "credential": self.credential,
+        }
+
+    @property
+    def _amqp(self) -> dict[str, Any]:
+        to = self.namespace
+        if self.settings.servicebus_transport is Transport.WEBSOCKETS:
+            to |= {"websockets": True, "proxy": https_proxy(self.settings.namespace or "")}
+        return to
+
+
+@asynccontextmanager
+async def connected(settings: Settings) -> AsyncIterator[Connection]:
+    """
+    Open the Cosmos DB side of the outbox that the settings name.
+
+    Raises:
+        ConfigurationError, AccessDenied, StoreUnavailable: the account cannot be used, refuses, or does not answer.
+    """
+    async with AsyncExitStack() as stack:
+        credential = None
+        if settings.signs_in:
+            from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
+
+            credential = await stack.enter_async_context(DefaultAzureCredential())
+        client = await stack.enter_async_context(
+            open_cosmos_client(
+                connection_string=_text(settings.cosmos_connection_string),
+                endpoint=settings.cosmos_endpoint,
+                credential=None if settings.cosmos_endpoint is None else credential,
+            )
+        )
+        database = client.get_database_client(settings.cosmos_database)
+        data = database.get_container_client(settings.cosmos_container)
+        leases = database.get_container_client(settings.lease_container)
+        parked = settings.parked_container
+        yield Connection(
+            settings=settings,
+            client=client,
+            data=data,
+            lease_container=leases,
+            parked=database.get_container_client(parked) if parked else None,
+            feed=CosmosChangeFeed(
+                data,
+                account_host=account_host(client),
+                polls=None if settings.sdk_only else lean_polls(client),
+            ),
+            leases=CosmosLeases(leases),
+            credential=credential,
+        )
+
+
+def lean_receiver() -> ModuleType:
+    """
+    Return the package of the lean receiver: a distribution that needs the library, so the library has no `import` of it.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        return import_module("cosmos_outbox_amqp")
+    except ModuleNotFoundError as error:
+        if error.name != "cosmos_outbox_amqp":
+            raise
+        raise ConfigurationError(
+            "OUTBOX_RECEIVER: `amqp` is a distribution of its own: pip install 'cosmos-outbox[amqp]'"
+        ) from None
+
+
+def https_proxy(host: str) -> str | None:
+    """
+    Return the URL of the proxy that the environment names on the way to Service Bus: its SDK does not look.
+
+    Raises:
+        ConfigurationError: it is none; the error does not quote it, for it may hold a password.
+    """
+    named = proxy_for("https", host)
+    url = named if named is None or "://" in named else f"http://{named}"
+    if url is None or is_url(url):
+        return url
+    raise ConfigurationError("HTTPS_PROXY: must be a URL such as http://proxy.example:3128")
+
+
+def _text(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None

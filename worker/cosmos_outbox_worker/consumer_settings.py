@@ -1,0 +1,108 @@
+"""
+Consumer settings: the environment variables of a consumer; most are those of a worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+from pydantic.fields import FieldInfo
+
+from cosmos_outbox.changefeed.options import default_instance_name
+from cosmos_outbox_worker.settings import Seconds, Settings, loaded, topic_name
+
+
+class Receiver(StrEnum):
+    """
+    What receives messages.
+    """
+
+    SDK = "sdk"  # of Service Bus: a connection for each session
+    AMQP = "amqp"  # the distribution cosmos-outbox-amqp: one connection
+
+
+class ConsumerSettings(Settings):
+    """
+    The settings of a consumer: those of a worker that are not about relaying, and where the messages come from.
+    """
+
+    topic: Annotated[str, AfterValidator(topic_name)] = Field(
+        description="Topic of OUTBOX_SUBSCRIPTION; without a subscription, the queue that messages are received from."
+    )
+    subscription: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Subscription of OUTBOX_TOPIC that messages are received from.",
+    )
+    sessions: bool = Field(
+        default=True,
+        description="Whether the subscription or queue requires sessions. Without them messages are handled in no order.",
+    )
+    concurrent_sessions: int = Field(
+        default=32,
+        ge=1,
+        le=1000,
+        description="Most sessions (or messages, without sessions) that are handled at once; with `sdk` up to eight connections serve each.",
+    )
+    receiver: Receiver = Field(
+        default=Receiver.SDK,
+        description="What receives: the Service Bus SDK with a connection for each session (`sdk`), or the extra `amqp` with one for all.",
+    )
+    parked_container: str | None = Field(
+        default=None,
+        min_length=1,
+        description='Container of parked keys; must exist. Required, except with on_failure="dead_letter".',
+    )
+    instance_name: str = Field(
+        default_factory=default_instance_name, min_length=1, description="Name of this process."
+    )
+    grace_seconds: Seconds = Field(
+        default=20.0, ge=0, description="How long a drain waits for messages that are being handled."
+    )
+    stalled_seconds: Seconds = Field(
+        default=60.0,
+        gt=0,
+        description="Unready once a message is being handled, or a service could not be reached, for this long. What is parked is "
+        "polled four times as often.",
+    )
+
+    @property
+    def source(self) -> str:
+        """
+        Return where messages come from: `topic/subscription`, or the queue.
+        """
+        return "/".join(filter(None, (self.topic, self.subscription)))
+
+    def contradictions(self) -> list[str]:
+        return self.model_copy(update={"lease_container": None}).shared_containers()
+
+
+# What a consumer does not read of a worker's settings
+_RELAYING = frozenset(
+    [
+        "lease_container",
+        "sdk_only",
+        "routes",
+        "batch_scope",
+        "message_format",
+        "event_ttl_seconds",
+        "delete_after_publish",
+        "processor_name",
+        "start",
+        "lanes",
+        "lease_expiration_seconds",
+    ]
+)
+CONSUMER_FIELDS: Mapping[str, FieldInfo] = {
+    name: field for name, field in ConsumerSettings.model_fields.items() if name not in _RELAYING
+}
+
+
+def load_consumer(*, for_command: bool = False) -> ConsumerSettings:
+    """
+    Read the settings of a consumer from the environment; see `load`.
+    """
+    return loaded(ConsumerSettings, for_command=for_command)

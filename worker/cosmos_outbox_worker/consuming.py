@@ -1,0 +1,129 @@
+"""
+Consuming: the composition root of a consumer; a process of its own, or part of another program, runs what it yields.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from cosmos_outbox.changefeed.loop_watchdog import watched
+from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.parking import ParkedKeys
+from cosmos_outbox.sessions import SessionOptions, SessionProcessor
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
+from cosmos_outbox_worker.doctor.doctor import check_start
+from cosmos_outbox_worker.health import ConsumerSnapshot, parked_seen
+from cosmos_outbox_worker.named_consumer import ConsumerSource, bound, handling_of
+from cosmos_outbox_worker.polling import WatchedSubscription, keep_polling
+from cosmos_outbox_worker.program import Program, opened_parts, running
+from cosmos_outbox_worker.vitals import ConsumerVitals
+
+_BLOCKED_LOOP_SECONDS = 5.0
+# Beside all attempts of a message: what the stores take, and the wait for one that is away.
+_MARGIN = timedelta(minutes=2)
+
+_logger = logging.getLogger("consumer")
+
+
+class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
+    """
+    A consumer that is put together: it receives messages and has its handlers take them.
+    """
+
+
+@asynccontextmanager
+async def running_consumer(
+    consumer: ConsumerSource, settings: ConsumerSettings | None = None, *, serve_health: bool = False
+) -> AsyncIterator[RunningConsumer]:
+    """
+    Run a consumer inside another program for as long as the block lasts; its end drains the consumer.
+
+    Installs no signal handlers and configures no logs. A consumer that fails ends; its snapshot is then unready and says why.
+
+    Args:
+        consumer: or a function that takes the outbox and returns one.
+        settings: Defaults to those of the environment.
+        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+
+    Raises:
+        ConfigurationError: the settings, or what they name, cannot be used.
+        OutboxError: at the end of the block, what ended the consumer before.
+    """
+    assembled = assembled_consumer(consumer, settings or load_consumer(), serve_health=serve_health)
+    async with running(assembled, logger=_logger) as program:
+        yield program
+
+
+@asynccontextmanager
+async def assembled_consumer(
+    source: ConsumerSource, settings: ConsumerSettings, *, serve_health: bool = True
+) -> AsyncIterator[RunningConsumer]:
+    """
+    Open everything the settings name, yield the consumer, close everything again.
+
+    Raises:
+        ConfigurationError: settings contradict each other; a container is missing or cannot be used; or the health server
+            cannot listen.
+    """
+    async with opened_parts(settings, topic=None) as parts:
+        connection, parked = parts.connection, parts.parked
+        for found in await check_start(connection, topics=False):
+            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
+        tracers = parts.telemetry.tracer_provider
+        consumer = await bound(source, connection, tracer_provider=tracers)
+        health = ConsumerVitals(
+            {
+                "instance": settings.instance_name,
+                "consumer": consumer.name,
+                "source": settings.source,
+                "container": settings.container,
+            },
+            sessions=lambda: program.processor.status(),  # noqa: PLW0108 - it is made below
+            halted=lambda: handling.halted,
+            delayed=lambda: handling.delayed,
+            receiving=lambda: program.processor.receiving,
+            **parts.times,
+        )
+        program = RunningConsumer(health, parts.telemetry)
+        notify = program.notify
+        handling = handling_of(consumer, settings, parked, notify=notify, tracer_provider=tracers)
+        subscription = await parts.stack.enter_async_context(connection.subscription(settings, notify=notify))
+        program.processor = SessionProcessor(
+            WatchedSubscription(subscription, reached=health.reached),
+            handling,
+            session_options(settings, consumer),
+            hooks=[notify],
+        )
+
+        async def poll_keys() -> Iterable[Exception]:
+            if parked is None:
+                return ()
+            seen = parked_seen(await ParkedKeys(parked, scope=handling.scope).list())
+            health.seen_parked(seen)
+            handling.seen_parked = {key.partition_key for key in seen.keys}
+            return seen.unreadable.values()
+
+        async def poll() -> None:
+            polls = {"what is parked": poll_keys}
+            with watched(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
+                await keep_polling(polls, every=health.poll_interval, observe=program.observe, notify=notify)
+
+        program.poll = poll
+        _logger.info("consumer.opened %s, for the messages of %s", consumer.name, settings.source)
+        if serve_health:
+            program.health_url = await parts.stack.enter_async_context(program.serving(settings.health_port))
+        yield program
+
+
+def session_options(settings: ConsumerSettings, consumer: Consumer) -> SessionOptions:
+    """
+    Return the options of the session processor that the settings ask for.
+    """
+    return SessionOptions(
+        max_concurrent_sessions=settings.concurrent_sessions,
+        max_handling=2 * consumer.policy.longest_handling + _MARGIN,
+        grace_period=timedelta(seconds=settings.grace_seconds),
+    )

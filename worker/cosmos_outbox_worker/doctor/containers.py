@@ -1,0 +1,114 @@
+"""
+Containers: whether those of events, leases and parked keys exist, and are partitioned and kept as an outbox needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from azure.cosmos.aio import ContainerProxy
+
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.errors import ConfigurationError, OutboxError
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.doctor.check import UNANSWERED, Check, Findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """
+    A container as it is; `error` says why it could not be read, `properties` are None where it does not exist.
+    """
+
+    name: str
+    database: str = "…"
+    properties: Mapping[str, Any] | None = None
+    error: str | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return tuple(((self.properties or {}).get("partitionKey") or {}).get("paths") or ())
+
+    @property
+    def ttl(self) -> int | None:
+        return (self.properties or {}).get("defaultTtl")
+
+    @property
+    def expires(self) -> bool:
+        return (self.ttl or 0) > 0
+
+    @property
+    def key_paths(self) -> KeyPaths | None:
+        """
+        Return the paths of a container that can hold an outbox; None if it cannot, or is not known.
+        """
+        return None if any(self.unusable()) else key_paths_of(self.paths)
+
+    def unusable(self, allowed: Sequence[str] = ()) -> Iterator[str]:
+        """
+        Yield why it cannot hold an outbox; or its paths, where only some are allowed.
+        """
+        if allowed:
+            yield from () if self.paths in [(path,) for path in allowed] else (", ".join(self.paths),)
+            return
+        try:
+            key_paths_of(self.paths)
+        except ValueError as error:
+            yield str(error)
+
+
+def _usable(check: str, *allowed: str) -> tuple[Check[Container], ...]:
+    return (
+        Check(f"{check}.unreadable", lambda it: it.error is not None),
+        Check(f"{check}.missing", lambda it: it.error is None and it.properties is None),
+        Check(f"{check}.unusable", lambda it: it.unusable(allowed) if it.properties else False),
+    )
+
+
+DATA_TTL: tuple[Check[Container], ...] = (
+    Check("data-ttl.off", lambda it: it.properties is not None and it.ttl is None),
+    Check("data-ttl.default", lambda it: it.expires),
+)
+DATA: tuple[Check[Container], ...] = (
+    *_usable("data-container"),
+    Check("data-container.other-paths", lambda it: it.key_paths not in (None, ON_PARTITION_KEY)),
+    *DATA_TTL,
+)
+LEASES: tuple[Check[Container], ...] = (
+    *_usable("lease-container", "/id", "/partitionKey"),
+    Check("lease-ttl.off", lambda it: it.properties is not None and it.ttl is None),
+    Check("lease-ttl.default", lambda it: it.expires),
+)
+PARKED: tuple[Check[Container], ...] = (
+    *_usable("parked-container", "/partitionKey"),
+    Check("parked-ttl.default", lambda it: it.expires),
+)
+
+
+async def read_container(
+    container: ContainerProxy, checks: tuple[Check[Container], ...], found: Findings, *, database: str
+) -> Container:
+    """
+    Read a container and judge it; one that does not answer is nothing to judge.
+    """
+
+    async def read() -> Mapping[str, Any]:
+        async with translated():
+            return await container.read()
+
+    about: dict[str, Any] = {}
+    try:
+        about["properties"] = await retry_reads(read, RetryOptions())
+    except ConfigurationError:
+        pass
+    except UNANSWERED as error:
+        found.note(f"read container {container.id!r}", error)
+        return Container(name=container.id)
+    except OutboxError as error:
+        about["error"] = str(error)
+    seen = Container(name=container.id, database=database, **about)
+    found.judge(checks, seen)
+    return seen

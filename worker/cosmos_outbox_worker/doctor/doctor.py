@@ -1,0 +1,220 @@
+"""
+Doctor: which tables of checks are asked for a worker, an application, a consumer, and at the start of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+
+from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.servicebus.administration import open_link
+from cosmos_outbox.consumer import Consumer, OnFailure
+from cosmos_outbox.errors import AccessDenied, ConfigurationError, StoreUnavailable
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.parking.park import DEFAULT_MAX_KEYS
+from cosmos_outbox.ports import ParkedStore
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings
+from cosmos_outbox_worker.doctor.check import Check, Finding, Findings, unanswered
+from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKED, Container, read_container
+from cosmos_outbox_worker.doctor.leases import check_leases
+from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, Operation, try_documents
+from cosmos_outbox_worker.doctor.service_bus import check_source, check_topics
+from cosmos_outbox_worker.health import ParkedSeen, parked_seen
+
+_LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
+_BY_PARTITION_KEY = ("/partitionKey",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """
+    What is parked; `most` keys of one lease may be.
+
+    strangers: keys of other processors and containers, by the name of their owner.
+    """
+
+    seen: ParkedSeen
+    most: int = 0
+    strangers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def full(self) -> bool:
+        return 0 < self.most <= self.seen.count
+
+
+ACCOUNT: tuple[Check[CosmosClient], ...] = (Check("write-regions.several", has_several_write_regions),)
+OF_PARKED: tuple[Check[Parked], ...] = (
+    Check("damaged-parked-key.unread", lambda it: it.seen.unreadable.values()),
+    Check("strange-parked-keys.present", lambda it: it.strangers.items()),
+    Check("parked-keys.present", lambda it: it.seen.count > 0, lambda it: it.full),
+)
+UNPARKED: tuple[Check[Consumer], ...] = (Check("parked-container.unset", lambda _: True),)
+UNSET: tuple[Check[ConfigurationError], ...] = (Check("topic.unset", lambda _: True),)
+_ADMISSIONS = {
+    "credential": "Correct the key of OUTBOX_COSMOS_CONNECTION_STRING, or the identity that this runs as.",
+    "roles": "Assign the identity Cosmos DB Built-in Data Contributor on the account of OUTBOX_COSMOS_ENDPOINT.",
+    "firewall": "Let the address, subnet or private endpoint of this machine through the firewall of the account (networking).",
+}
+
+
+def unopened(error: AccessDenied | StoreUnavailable) -> Finding:
+    """
+    Return the finding of an account that cannot be opened, so that nothing else can be checked.
+    """
+    if isinstance(error, StoreUnavailable):
+        return unanswered(f"The account does not answer: {error}")
+    fix = _ADMISSIONS.get(error.refused_by or "", " Or: ".join(_ADMISSIONS.values()))
+    refused: Check[AccessDenied] = Check("account.refused", lambda _: [fix])
+    (finding,) = refused.of(error)
+    return finding
+
+
+async def check_start(outbox: Connection, *, topics: bool) -> tuple[Finding, ...]:
+    """
+    Ask what costs little and needs no rights beyond a worker's or a consumer's; what does not answer is left out.
+    """
+    found = Findings()
+    found.judge(ACCOUNT, outbox.client)
+    unknown = Findings()
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            data = await _container(outbox, outbox.data, (), unknown)
+            found.judge(DATA_TTL, data)
+    except TimeoutError:
+        pass
+    if topics:
+        await check_topics(outbox, found)
+    return found.worst_first()
+
+
+async def check_worker(outbox: Connection, *, expiration: timedelta) -> tuple[Finding, ...]:
+    """
+    Ask all that a worker needs.
+
+    Args:
+        outbox: the open connection.
+        expiration: a lease not written for this long is free.
+    """
+    found = Findings()
+    found.judge(ACCOUNT, outbox.client)
+    data = await _container(outbox, outbox.data, DATA, found)
+    leases = await _container(outbox, outbox.lease_container, LEASES, found)
+    if data.key_paths is not None and leases.properties is not None:
+        await check_leases(outbox, expiration, found)
+    if leases.paths in (("/id",), _BY_PARTITION_KEY):
+        await try_documents("leases", outbox.lease_container, OF_LEASES, found)
+    if outbox.settings.delete_after_publish is not None and data.key_paths is not None:
+        await try_documents("events", outbox.data, [Operation.DELETE], found, data.key_paths)
+    if outbox.parked is not None:
+
+        async def ours() -> Scope:
+            described = await outbox.feed.describe()
+            return Scope(processor=outbox.settings.processor_name, container=described.container_rid)
+
+        # The resource id of the data container names the keys that are ours.
+        usable = data.key_paths is not None
+        await _check_parked(outbox, outbox.parked, ours if usable else None, DEFAULT_MAX_KEYS, found)
+    await _check_sending(outbox, found)
+    return found.worst_first()
+
+
+async def check_application(outbox: Connection) -> tuple[Finding, ...]:
+    """
+    Ask all that a program needs that commits events: its container, and what it may do there.
+    """
+    found = Findings()
+    await _check_application(outbox, found)
+    return found.worst_first()
+
+
+async def check_consumer(
+    outbox: Connection, settings: ConsumerSettings, consumer: Consumer
+) -> tuple[Finding, ...]:
+    """
+    Ask all that a consumer needs: its container, its subscription or queue, its parked store, and what it may do there.
+    """
+    found = Findings()
+    await _check_application(outbox, found)
+    if outbox.parked is not None:
+
+        async def ours() -> Scope:
+            return Scope(processor=consumer.name, container=settings.source)
+
+        await _check_parked(outbox, outbox.parked, ours, 0, found)
+    elif consumer.policy.on_failure is OnFailure.PARK:
+        found.judge(UNPARKED, consumer)
+    await check_source(outbox, settings, consumer, found)
+    return found.worst_first()
+
+
+async def _container(
+    outbox: Connection, container: ContainerProxy, checks: tuple[Check[Container], ...], found: Findings
+) -> Container:
+    return await read_container(container, checks, found, database=outbox.settings.cosmos_database)
+
+
+async def _check_application(outbox: Connection, found: Findings) -> None:
+    found.judge(ACCOUNT, outbox.client)
+    data = await _container(outbox, outbox.data, DATA, found)
+    if data.key_paths is not None:
+        await try_documents("entities and events", outbox.data, OF_WRITERS, found, data.key_paths)
+
+
+async def _check_parked(
+    outbox: Connection,
+    container: ContainerProxy,
+    ours: Callable[[], Awaitable[Scope]] | None,
+    most: int,
+    found: Findings,
+) -> None:
+    parked = await _container(outbox, container, PARKED, found)
+    if ours is None or parked.paths != _BY_PARTITION_KEY:
+        return
+    if await try_documents("parked keys", container, OF_WRITERS, found):
+        reading = partial(_parked, container, outbox.parked_store, ours, most)
+        if (seen := await found.attempt("list parked keys", reading)) is not None:
+            found.judge(OF_PARKED, seen)
+
+
+async def _parked(
+    container: ContainerProxy,
+    store: Callable[[], Awaitable[ParkedStore]],
+    ours: Callable[[], Awaitable[Scope]],
+    most: int,
+) -> Parked:
+    scope = await ours()
+    seen = parked_seen(await ParkedKeys(await store(), scope=scope).list())
+    scopes = await retry_reads(CosmosParked(container).scopes, RetryOptions())
+    strangers = {
+        _owner(processor, of, scope): keys
+        for (processor, of), keys in sorted(scopes.items())
+        if (processor, of) != (scope.processor, scope.container)
+    }
+    return Parked(seen=seen, most=most, strangers=strangers)
+
+
+def _owner(name: str, of: str, ours: Scope) -> str:
+    if of == ours.container:
+        return f"processor {name!r}" if "/" not in of else f"consumer {name!r}"
+    # A consumer's scope is its subscription, a processor's the resource id of a container.
+    return f"consumer {name!r} of {of}" if "/" in of else f"processor {name!r} of another container ({of})"
+
+
+async def _check_sending(outbox: Connection, found: Findings) -> None:
+    try:
+        async with outbox.service_bus() as bus:
+            for topic in outbox.settings.topics.topics:
+                await found.attempt(f"send to topic {topic!r}", partial(open_link, bus, topic))
+    except ConfigurationError as error:
+        found.judge(UNSET, error)
+        return
+    await check_topics(outbox, found)

@@ -1,0 +1,230 @@
+"""
+Leases: whether each range has one lease, a worker that owns it, and progress; and what else works on the container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.changefeed.coverage import located
+from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, range_of, readable
+from cosmos_outbox.changefeed.naming import others_on, own_prefix
+from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangeFeed, StartFrom
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.doctor.check import UNANSWERED, Check, Findings
+from cosmos_outbox_worker.doctor.coverage import Overlap, gaps, overlaps
+from cosmos_outbox_worker.fleet import Heartbeat
+from cosmos_outbox_worker.health import LATE
+
+_SECONDS_A_RANGE = 5.0
+# Each call makes several requests, which have limits of their own.
+_SEVERAL = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
+_SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leases:
+    """
+    The leases of a processor at a moment of the service's clock, and what waits in their ranges.
+
+    damaged: why each of those is that cannot be read.
+    skew: this machine's clock less the service's.
+    """
+
+    leases: Sequence[Lease]
+    damaged: Sequence[str]
+    gaps: Sequence[FeedRange]
+    overlaps: Sequence[Overlap]
+    lag: Lag
+    heartbeats: Sequence[Heartbeat]
+    now: datetime
+    expiration: timedelta
+    skew: timedelta
+    event_ttl: timedelta
+
+    @property
+    def uncovered(self) -> str:
+        return ", ".join(f"{gap.min or '0'}-{gap.max}" for gap in self.gaps)
+
+    @property
+    def idle(self) -> list[Lease]:
+        return [lease for lease in self.leases if lease.expired(self.now, self.expiration)]
+
+    @property
+    def idle_tokens(self) -> str:
+        return ", ".join(lease.token for lease in self.idle)
+
+    @property
+    def idle_transactions(self) -> int:
+        idle = {lease.id for lease in self.idle}
+        return sum(lag.transactions for lag in self.lag.leases if lag.lease in idle)
+
+    @property
+    def standing(self) -> list[str]:
+        idle, waiting = self.idle, {lag.lease: lag.transactions for lag in self.lag.leases}
+        return [
+            f"Range {lease.token} stands still, and {waiting.get(lease.id, 0)} changes wait: {lease.properties[STANDSTILL]}"
+            for lease in self.leases
+            if STANDSTILL in lease.properties and lease not in idle
+        ]
+
+    @property
+    def late(self) -> str:
+        ages = [(lag.token, lag.oldest_age) for lag in self.lag.leases]
+        return ", ".join(token for token, age in ages if age is not None and age >= LATE)
+
+    @property
+    def age_seconds(self) -> float:
+        return (self.lag.oldest_age or timedelta()).total_seconds()
+
+    @property
+    def skewed(self) -> str:
+        side = "ahead of" if self.skew > timedelta() else "behind"
+        return f"{abs(self.skew).total_seconds():.0f} s {side}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """
+    The processors with leases of the container.
+
+    misnamed: that this one's lie under another name of the account.
+    deletes: whether sent events are to be deleted.
+    """
+
+    misnamed: str | None = None
+    others: Sequence[str] = ()
+    deletes: bool = False
+
+    @property
+    def named(self) -> str:
+        return ", ".join(self.others)
+
+
+OF_LEASES: tuple[Check[Leases], ...] = (
+    Check("damaged-lease.unreadable", lambda it: it.damaged),
+    Check("position-ahead.halted", lambda it: it.lag.ahead.values()),
+    Check(
+        "overlapping-leases.unfinished",
+        lambda it: [" stands beside its child ".join(one.tokens) for one in it.overlaps if one.unfinished],
+    ),
+    Check(
+        "overlapping-leases.twice",
+        lambda it: [" and ".join(one.tokens) for one in it.overlaps if not one.unfinished],
+    ),
+    Check("standstill.owned", lambda it: it.standing),
+    Check(
+        "age.late", lambda it: bool(it.late), lambda it: it.age_seconds >= it.event_ttl.total_seconds() / 2
+    ),
+    Check(
+        "workers.unready",
+        lambda it: [
+            f"{one.worker} is not ready: {' '.join(one.unready)}" for one in it.heartbeats if one.troubled
+        ],
+    ),
+    Check("workers.silent", lambda it: [one for one in it.heartbeats if one.silent]),
+    Check("leases.none", lambda it: not it.leases and not it.damaged),
+    Check("leases.uncovered", lambda it: bool(it.gaps)),
+    Check("owners.idle", lambda it: bool(it.idle), lambda it: it.idle_transactions > 0),
+    Check("clock.skewed", lambda it: abs(it.skew) >= _SKEW_WARNING, lambda it: abs(it.skew) >= _SKEW_ERROR),
+)
+OF_PROCESSORS: tuple[Check[Processors], ...] = (
+    Check("lease-names.misnamed", lambda it: it.misnamed is not None),
+    Check("other-processors.deleting", lambda it: bool(it.others) and it.deletes),
+    Check("other-processors.present", lambda it: bool(it.others) and not it.deletes),
+)
+
+
+async def check_leases(outbox: Connection, expiration: timedelta, found: Findings) -> None:
+    """
+    Judge the leases of a processor, and the other processors; reads one change of each range.
+
+    Args:
+        outbox: the open connection.
+        expiration: a lease not written for this long is free.
+        found: gets the findings.
+    """
+    read_feed = partial(_read_any_range, outbox.feed)
+    await found.attempt("read the change feed", lambda: retry_reads(read_feed, _SEVERAL))
+    if found.denied:  # a feed that does not answer says nothing about the leases
+        return
+    processors = await found.attempt(
+        "list leases", lambda: retry_reads(partial(_processors, outbox), _SEVERAL)
+    )
+    if processors is None:
+        return
+    found.judge(OF_PROCESSORS, processors)
+    if processors.misnamed is None:
+        reading = partial(_leases, outbox, expiration)
+        leases = await found.attempt("read the leases", lambda: retry_reads(reading, _SEVERAL))
+        if leases is not None:
+            for name, reason in leases.lag.unseen.items():
+                found.note(f"read what waits for lease {name}", StoreUnavailable(reason))
+            found.judge(OF_LEASES, leases)
+
+
+async def _read_any_range(feed: ChangeFeed) -> None:
+    """
+    Read one range of the feed: one that is throttled or silent says nothing about the others.
+
+    Raises:
+        StoreError: the feed may not be read; or no range answered, for the reason that the last one gave.
+    """
+    container_rid = (await feed.describe()).container_rid
+    failure: OutboxError = StoreUnavailable()
+    for one in await feed.physical_ranges():
+        try:
+            async with asyncio.timeout(_SECONDS_A_RANGE):
+                await feed.read_page(
+                    one, container_rid=container_rid, continuation=None, start=StartFrom.NOW, max_items=1
+                )
+        except TimeoutError:
+            failure = StoreUnavailable(f"No answer in {_SECONDS_A_RANGE:g} s.")
+        except (*UNANSWERED, RangeGone) as error:
+            failure = error
+        else:
+            return
+    raise failure
+
+
+async def _processors(outbox: Connection) -> Processors:
+    name, container, misnamed = outbox.settings.processor_name, await outbox.feed.describe(), None
+    others = await others_on(container, processor_name=name, leases=outbox.leases)
+    try:
+        await own_prefix(container, processor_name=name, leases=outbox.leases)
+    except ConfigurationError as error:
+        misnamed = str(error)
+    deletes = outbox.settings.delete_after_publish is not None
+    return Processors(misnamed=misnamed, others=others, deletes=deletes)
+
+
+async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
+    prefix = await outbox.prefix()
+    listing = await outbox.leases.list(f"{prefix}..")
+    now = listing.read_at
+    skew = datetime.now(UTC) - now
+    physical = await outbox.feed.physical_ranges()
+    whole, damaged = readable(listing.documents)
+    leases, _ = await located(whole, physical, outbox.feed)
+    unread = [range_of(document) for document in listing.documents if document["id"] in damaged]
+    processor = outbox.settings.processor_name
+    return Leases(
+        leases=leases,
+        damaged=[str(error) for error in damaged.values()],
+        gaps=gaps(physical, leases, unread) if listing.documents else (),
+        overlaps=overlaps(leases, now=now, expiration=expiration),
+        lag=await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases),
+        heartbeats=await outbox.fleet.heartbeats(),
+        now=now,
+        expiration=expiration,
+        skew=skew,
+        event_ttl=timedelta(seconds=outbox.settings.event_ttl_seconds),
+    )

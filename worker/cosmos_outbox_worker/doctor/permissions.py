@@ -1,0 +1,92 @@
+"""
+Permissions: try the operations that an identity needs, on a document made for it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+
+from azure.cosmos.aio import ContainerProxy
+
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.errors import Conflict, NotFound, OutboxError
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.doctor.check import UNANSWERED, Findings
+
+
+class Operation(StrEnum):
+    """
+    An operation on documents, in the order in which they are tried.
+    """
+
+    CREATE = "create"
+    READ = "read"
+    REPLACE = "replace"
+    QUERY = "query"
+    BATCH = "write batches of"
+    DELETE = "delete"
+
+
+# Leases are also listed; reading them shows whether that is allowed.
+OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELETE)
+OF_WRITERS = tuple(Operation)  # who commits, and who parks
+
+
+async def try_documents(
+    what: str,
+    container: ContainerProxy,
+    operations: Sequence[Operation],
+    findings: Findings,
+    paths: KeyPaths = ON_PARTITION_KEY,
+) -> bool:
+    """
+    Try operations, in their order; note those that were refused, or failed, and return whether there were none.
+
+    Once the service is busy or does not answer, only the deletion is tried.
+    """
+    name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
+    attempts = _attempts(container, name, paths)
+    unanswered, all_allowed = False, True
+    for operation in operations:
+        if unanswered and operation is not Operation.DELETE:
+            continue
+
+        async def attempt(call: Callable[[], Awaitable[object]] = attempts[operation]) -> None:
+            # 404 and 409 are only returned to an authorised caller, so here they count as success.
+            with suppress(NotFound, Conflict):
+                async with translated(document_ids=[name]):
+                    await call()
+
+        try:
+            await retry_reads(attempt, RetryOptions())
+        except OutboxError as error:
+            unanswered |= isinstance(error, UNANSWERED)
+            findings.note(f"{operation} {what}", error)
+            all_allowed = False
+    return all_allowed
+
+
+def _attempts(
+    container: ContainerProxy, name: str, paths: KeyPaths
+) -> Mapping[Operation, Callable[[], Awaitable[object]]]:
+    # Fits /id too. If it may not be deleted, its time to live removes it.
+    levels = [name for _ in paths.levels]
+    document = {"id": name, **paths.fields(tuple(levels)), "ttl": 60}
+    key = levels if len(levels) > 1 else name
+
+    async def query() -> None:
+        async for _ in container.query_items("SELECT * FROM c", partition_key=key):
+            pass
+
+    return {
+        Operation.CREATE: lambda: container.create_item(document),
+        Operation.READ: lambda: container.read_item(name, key),
+        Operation.REPLACE: lambda: container.replace_item(name, document),
+        Operation.QUERY: query,
+        Operation.BATCH: lambda: container.execute_item_batch([("replace", (name, document))], key),
+        Operation.DELETE: lambda: container.delete_item(name, key),
+    }

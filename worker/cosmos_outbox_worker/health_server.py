@@ -1,0 +1,89 @@
+"""
+Health server: /livez, /readyz and /metrics for machines, and the status page at / for people.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import web
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox_worker.health import State
+from cosmos_outbox_worker.status_page import LIVE_SCRIPT, page_of
+
+# The page loads its own script alone: what a browser loads besides is what an attacker put into an event.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+@asynccontextmanager
+async def serving_health(
+    snapshot_now: Callable[[], State],
+    *,
+    metrics: Callable[[], tuple[bytes, str]],
+    address: str,
+) -> AsyncIterator[str]:
+    """
+    Serve health for as long as the block lasts; yield the URL.
+
+    `/livez` answers 200 as long as the event loop runs; without an answer, restart the process. A program that makes no
+    progress is unready (503) and says why: a restart would not help.
+
+    Args:
+        snapshot_now: returns the health.
+        metrics: returns the Prometheus exposition and its content type.
+        address: the port, or the address and the port, to listen on; by default the loopback's. 0 means any free port.
+
+    Raises:
+        ConfigurationError: the port is taken, or the address is not one of this machine.
+    """
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.json_response({"status": "alive"})
+
+    async def readyz(_: web.Request) -> web.Response:
+        snapshot = snapshot_now()
+        return web.json_response(snapshot.readiness(), status=503 if snapshot.unready else 200)
+
+    async def exposition(_: web.Request) -> web.Response:
+        body, content_type = metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=page_of(snapshot_now()), content_type="text/html", headers=_PAGE_HEADERS)
+
+    async def live(_: web.Request) -> web.Response:
+        return web.Response(text=LIVE_SCRIPT, content_type="text/javascript", headers=_PAGE_HEADERS)
+
+    application = web.Application()
+    application.add_routes(
+        [
+            web.get("/livez", livez),
+            web.get("/readyz", readyz),
+            web.get("/metrics", exposition),
+            web.get("/", page),
+            web.get("/live.js", live),
+        ]
+    )
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, int(port)).start()
+        except (OSError, socket.gaierror) as error:
+            raise ConfigurationError(
+                f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,145 @@
+"""
+The programs of worker and consumer: relay the events of a container, or handle the messages of a subscription, until SIGTERM.
+
+`cosmos-outbox worker` and `cosmos-outbox consume` run them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from cosmos_outbox.consumer.threads import DaemonThreads
+from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
+from cosmos_outbox_worker import logs
+from cosmos_outbox_worker.assembly import assembled
+from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, load_consumer
+from cosmos_outbox_worker.consuming import assembled_consumer
+from cosmos_outbox_worker.garbage import collect_seldom
+from cosmos_outbox_worker.lifecycle import Aborted, run_until_signalled
+from cosmos_outbox_worker.named_consumer import consumer_named
+from cosmos_outbox_worker.program import Program
+from cosmos_outbox_worker.settings import PREFIX, Settings, SettingsT, load, unknown_variables
+
+EXIT_CODES = (
+    "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
+    "2 a setting or resource cannot be used."
+)
+_TELEMETRY = (
+    "Telemetry, besides /metrics: OTEL_EXPORTER_OTLP_ENDPOINT exports it by OTLP over HTTP,",
+    "APPLICATIONINSIGHTS_CONNECTION_STRING to Azure Monitor (needs cosmos-outbox[azure-monitor]).",
+)
+
+
+def work(arguments: Sequence[str]) -> int:
+    """
+    Run a worker; return its exit code.
+    """
+    if arguments:
+        return _shown(_usage("worker", Settings.model_fields), arguments)
+    return _ended("worker", load, assembled)
+
+
+def consume(arguments: Sequence[str]) -> int:
+    """
+    Run the consumer that the arguments name; return its exit code.
+    """
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        return _shown(_usage("consume package.module:consumer", CONSUMER_FIELDS), arguments)
+    return _ended(
+        "consumer",
+        load_consumer,
+        lambda settings: assembled_consumer(consumer_named(arguments[0]), settings),
+    )
+
+
+def _ended(
+    name: str,
+    load_settings: Callable[[], SettingsT],
+    assemble: Callable[[SettingsT], AbstractAsyncContextManager[Program[Any, Any]]],
+) -> int:
+    """
+    Run a program to its end; return its exit code.
+    """
+    logger = logging.getLogger(name)
+    try:
+        settings = load_settings()
+    except ConfigurationError as error:
+        logs.configure("INFO")
+        _report(name, f"The {name} cannot start; these settings are wrong:", error)
+        return 2
+    logs.configure(settings.log_level)
+    for sentence in unknown_variables(os.environ, ConsumerSettings):
+        logger.warning("settings.unknown %s", sentence)
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_default_executor(DaemonThreads())
+        async with assemble(settings) as program:
+            instance, url = settings.instance_name, program.health_url
+            logger.info("%s.started as %s, health at %s", name, instance, url)
+            collect_seldom()
+            await run_until_signalled(program.run(), drain=program.drain, name=name)
+        logger.info("%s.stopped", name)
+
+    try:
+        asyncio.run(run())
+    except Aborted:
+        return 1
+    except Exception as error:  # noqa: BLE001 - whatever ended the program is reported, and decides its exit code
+        return _ended_by(error, name)
+    return 0
+
+
+def _ended_by(error: Exception, name: str) -> int:
+    """
+    Report what ended the program; return its exit code.
+    """
+    cause = error
+    while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    if isinstance(cause, ConfigurationError):
+        _report(name, f"The {name} cannot run:", cause)
+        return 2
+    if isinstance(cause, AccessDenied):
+        account = "the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it."
+        _report(name, f"The {name} cannot run: {account}", cause)
+        return 2
+    # An error of the library says what to do; any other needs its traceback.
+    trace = None if isinstance(cause, OutboxError) else error
+    logging.getLogger(name).error("%s.crashed %s: %s", name, type(cause).__name__, cause, exc_info=trace)
+    return 1
+
+
+def _shown(usage: str, arguments: Sequence[str]) -> int:
+    asked_for = list(arguments) in (["--help"], ["-h"])
+    (sys.stdout if asked_for else sys.stderr).write(usage)
+    return 0 if asked_for else 2
+
+
+def _usage(command: str, settings: Mapping[str, FieldInfo]) -> str:
+    lines = [f"usage: cosmos-outbox {command}", "", "Configured by environment variables alone:", ""]
+    for name, field in settings.items():
+        default = "required" if field.is_required() else field.get_default()
+        shown = "" if default in (None, "") or field.default_factory else f" [{default}]"
+        lines.append(f"  {PREFIX}{name.upper():28} {field.description}{shown}")
+    return "\n".join([*lines, "", *_TELEMETRY, "", EXIT_CODES, ""])
+
+
+def _report(name: str, sentence: str, error: Exception) -> None:
+    """
+    Say why a program ends with 2: to a person line by line, to a log as one record.
+    """
+    causes = str(error).splitlines()
+    if logs.for_people():
+        sys.stderr.write("\n".join([sentence, *(f"  {cause}" for cause in causes), ""]))
+    else:
+        logging.getLogger(name).error("%s.refused %s %s", name, sentence, " ".join(causes))

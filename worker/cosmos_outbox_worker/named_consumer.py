@@ -1,0 +1,117 @@
+"""
+Named consumer: what `package.module:name` names, found, bound to its outbox and made ready to handle messages.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.trace import TracerProvider
+
+from cosmos_outbox.consumer import Consumer, Handling
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.ports import ParkedStore
+from cosmos_outbox.records import Hook, log_hook
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings
+
+# A consumer, or a function that makes one whose handlers need more of the outbox than the unit of work.
+ConsumerSource = Consumer | Callable[[Outbox], Consumer]
+
+
+def consumer_named(name: str) -> ConsumerSource:
+    """
+    Return what a name stands for; modules of the working directory are found too.
+
+    Raises:
+        ConfigurationError: it names no consumer and no function. What the module itself raises passes through.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not module_name or not colon or not attribute.isidentifier():
+        raise ConfigurationError(
+            f"{name!r} names no consumer: say package.module:consumer, the module and the name in it."
+        )
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Where another module is missing, the traceback says which one imports it.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigurationError(
+            f"There is no module {error.name!r}. {name!r} is looked for in {here} and among the installed packages."
+        ) from None
+    try:
+        found: Any = getattr(module, attribute)
+    except AttributeError:
+        near = get_close_matches(attribute, vars(module), n=1)
+        hint = f" Did you mean {module_name}:{near[0]}?" if near else ""
+        raise ConfigurationError(f"The module {module_name!r} has no {attribute!r}.{hint}") from None
+    usable = callable(found) and not inspect.isclass(found) and not inspect.iscoroutinefunction(found)
+    if not isinstance(found, Consumer) and not usable:
+        raise ConfigurationError(
+            f"{name} is {found!r}, and should be a Consumer, or a plain function that takes the Outbox and returns one."
+        )
+    source: ConsumerSource = found
+    return source
+
+
+def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
+    """
+    Return the consumer, bound to an outbox unless it has one.
+
+    Raises:
+        ConfigurationError: the function returns something else.
+    """
+    consumer = source if isinstance(source, Consumer) else source(outbox)
+    if not isinstance(consumer, Consumer):
+        raise ConfigurationError(
+            f"{getattr(source, '__qualname__', source)} returned {consumer!r}, and should return a Consumer."
+        )
+    consumer.bind(outbox)
+    return consumer
+
+
+async def bound(
+    source: ConsumerSource, connection: Connection, *, tracer_provider: TracerProvider | None = None
+) -> Consumer:
+    """
+    Return the consumer, bound to the outbox of the settings' container unless it has one.
+
+    Raises:
+        ConfigurationError: the container is missing or its time to live off; or the function returns something else.
+    """
+    store = await retry_reads(connection.store, RetryOptions())
+    return made(source, Outbox(store, tracer_provider=tracer_provider))
+
+
+def handling_of(
+    consumer: Consumer,
+    settings: ConsumerSettings,
+    parked: ParkedStore | None,
+    *,
+    notify: Hook = log_hook,
+    tracer_provider: TracerProvider | None = None,
+) -> Handling:
+    """
+    Return the handling of a consumer's messages, as the settings ask for it.
+
+    Raises:
+        ConfigurationError: the consumer has no handler, or parks and has no parked store.
+    """
+    return consumer.handling(
+        source=settings.source,
+        parking=None if parked is None else Parking(parked, references=False),
+        notify=notify,
+        tracer_provider=tracer_provider,
+    )

@@ -1,0 +1,191 @@
+"""
+Polling: what waits and what is parked, whichever worker owns the leases; and what each page of the feed costs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.errors import OutboxError, StoreUnavailable
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.ports import (
+    ChangeFeed,
+    ChangePage,
+    LeaseStore,
+    MonitoredContainer,
+    ParkedStore,
+    Session,
+    Subscription,
+)
+from cosmos_outbox.records import Hook, WatchFailed
+from cosmos_outbox_worker.fleet import Fleet
+from cosmos_outbox_worker.health import parked_seen
+from cosmos_outbox_worker.vitals import WorkerVitals
+
+_OBSERVE_SECONDS = 1.0
+_BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
+
+
+class MeteredFeed:
+    """
+    A change feed that reports the charge of each page.
+    """
+
+    def __init__(self, feed: ChangeFeed, *, charged: Callable[[float], None]) -> None:
+        self._feed, self._charged = feed, charged
+
+    async def describe(self) -> MonitoredContainer:
+        return await self._feed.describe()
+
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
+        return await self._feed.physical_ranges()
+
+    async def partition_id(self, feed_range: FeedRange) -> str:
+        return await self._feed.partition_id(feed_range)
+
+    async def read_page(self, feed_range: FeedRange, **options: Any) -> ChangePage:
+        page = await self._feed.read_page(feed_range, **options)
+        self._charged(page.request_charge)
+        return page
+
+
+class WatchedSubscription:
+    """
+    A subscription that reports each answer of the broker.
+    """
+
+    def __init__(self, subscription: Subscription, *, reached: Callable[[], None]) -> None:
+        self._subscription, self._reached = subscription, reached
+
+    async def accept(self, wait_seconds: float) -> Session | None:
+        session = await self._subscription.accept(wait_seconds)
+        self._reached()
+        return session
+
+
+async def poll(
+    processor_name: str,
+    *,
+    feed: ChangeFeed,
+    leases: LeaseStore,
+    parked: ParkedStore | None,
+    fleet: Fleet,
+    reach: Callable[[], Awaitable[None]],
+    every: timedelta,
+    health: WorkerVitals,
+    observe: Callable[[], None],
+    notify: Hook,
+) -> None:
+    """
+    Poll what waits and what is parked until cancelled. A poll that fails changes nothing and is reported.
+
+    Args:
+        processor_name: of the leases.
+        feed: of the container.
+        leases: where they are.
+        parked: where keys are parked; None if the worker parks none.
+        fleet: the workers of the processor; it gets this one's heartbeat.
+        reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
+        every: time between two polls.
+        health: learns the results.
+        observe: called every second, also while a poll gets no answer.
+        notify: hears `WatchFailed`.
+    """
+
+    async def poll_lag() -> Iterable[Exception]:
+        lag = await estimate_lag(processor_name, feed=feed, leases=leases)
+        health.measured(lag)
+        return [
+            StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")
+            for lease, reason in lag.unseen.items()
+        ]
+
+    async def poll_keys() -> Iterable[Exception]:
+        if parked is None:
+            return ()
+        # The resource id is read each time: a container that is recreated has another one.
+        scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
+        seen = parked_seen(await ParkedKeys(parked, scope=scope).list())
+        health.seen_parked(seen)
+        return seen.unreadable.values()
+
+    beating = True
+
+    async def poll_workers() -> Iterable[Exception]:
+        nonlocal beating
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                health.met(await fleet.beat(health.heartbeat()))
+        except (OutboxError, TimeoutError) as error:
+            # Report it once: no task waits for it, and the other polls report the same outage.
+            beating, news = False, beating
+            return [error] if news else ()
+        beating = True
+        return ()
+
+    reached = False
+    health.unreached("it is tried now.")
+
+    async def reach_topics() -> Iterable[Exception]:
+        nonlocal reached
+        if not reached:
+            try:
+                await reach()
+            except OutboxError as error:
+                health.unreached(str(error))
+                raise
+            reached = True
+            health.unreached(None)
+        return ()
+
+    polls = {
+        "whether events can be sent": reach_topics,
+        "what waits": poll_lag,
+        "what is parked": poll_keys,
+        "the other workers": poll_workers,
+    }
+    await keep_polling(polls, every=every, observe=observe, notify=notify)
+
+
+async def keep_polling(
+    polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]],
+    *,
+    every: timedelta,
+    observe: Callable[[], None],
+    notify: Hook,
+) -> None:
+    """
+    Poll until cancelled. A poll that fails is reported.
+
+    Args:
+        polls: by what each polls, for the report; it returns errors of parts.
+        every: time between two rounds.
+        observe: called every second, also while a poll gets no answer.
+        notify: hears `WatchFailed`.
+    """
+
+    async def rounds() -> None:
+        while True:
+            for subject, poll_once in polls.items():
+                try:
+                    errors = await poll_once()
+                # Broadly: any program may have written what is read, and polling must not end the work.
+                except Exception as failure:  # noqa: BLE001 - see above
+                    errors = [failure]
+                # A library below loses a cancellation now and then.
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise asyncio.CancelledError
+                for error in errors:
+                    notify(WatchFailed(subject=subject, error=error))
+            await asyncio.sleep(every.total_seconds())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rounds())
+        while True:
+            observe()
+            await asyncio.sleep(_OBSERVE_SECONDS)

@@ -1,0 +1,184 @@
+"""
+Program: what a worker and a consumer have in common: work that can be drained, with its health, metrics and log beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import ParkedStore
+from cosmos_outbox.records import Record, guarded, log_hook
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.exporters import OpenedTelemetry, opened_telemetry
+from cosmos_outbox_worker.health import State
+from cosmos_outbox_worker.health_server import serving_health
+from cosmos_outbox_worker.lifecycle import run_beside
+from cosmos_outbox_worker.settings import Settings
+
+SnapshotT_co = TypeVar("SnapshotT_co", bound=State, covariant=True)
+ProcessorT = TypeVar("ProcessorT", bound="Processor")
+ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
+
+
+class Processor(Protocol):
+    """
+    What does the work.
+    """
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class Health(Protocol[SnapshotT_co]):
+    """
+    What a program knows of itself; a hook.
+    """
+
+    def __call__(self, record: Record) -> None: ...
+
+    def snapshot(self) -> SnapshotT_co: ...
+
+    def draining(self) -> None: ...
+
+    def ended(self, error: BaseException | None) -> None: ...
+
+
+class Program(Generic[ProcessorT, SnapshotT_co]):
+    """
+    A program; its assembly sets the processor, which reports to it, and the polls.
+    """
+
+    processor: ProcessorT
+    poll: Callable[[], Coroutine[None, None, None]]
+    health_url: str | None = None  # None if no health server was asked for
+
+    def __init__(self, health: Health[SnapshotT_co], telemetry: OpenedTelemetry) -> None:
+        self.health, self._telemetry = health, telemetry
+        self.notify = guarded(log_hook, health, telemetry.instruments)
+
+    async def run(self) -> None:
+        """
+        Work until `drain` is called.
+
+        Raises:
+            OutboxError: what ended the program before.
+        """
+        error: BaseException | None = None
+        try:
+            await run_beside(self.processor.run(), self.poll())
+        except BaseException as failure:
+            error = failure
+            raise
+        finally:
+            self.health.ended(error)
+
+    def drain(self) -> None:
+        """
+        Ask it to finish what is at hand, release what it holds and end.
+        """
+        self.health.draining()
+        self.processor.stop()
+
+    def snapshot(self) -> SnapshotT_co:
+        """
+        Return its health now; `unready` and `readiness()` are for probes.
+        """
+        return self.health.snapshot()
+
+    def observe(self) -> None:
+        """
+        Have the gauges show the health as it is now.
+        """
+        self._telemetry.instruments.observed = self.snapshot()
+
+    def metrics(self) -> tuple[bytes, str]:
+        """
+        Return the Prometheus exposition as it is now, and its content type.
+        """
+        self.observe()
+        return self._telemetry.exposition()
+
+    def serving(self, address: str) -> AbstractAsyncContextManager[str]:
+        """
+        Serve health and metrics; see `serving_health`.
+        """
+        return serving_health(self.snapshot, metrics=self.metrics, address=address)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """
+    What every program needs open; `stack` closes it, and what else is opened.
+    """
+
+    stack: AsyncExitStack
+    telemetry: OpenedTelemetry
+    connection: Connection
+    parked: ParkedStore | None
+
+    @property
+    def times(self) -> dict[str, timedelta]:
+        """
+        Return the times of the program's vitals.
+        """
+        settings = self.connection.settings
+        return {
+            "stalled_after": timedelta(seconds=settings.stalled_seconds),
+            "poll_interval": timedelta(seconds=settings.poll_seconds),
+        }
+
+
+@asynccontextmanager
+async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterator[Parts]:
+    """
+    Open what every program needs; `topic` is what a worker sends to, None for a consumer.
+
+    Raises:
+        ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
+    """
+    if errors := settings.contradictions():
+        raise ConfigurationError("\n".join(errors))
+    name = settings.instance_name
+    async with AsyncExitStack() as stack:
+        telemetry = stack.enter_context(
+            opened_telemetry(topic=topic, instance=name, environ=os.environ, sign_in=settings.signs_in)
+        )
+        connection = await stack.enter_async_context(connected(settings))
+        parked = None
+        if settings.parked_container is not None:
+            parked = await retry_reads(connection.parked_store, RetryOptions())
+        yield Parts(stack, telemetry, connection, parked)
+
+
+@asynccontextmanager
+async def running(
+    assembled: AbstractAsyncContextManager[ProgramT], *, logger: logging.Logger
+) -> AsyncIterator[ProgramT]:
+    """
+    Run a program inside another one for as long as the block lasts; its end drains it.
+
+    Raises:
+        OutboxError: at the end of the block, what ended the program before.
+    """
+    async with assembled as program:
+        task = asyncio.create_task(program.run())
+        try:
+            yield program
+        except BaseException:
+            program.drain()
+            (ended_by,) = await asyncio.gather(task, return_exceptions=True)
+            if ended_by is not None:  # the error of the block matters more
+                logger.exception("%s.failed", logger.name, exc_info=ended_by)
+            raise
+        program.drain()
+        await task

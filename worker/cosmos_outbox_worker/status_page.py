@@ -1,0 +1,193 @@
+"""
+The status page: what a worker or a consumer knows, from the templates beside this file; trouble first. It reads without a script.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from cosmos_outbox_worker.fleet import Heartbeat
+from cosmos_outbox_worker.health import (
+    ConsumerSnapshot,
+    LeaseView,
+    Severity,
+    Snapshot,
+    State,
+    duration_text,
+)
+
+LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
+_OF_CONSUMER = " --consumer MODULE:NAME"
+_MOST_ROWS, _MOST_CAUSES = 50, 20
+_MOST_CHARACTERS = 500
+_MOODS = {Severity.UNREADY: "bad", Severity.HALTED: "bad", Severity.WAITS: "waits"}
+# The marks, embeddings, overrides and isolates of the bidirectional algorithm: they turn the direction of what follows.
+_TURNS = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
+
+
+def page_of(snapshot: State) -> str:
+    """
+    Return the page of a worker or a consumer.
+    """
+    findings = snapshot.findings()
+    facts = {
+        "snapshot": snapshot,
+        "mood": _MOODS[findings[0].severity] if findings else "good",
+        "said": [finding.reason for finding in findings],
+        "errors": [
+            (_moment(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors
+        ],
+    }
+    if isinstance(snapshot, Snapshot):
+        facts |= _of_worker(snapshot) | _parked(snapshot)
+        return _TEMPLATES.get_template("worker.html").render(facts, name=f"worker {snapshot.instance}")
+    facts |= _of_consumer(snapshot) if isinstance(snapshot, ConsumerSnapshot) else {}
+    facts |= _parked(snapshot, of_messages=True)
+    return _TEMPLATES.get_template("consumer.html").render(facts, name=f"consumer {snapshot.instance}")
+
+
+def _of_worker(snapshot: Snapshot) -> dict[str, Any]:
+    leases = snapshot.leases()
+    healthy = [lease for lease in leases if not lease.trouble]
+    others = snapshot.others or ()
+    damaged = snapshot.lag.damaged.keys() if snapshot.lag else set()
+    return {
+        "owned": len({status.lease for status in snapshot.mine} - damaged),
+        "troubled": [_cells(lease) for lease in leases if lease.trouble],
+        "healthy": [_cells(lease) for lease in healthy],
+        "busy": [bool(lease.waiting) for lease in healthy],
+        "workers": _workers(snapshot, leases),
+        "errors_of_others": [(other.worker, error) for other in others for error in other.errors],
+    }
+
+
+def _cells(lease: LeaseView) -> tuple[str, ...]:
+    waiting = "unknown" if lease.waiting is None else f"{lease.waiting:,}"
+    age = _age(lease.age) if lease.age_known else "unknown"
+    return lease.token, lease.owner or "free", waiting, age, lease.state, lease.error
+
+
+def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str, ...]]:
+    owned: dict[str, list[LeaseView]] = defaultdict(list)
+    for lease in leases:
+        if lease.owner and lease.state != "damaged":
+            owned[lease.owner].append(lease)
+    others = {other.worker: other for other in snapshot.others or ()}
+    shown = []
+    for worker in sorted({snapshot.instance, *owned, *others}):
+        known = all(lease.age_known for lease in owned[worker])
+        ages = [lease.age for lease in owned[worker] if lease.age is not None]
+        waiting = [lease.waiting for lease in owned[worker]]
+        state, seen = _seen(snapshot, worker, others.get(worker), owns=bool(waiting))
+        troubled = ", ".join(lease.token for lease in owned[worker] if lease.trouble)
+        row = (
+            worker,
+            state,
+            seen,
+            f"{len(waiting):,}",
+            "unknown" if None in waiting else f"{sum(filter(None, waiting)):,}",
+            _age(max(ages, default=None)) if known else "unknown",
+            troubled,
+        )
+        shown.append((not troubled and state not in ("not ready", "silent"), row))
+    return [row for _, row in sorted(shown)]
+
+
+def _seen(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
+    if worker == snapshot.instance:
+        return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
+    # A program of another kind, or an older worker, is known by its leases alone.
+    return (
+        (other.state(owns=owns), f"{duration_text(other.silent_for)} ago") if other else ("", "by its leases")
+    )
+
+
+def _of_consumer(snapshot: ConsumerSnapshot) -> dict[str, Any]:
+    held = sorted(snapshot.sessions, key=lambda one: -(one.handling_seconds or 0))
+    return {
+        "option": _OF_CONSUMER,
+        "sessions": [
+            (
+                one.session or "(no session)",
+                f"{one.messages:,}",
+                "waiting for a message"
+                if one.handling_seconds is None
+                else f"handling one for {duration_text(timedelta(seconds=one.handling_seconds))}",
+            )
+            for one in held
+        ],
+    }
+
+
+def _parked(snapshot: State, *, of_messages: bool = False) -> dict[str, Any]:
+    """
+    Return the rows of what is parked: by cause, with the commands to copy, and the first keys.
+    """
+    if snapshot.parked is None:
+        return {"causes": [], "keys": []}
+    option = _OF_CONSUMER if of_messages else ""
+    causes = [
+        (
+            cause.error or "waits for a release",
+            f"{cause.keys:,}",
+            f"{cause.held:,}",
+            _stored_moment(cause.parked_at),
+            f"cosmos-outbox parked show {shlex.quote(cause.example)}{option}",
+            "cosmos-outbox parked release "
+            + (f"--error {shlex.quote(cause.error)}" if cause.error else shlex.quote(cause.example))
+            + option,
+        )
+        for cause in snapshot.parked.causes[:_MOST_CAUSES]
+    ]
+    keys = [
+        (
+            key.partition_key,
+            f"{key.held:,}",
+            _stored_moment(key.parked_at),
+            key.failure.event_id if key.failure else "",
+            (f"{key.failure.reason}: " if of_messages else "") + key.failure.error if key.failure else "",
+        )
+        for key in snapshot.parked.keys[:_MOST_ROWS]
+    ]
+    unreadable = sorted(snapshot.parked.unreadable.items())
+    return {
+        "causes": causes,
+        "keys": [*keys, *((key, "unknown", "unknown", "", str(error)) for key, error in unreadable)],
+    }
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _stored_moment(stored: str) -> str:
+    try:
+        return _moment(datetime.fromisoformat(stored))
+    except ValueError:  # written by another program
+        return stored
+
+
+def _age(age: timedelta | None) -> str:
+    return "nothing waits" if age is None else duration_text(age)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "…"
+
+
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__),
+    autoescape=True,
+    finalize=lambda value: value.translate(_TURNS) if isinstance(value, str) else value,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": _moment}
