@@ -30,7 +30,7 @@ MAXIMA = {
     "ports": 266,
     "relay": 967,
     "sessions": 513,
-    "testing": 2_750,
+    "testing": 2_083,
     "the modules of the root": 1_212,
     "worker": 2_581,
     "worker/cli": 1_300,

@@ -1,8 +1,8 @@
 """
 The ports: what the library needs from outside, with the guarantees that every implementation keeps.
 
-Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite per port, in
-`cosmos_outbox_testing.contracts`, runs over all of them, and over yours. Documents cross a port as stored JSON, so that fields of other programs survive.
+Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests and simulation); one contract suite per port runs over
+all of them: those of publishers and subscriptions, in `cosmos_outbox_testing.contracts`, over yours too. Documents cross a port as stored JSON, so that fields of other programs survive.
 """
 
 from cosmos_outbox.documents import Document

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cosmos_outbox_testing.contracts import ChangeFeedBackend, ChangeFeedContract
+from tests.contracts.ports.change_feed import ChangeFeedBackend, ChangeFeedContract
 from tests.support.backends import BACKENDS, SDK_ONLY, opened
 
 pytestmark = pytest.mark.looptime(False)

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cosmos_outbox.ports import LeaseStore
-from cosmos_outbox_testing.contracts import LeaseStoreContract
+from tests.contracts.ports.lease_store import LeaseStoreContract
 from tests.support.backends import BACKENDS, opened
 
 pytestmark = pytest.mark.looptime(False)

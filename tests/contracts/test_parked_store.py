@@ -25,8 +25,7 @@ from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from cosmos_outbox_testing.contracts import ParkedStoreContract
-from cosmos_outbox_testing.contracts.parked_store import everything
+from tests.contracts.ports.parked_store import ParkedStoreContract, everything
 from tests.support.backends import AZURE_VARIABLE, BACKENDS
 from tests.support.event_documents import batch, event
 

@@ -20,8 +20,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.ports import Store
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
-from cosmos_outbox_testing.contracts import StoreContract
-from cosmos_outbox_testing.contracts.store import KEY
+from tests.contracts.ports.store import KEY, StoreContract
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note

@@ -1,5 +1,5 @@
 """
-The promises of the ports as test classes, for adapters of your own:
+The promises of the ports to other brokers as test classes, for adapters of your own:
 
     class TestKafka(PublisherContract):
         @pytest.fixture
@@ -12,22 +12,13 @@ The adapters of this library are held to the same classes. The tests are corouti
 
 import pytest
 
-pytest.register_assert_rewrite(
-    *(
-        f"{__name__}.{port}"
-        for port in ("change_feed", "publisher", "store", "parked_store", "lease_store", "subscription")
-    )
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in ("publisher", "subscription")))
 
-from cosmos_outbox_testing.contracts.change_feed import ChangeFeedBackend, ChangeFeedContract  # noqa: E402
-from cosmos_outbox_testing.contracts.lease_store import LeaseStoreContract  # noqa: E402
-from cosmos_outbox_testing.contracts.parked_store import ParkedStoreContract  # noqa: E402
 from cosmos_outbox_testing.contracts.publisher import (  # noqa: E402
     PublisherBackend,
     PublisherContract,
     Trouble,
 )
-from cosmos_outbox_testing.contracts.store import StoreContract  # noqa: E402
 from cosmos_outbox_testing.contracts.subscription import (  # noqa: E402
     Opened,
     SessionlessSubscriptionContract,
@@ -36,15 +27,10 @@ from cosmos_outbox_testing.contracts.subscription import (  # noqa: E402
 )
 
 __all__ = [
-    "ChangeFeedBackend",
-    "ChangeFeedContract",
-    "LeaseStoreContract",
     "Opened",
-    "ParkedStoreContract",
     "PublisherBackend",
     "PublisherContract",
     "SessionlessSubscriptionContract",
-    "StoreContract",
     "SubscriptionBackend",
     "SubscriptionContract",
     "Trouble",

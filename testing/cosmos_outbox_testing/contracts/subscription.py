@@ -15,10 +15,10 @@ import pytest
 from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message, OutboundMessage
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
-from cosmos_outbox_testing.contracts.patience import HUNG_SECONDS
 
 LOCK_SECONDS = 60.0
 BRIEFLY = 1.0  # for what does not come
+HUNG_SECONDS = 300.0  # of a wait for a fact, which ends it at once
 
 
 class SubscriptionBackend(Protocol):

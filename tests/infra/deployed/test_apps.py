@@ -46,7 +46,7 @@ NAMED = {
         "OUTBOX_SUBSCRIPTION": "directory",
     },
 }
-DOCKERFILE = (INFRA / "docker/Dockerfile").read_text()
+DOCKERFILE = (INFRA.parent / "worker/Dockerfile").read_text()
 
 
 def container_of(app: Resource) -> Resource:

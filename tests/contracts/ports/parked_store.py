@@ -13,7 +13,7 @@ import pytest
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
 from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
-from cosmos_outbox_testing.contracts.store import KEY, create, delete, replace
+from tests.contracts.ports.store import KEY, create, delete, replace
 
 
 async def everything(store: ParkedStore, key: str = KEY) -> list[dict[str, Any]]:

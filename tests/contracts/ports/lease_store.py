@@ -13,7 +13,7 @@ import pytest
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import LeaseStore
-from cosmos_outbox_testing.contracts.patience import HUNG_SECONDS
+from tests.support.patience import HUNG_SECONDS
 
 
 class LeaseStoreContract:
