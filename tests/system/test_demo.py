@@ -74,7 +74,7 @@ async def all_started(process: asyncio.subprocess.Process) -> dict[str, int]:
             pids = children_of(process.pid)
             if {
                 "cosmos_outbox_emulators",
-                "worker",
+                "cosmos_outbox_worker worker",
                 "examples.contacts api",
                 "examples.contacts subscriber",
             } <= set(pids):

@@ -11,7 +11,8 @@ from itertools import count
 
 import pytest
 
-from cosmos_outbox import DomainEvent, Entity, Outbox, testing
+import cosmos_outbox_testing as testing
+from cosmos_outbox import DomainEvent, Entity, Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox_testing import fixed, like
 
