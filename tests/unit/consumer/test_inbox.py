@@ -251,10 +251,10 @@ async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothi
         ({}, 2),
         ({"delivery_count": 1}, 1),
         (
-            {"enqueued_at": utc_now() + timedelta(minutes=6)},
+            {"enqueued_at": timedelta(minutes=6)},
             1,
         ),  # replayed, or of a relay that lost its position
-        ({"enqueued_at": utc_now() - timedelta(minutes=6)}, 1),  # of a producer whose clock is fast
+        ({"enqueued_at": timedelta(minutes=-6)}, 1),  # of a producer whose clock is fast
         ({"body": b'{"orderId": "o1"}'}, 1),  # of a producer that does not say when the event was created
         ({"body": b'{"orderId": "o1", "createdAt": "2026-01-01T00:00:00"}'}, 1),
         ({"body": b'{"orderId": "o1", "createdAt": 17}'}, 1),
@@ -276,6 +276,8 @@ async def test_a_copy_has_no_second_effect_and_reaches_a_handler_only_where_the_
 
     world = World(consumer)
     first = message(OrderPaid(order_id="o1", id="m1"))
+    if late := copy.get("enqueued_at"):
+        copy = {"enqueued_at": utc_now() + late}
     for one in (first, replace(first, **copy)):
         world.subscription.deliver(one)
     await world.run()
