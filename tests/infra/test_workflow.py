@@ -76,5 +76,6 @@ def test_what_is_pinned_is_what_gets_updates():
 
     assert {"github-actions", "pip", "docker"} == {update["package-ecosystem"] for update in updates}
     pinned = {path.parent for depth in ("", "*/", "*/*/") for path in ROOT.glob(f"{depth}requirements*.txt")}
+    pinned |= {path.parent for path in ROOT.glob("requirements/*.txt")}
     (packages,) = (update["directories"] for update in updates if update["package-ecosystem"] == "pip")
     assert {f"/{folder.relative_to(ROOT)}".replace("/.", "/") for folder in pinned} == set(packages)

@@ -213,7 +213,7 @@ MISTAKES = {
         (
             Effects,
             "take",
-            "if await is_stored(uow, record.id, effect_key):",
+            "if asks and await is_stored(uow, record.id, effect_key):",
             "if record.id in self._ignored or self._ignored.add(record.id):",
         ),
     ),
