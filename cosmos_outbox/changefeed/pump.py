@@ -24,7 +24,7 @@ from cosmos_outbox.changefeed.position import (
     regressed,
 )
 from cosmos_outbox.changefeed.reader import Reader
-from cosmos_outbox.errors import RangeGone, StoreError
+from cosmos_outbox.errors import OutboxError, RangeGone, StoreError
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import (
     LeaseHalted,
@@ -285,7 +285,10 @@ class Pump:
         while True:
             try:
                 page = await self._reader.read(continuation, start=self._start)
-            except StoreError as error:
+            except Exception as error:
+                # Whatever a range answers is a page that failed: no other range must end for it
+                if isinstance(error, OutboxError) and not isinstance(error, StoreError):
+                    raise
                 self._owned.ensure_active()
                 attempt += 1
                 if not await self._pause(self._failed(error, attempt, at_least=asked_to_wait([error]))):

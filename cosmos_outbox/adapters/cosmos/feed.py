@@ -31,6 +31,7 @@ from cosmos_outbox.errors import (
     ContainerRecreated,
     InvalidRequest,
     RangeGone,
+    StoreUnavailable,
 )
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
@@ -120,6 +121,11 @@ class CosmosChangeFeed:
             raise RangeGone
         if response.etag is None or not response.etag.startswith('"'):
             raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
+        if not documents and response.status != _NOT_MODIFIED and not response.lists_nothing:
+            # Its headers may be true, and its documents lost on the way.
+            raise StoreUnavailable(
+                f"The change feed answered {response.status} without a list of documents; the page is read again."
+            )
         if documents and (continuation is not None or not isinstance(start, datetime)):
             # The next page costs less through the SDK's own iterator, except after a start at a time, which the iterator
             # would send again beside the continuation.
@@ -222,6 +228,7 @@ class _Read:
         self.charge = 0.0
         self.times_gone = 0
         self.status = 0
+        self.lists_nothing = False
         self.size: int | None = None
         self.pages: Any = None
         self.next_read: tuple[str | None, int] | None = None
@@ -235,8 +242,9 @@ class _Read:
         if headers.pop(SESSION_TOKEN, None) and self.session_token.partition(":")[0] == headers.get(RANGE_ID):
             headers[SESSION_TOKEN] = self.session_token
 
-    def note(self, headers: Mapping[str, str], _: object) -> None:
+    def note(self, headers: Mapping[str, str], body: object) -> None:
         self._headers = headers
+        self.lists_nothing = isinstance(body, Mapping) and body.get("Documents") == []
         self.etag = headers.get("etag")
         self.container_rid = headers.get("x-ms-content-path")
         self.session_token = headers.get(SESSION_TOKEN) or ""

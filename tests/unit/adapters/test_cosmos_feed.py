@@ -80,12 +80,15 @@ class Gateway:
         self.asked: list[Mapping[str, str]] = []
         self.sparse = 0
         self.ends_with_200 = False
+        self.spoiled: tuple[int, bytes] | None = None  # status and body in place of the true ones
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         reply = self._answer(request, route, fault)
         if route is None or route.kind is not RequestKind.CHANGEFEED:
             return reply
         self.asked.append(request.headers)
+        if self.spoiled:
+            return Reply(status=self.spoiled[0], body=self.spoiled[1], headers=reply.headers)
         if self.ends_with_200 and reply.status == 304:
             return Reply(status=200, body=b'{"_rid":"","Documents":[],"_count":0}', headers=reply.headers)
         if not self.sparse:
@@ -143,6 +146,36 @@ async def test_a_page_without_documents_is_the_end_only_where_the_service_says_s
 
     assert [[], [], ["c"], ["d"], []] == [ids_of(page) for page in pages]
     assert [True, True, False, False, False] == [page.skipped for page in pages]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b""),
+        (200, b"null"),
+        (200, b"{}"),
+        (200, b"[]"),
+        (200, b'{"Documents":null,"_count":0}'),
+        (200, b'{"Documents":[1],"_count":1}'),
+        (200, b'{"Docum'),
+        (200, b"<html>"),
+        (204, b""),
+        (302, b""),
+    ],
+)
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_true_headers_whose_documents_are_lost_move_no_position(
+    server: CosmosServer, feed: CosmosChangeFeed, status: int, body: bytes, resumed: bool
+):
+    await write(feed, "b")
+    continuation = (await read(feed, None)).continuation if resumed else None
+    gateway = Gateway(server)
+    gateway.spoiled = status, body
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever it is, the pump counts the page as failed
+        await read(feed, continuation)
+    gateway.spoiled = None
+
+    assert ["b" if resumed else "a"] == ids_of(await read(feed, continuation))
 
 
 async def test_a_service_that_comes_no_further_is_at_the_end_whatever_status_it_tells(

@@ -169,6 +169,32 @@ async def test_a_handler_that_fails_gets_the_same_page_again_and_nothing_is_skip
     assert {key: list(range(5)) for key in world.handled} == world.handled
 
 
+@pytest.mark.parametrize("error", [TypeError, ValueError, RecursionError])
+async def test_a_range_that_answers_nonsense_stops_no_other_and_goes_on_when_it_answers(
+    error: type[Exception],
+):
+    world, spoiled = World(ranges=4), True
+
+    class Nonsense(Faulty):
+        async def read_page(self, feed_range: FeedRange, **how: Any) -> ChangePage:
+            if spoiled and feed_range.min == "":
+                raise error
+            return await world.container.read_page(feed_range, **how)
+
+    processor = world.start("a", feed=Nonsense(world.container))
+    await world.write_many(100)
+    await asyncio.sleep(90)
+    stalled = [one for one in processor.status(stalled_after=timedelta(minutes=1)) if one.stalled]
+    assert [repr(error())] == [one.error for one in stalled]
+    assert 0 < sum(map(len, world.handled.values())) < 100
+
+    spoiled = False
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert {f"key-{i}": list(range(10)) for i in range(10)} == world.handled
+
+
 async def test_the_checkpoint_never_runs_ahead_of_the_handler():
     world = World()
     entered, leave = asyncio.Event(), asyncio.Event()
