@@ -64,9 +64,7 @@ def run(name: str) -> Mapping[str, Any]:
 
 
 def table(measured: Mapping[str, Any]) -> str:
-    """
-    Return the page of the ratios.
-    """
+    """Return the page of the ratios."""
     rows = []
     for goal in GOALS:
         value = goal.of(measured["figures"])
@@ -87,9 +85,7 @@ def _judged(goal: Goal, value: float) -> str:
 
 
 def judgements(figures: Mapping[str, Any]) -> Iterator[str]:
-    """
-    Yield a line for each figure that was measured and has a goal.
-    """
+    """Yield a line for each figure that was measured and has a goal."""
     for goal in GOALS:
         value = goal.of(figures)
         if value is not None:
@@ -97,9 +93,7 @@ def judgements(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """
-    Yield a line for each ratio that became worse by a tenth since the figures that landed.
-    """
+    """Yield a line for each ratio that became worse by a tenth since the figures that landed."""
     for goal in GOALS:
         old, new = goal.of(before["figures"]), goal.of(now)
         if goal.ratio and old is not None and new is not None and goal.worsened(old, new) > WORSE:
@@ -107,9 +101,7 @@ def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
 
 
 def main() -> None:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--guard", action="store_true", help="compare with the figures that landed last")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")

@@ -57,9 +57,7 @@ IDLE_SECONDS = 17.0  # the renewal interval by default: every lease is renewed o
 
 
 class Drain:
-    """
-    Counts documents; the clock starts with the first page, because both ways start up differently.
-    """
+    """Counts documents; the clock starts with the first page, because both ways start up differently."""
 
     def __init__(self, documents: int) -> None:
         self._left, self._after_first = documents, 0
@@ -67,9 +65,7 @@ class Drain:
         self.done = asyncio.Event()
 
     def page(self, documents: int) -> None:
-        """
-        Note a page.
-        """
+        """Note a page."""
         now = time.perf_counter()
         if not self._began:
             self._began, self._cpu_began = now, time.process_time()
@@ -81,9 +77,7 @@ class Drain:
             self.done.set()
 
     def rates(self) -> tuple[float, float]:
-        """
-        Return the documents a second, and those a second of this process's CPU, after the first page.
-        """
+        """Return the documents a second, and those a second of this process's CPU, after the first page."""
         seconds, cpu = self._ended - self._began, self._cpu_ended - self._cpu_began
         return self._after_first / seconds, self._after_first / cpu
 
@@ -95,9 +89,7 @@ def processor_of(
     handler: ChangeHandler,
     **options: Any,
 ) -> ChangeFeedProcessor:
-    """
-    Return a processor on two containers of the benchmark.
-    """
+    """Return a processor on two containers of the benchmark."""
     database = client.get_database_client(DATABASE)
     return ChangeFeedProcessor(
         CosmosChangeFeed(
@@ -112,9 +104,7 @@ def processor_of(
 
 @asynccontextmanager
 async def running(processor: ChangeFeedProcessor) -> AsyncIterator[None]:
-    """
-    Run a processor for as long as the block lasts.
-    """
+    """Run a processor for as long as the block lasts."""
     task = asyncio.create_task(processor.run())
     try:
         yield
@@ -124,9 +114,7 @@ async def running(processor: ChangeFeedProcessor) -> AsyncIterator[None]:
 
 
 async def bare_loop(system: Emulated, data: str, documents: int) -> tuple[float, float]:
-    """
-    Drain a container with the SDK alone; return the rates.
-    """
+    """Drain a container with the SDK alone; return the rates."""
     drain = Drain(documents)
     container = system.database.get_container_client(data)
     (feed_range,) = [found async for found in container.read_feed_ranges()]
@@ -141,9 +129,7 @@ async def bare_loop(system: Emulated, data: str, documents: int) -> tuple[float,
 
 
 async def with_processor(system: Emulated, data: str, documents: int) -> tuple[float, float]:
-    """
-    Drain a container with a processor whose handler does nothing; return the rates.
-    """
+    """Drain a container with a processor whose handler does nothing; return the rates."""
     drain = Drain(documents)
 
     async def handle(batch: ChangeBatch) -> None:
@@ -236,18 +222,14 @@ def _work(connection_string: str, data: str, leases: str, name: str, pipe: Conne
 
 
 class Fleet:
-    """
-    Workers in processes of their own on one lease container; all are killed at the end.
-    """
+    """Workers in processes of their own on one lease container; all are killed at the end."""
 
     def __init__(self, system: Emulated, data: str, leases: str) -> None:
         self._system, self._data, self._leases = system, data, leases
         self._workers: dict[str, tuple[SpawnProcess, Connection]] = {}
 
     async def start(self, *names: str) -> None:
-        """
-        Start workers at the same moment; the start of Python does not count.
-        """
+        """Start workers at the same moment; the start of Python does not count."""
         for name in names:
             pipe, theirs = multiprocessing.Pipe()
             process = multiprocessing.get_context("spawn").Process(
@@ -261,32 +243,24 @@ class Fleet:
             self._workers[name][1].send("go")
 
     def kill(self, name: str) -> None:
-        """
-        Send SIGKILL to a worker.
-        """
+        """Send SIGKILL to a worker."""
         process, _ = self._workers.pop(name)
         if process.pid is not None:
             os.kill(process.pid, signal.SIGKILL)
         process.join()
 
     def kill_all(self) -> None:
-        """
-        End every worker.
-        """
+        """End every worker."""
         for name in list(self._workers):
             self.kill(name)
 
     async def leases(self) -> list[dict[str, Any]]:
-        """
-        Return the lease documents.
-        """
+        """Return the lease documents."""
         container = self._system.database.get_container_client(self._leases)
         return [item async for item in container.query_items("SELECT * FROM c") if "LeaseToken" in item]
 
     async def until_owned(self, expected: dict[str, int], *, within: float = 120) -> float:
-        """
-        Return how many seconds it took until each worker owned so many leases.
-        """
+        """Return how many seconds it took until each worker owned so many leases."""
         began = time.perf_counter()
         async with asyncio.timeout(within):
             while True:
@@ -360,9 +334,7 @@ def _middle(rounds: list[dict[str, float]], leases: int) -> float:
 
 
 async def measure(documents: int, rounds: int) -> dict[str, Any]:
-    """
-    Measure everything; return the last line.
-    """
+    """Measure everything; return the last line."""
     async with emulated() as system:
         collect_seldom()  # as a worker does
         read = await reading(system, documents, rounds)
@@ -411,9 +383,7 @@ async def measure(documents: int, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--documents", type=int, default=20_000, help="to read in a round (default 20000)")
     parser.add_argument("--rounds", type=int, default=12, help="of each way (default 12)")

@@ -46,18 +46,14 @@ Way = Callable[[int], Awaitable[None]]
 
 
 class Renamed(DomainEvent):
-    """
-    One of the two events of a commit.
-    """
+    """One of the two events of a commit."""
 
     name: str
     previous_name: str
 
 
 class Item(Entity):
-    """
-    The entity of a commit.
-    """
+    """The entity of a commit."""
 
     name: str
     description: str = TEXT
@@ -66,9 +62,7 @@ class Item(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """
-    One way of committing or reading, over all rounds.
-    """
+    """One way of committing or reading, over all rounds."""
 
     cpu_ms: list[float]  # each, one number a round
     per_second: list[float]
@@ -226,9 +220,7 @@ async def _in_turn(
 
 
 async def measure(commits: int, server: Connection) -> dict[str, float]:
-    """
-    Run both ways in turn; return the numbers of the last line.
-    """
+    """Run both ways in turn; return the numbers of the last line."""
     connection_string = server.recv()
     async with (
         open_cosmos_client(connection_string=connection_string) as client,
@@ -320,9 +312,7 @@ def _print_table(what: str, ways: Sequence[Measured]) -> None:
 
 
 def main() -> None:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--commits", type=int, default=60, help="commits a round (default 60)")
     options = parser.parse_args()

@@ -47,9 +47,7 @@ _LATENCY_SESSIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """
-    How much is measured.
-    """
+    """How much is measured."""
 
     rounds: int
     short: int  # sessions of one message each
@@ -73,9 +71,7 @@ class Counted(BaseModel):
 
 
 async def fill(bus: ServiceBusClient, topic: str, *, sessions: int, in_session: int) -> None:
-    """
-    Send messages, session after session.
-    """
+    """Send messages, session after session."""
     async with bus.get_topic_sender(topic) as sender:
         batch = []
         for number in range(in_session):
@@ -109,18 +105,14 @@ def _message(session: str, number: int) -> ServiceBusMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """
-    What a number of messages took: from the first effect to the last, and CPU of this process alone.
-    """
+    """What a number of messages took: from the first effect to the last, and CPU of this process alone."""
 
     per_second: float
     cpu_ms: float
 
 
 class Meter:
-    """
-    Counts effects, and is done after so many.
-    """
+    """Counts effects, and is done after so many."""
 
     def __init__(self, wanted: int) -> None:
         self.done = asyncio.Event()
@@ -149,9 +141,7 @@ async def consuming(
     *,
     receiver: str,
 ) -> AsyncIterator[None]:
-    """
-    Run a consumer in this process, on one of the receivers.
-    """
+    """Run a consumer in this process, on one of the receivers."""
     consumer = Consumer(
         "bench", Outbox(await open_store(system.client, DATABASE, container)), on_failure="dead_letter"
     )
@@ -185,9 +175,7 @@ def _effect(session: str, number: int, text: str) -> dict[str, Any]:
 async def consumer_run(
     system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int, receiver: str
 ) -> Run:
-    """
-    Return what the consumer took.
-    """
+    """Return what the consumer took."""
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sessions, in_session=in_session)
     meter = Meter(sessions * in_session)
@@ -237,9 +225,7 @@ async def _bare_slot(bus: ServiceBusClient, topic: str, container: ContainerProx
 
 
 async def new_container(system: Emulated) -> str:
-    """
-    Return an empty container for effects.
-    """
+    """Return an empty container for effects."""
     name = f"effects-{time.perf_counter_ns()}"
     await system.database.create_container(name, PartitionKey("/partitionKey"), default_ttl=-1)
     return name
@@ -248,9 +234,7 @@ async def new_container(system: Emulated) -> str:
 async def compare(
     system: Emulated, bus: ServiceBusClient, load: str, *, rounds: int, sessions: int, in_session: int
 ) -> dict[str, float]:
-    """
-    Return what the consumer took on each receiver, and how it compares with the bare loop.
-    """
+    """Return what the consumer took on each receiver, and how it compares with the bare loop."""
     sizes = {"sessions": sessions, "in_session": in_session}
     runs: dict[str, list[Run]] = {way: [] for way in ("bare", *RECEIVERS)}
     for _ in range(rounds):
@@ -275,9 +259,7 @@ async def compare(
 async def measure_idle(
     system: Emulated, bus: ServiceBusClient, seconds: float, receiver: str
 ) -> dict[str, float]:
-    """
-    Return what percentage of a core a consumer takes whose slots are all free.
-    """
+    """Return what percentage of a core a consumer takes whose slots are all free."""
     topic, container = system.new_session_topic(), await new_container(system)
     async with consuming(system, bus, topic, container, lambda record: None, receiver=receiver):
         await asyncio.sleep(2)  # it has started
@@ -348,9 +330,7 @@ async def _latencies(
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """
-    Measure everything; return the numbers of the last line.
-    """
+    """Measure everything; return the numbers of the last line."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         collect_seldom()  # as `cosmos-outbox consume` does; of the bare loop, too
         rounds, result = sizes.rounds, dict[str, Any]()
@@ -366,9 +346,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     report(
         measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the consumer and the load"
     )

@@ -1,6 +1,4 @@
-"""
-The emulators in a process of their own, with containers full of events and topics to send them to.
-"""
+"""The emulators in a process of their own, with containers full of events and topics to send them to."""
 
 from __future__ import annotations
 
@@ -48,27 +46,19 @@ class Emulated:
 
     @property
     def database(self) -> DatabaseProxy:
-        """
-        Return the database of all containers.
-        """
+        """Return the database of all containers."""
         return self.client.get_database_client(DATABASE)
 
     def new_session_topic(self) -> str:
-        """
-        Return a topic whose subscription `all` requires sessions, and that nothing was sent to.
-        """
+        """Return a topic whose subscription `all` requires sessions, and that nothing was sent to."""
         return f"sessions-{next(self._session_numbers)}"
 
     def new_topic(self, *, premium: bool = False) -> str:
-        """
-        Return a topic that nothing was sent to; one of the Premium tier takes batches of 1 MB.
-        """
+        """Return a topic that nothing was sent to; one of the Premium tier takes batches of 1 MB."""
         return f"{'premium' if premium else 'events'}-{next(self._numbers)}"
 
     async def new_leases(self) -> str:
-        """
-        Return an empty lease container.
-        """
+        """Return an empty lease container."""
         name = f"leases-{uuid.uuid4().hex[:8]}"
         await self.database.create_container(name, PartitionKey("/id"))
         return name
@@ -76,9 +66,7 @@ class Emulated:
     async def new_events(
         self, events: int, *, keys: int = 1000, in_commit: int = 1, partitions: int = 1
     ) -> str:
-        """
-        Return a container with so many events, spread evenly over the keys.
-        """
+        """Return a container with so many events, spread evenly over the keys."""
         name = f"data-{events}-{uuid.uuid4().hex[:8]}"
         at_first = min(partitions, _MOST_THROUGHPUT // _THROUGHPUT_OF_A_PARTITION)
         container = await self.database.create_container(
@@ -115,25 +103,19 @@ class Emulated:
             await self._tell("POST", "/servicebus/faults", {"action": "latency", "seconds": seconds})
 
     async def published(self, topic: str) -> int:
-        """
-        Return how many messages a topic has accepted.
-        """
+        """Return how many messages a topic has accepted."""
         stats = await self._tell("GET", "/servicebus/stats")
         return int(stats["topics"][topic]["published"])
 
     async def until_published(self, topic: str, messages: int) -> None:
-        """
-        Return when a topic has accepted so many messages.
-        """
+        """Return when a topic has accepted so many messages."""
         while True:
             if await self.published(topic) >= messages:
                 return
             await asyncio.sleep(_WATCH_SECONDS)
 
     async def requests(self) -> int:
-        """
-        Return how many requests Cosmos DB has answered.
-        """
+        """Return how many requests Cosmos DB has answered."""
         stats = await self._tell("GET", "/cosmos/stats")
         return sum(stats["requests"].values())
 
@@ -145,9 +127,7 @@ class Emulated:
 async def commit_events(
     container: ContainerProxy, key: str, first: int, count: int, *, created_ns: int | None = None
 ) -> None:
-    """
-    Write events in one transactional batch, as the outbox stores them.
-    """
+    """Write events in one transactional batch, as the outbox stores them."""
     commit = str(uuid.uuid4())
     operations: list[Any] = []
     for sequence in range(count):
@@ -204,9 +184,7 @@ def _configuration(directory: Path) -> Path:
 
 @asynccontextmanager
 async def emulated() -> AsyncIterator[Emulated]:
-    """
-    Start the emulators and stop them.
-    """
+    """Start the emulators and stop them."""
     with tempfile.TemporaryDirectory(prefix="cosmos-outbox-bench-") as directory:
         config = _configuration(Path(directory))
         async with Children(Path(directory)) as children:

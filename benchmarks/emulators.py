@@ -46,9 +46,7 @@ Work = Callable[[], Awaitable[int]]
 
 
 class Server:
-    """
-    The emulators' process, and what it has used so far.
-    """
+    """The emulators' process, and what it has used so far."""
 
     def __init__(self, process: subprocess.Popen[str], announced: dict[str, str]) -> None:
         self._folder = Path("/proc") / str(process.pid)
@@ -64,9 +62,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """
-    One kind of work over all rounds.
-    """
+    """One kind of work over all rounds."""
 
     done: int
     server_s: float
@@ -94,9 +90,7 @@ async def served(*, data: bool) -> AsyncIterator[Server]:
 
 
 async def measured(server: Server, work: Work, rounds: int) -> Measured:
-    """
-    Do some work, again and again, after one round that warms up.
-    """
+    """Do some work, again and again, after one round that warms up."""
     await work()
     server_s, client_s, wall_s = server.cpu_s(), time.process_time(), time.perf_counter()
     done = 0
@@ -111,9 +105,7 @@ async def measured(server: Server, work: Work, rounds: int) -> Measured:
 
 
 class Documents:
-    """
-    Work on a container.
-    """
+    """Work on a container."""
 
     def __init__(self, container: ContainerProxy) -> None:
         self._container = container
@@ -140,9 +132,7 @@ class Documents:
         return await self._at_once(lambda _: self._container.read_item(item["id"], "read"))
 
     async def batch(self) -> int:
-        """
-        Commit batches of two.
-        """
+        """Commit batches of two."""
 
         async def commit(key: str) -> None:
             await self._container.execute_item_batch(
@@ -152,9 +142,7 @@ class Documents:
         return await self._at_once(commit)
 
     async def feed(self) -> int:
-        """
-        Read the change feed from the beginning; counts documents.
-        """
+        """Read the change feed from the beginning; counts documents."""
         feed = self._container.query_items_change_feed(start_time="Beginning", max_item_count=_PAGE)
         return sum([1 async for _ in feed])
 
@@ -172,9 +160,7 @@ async def _send(sender: ServiceBusSender, count: int, session: str | None = None
 
 
 async def _moved(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> int:
-    """
-    Send messages and receive and complete each.
-    """
+    """Send messages and receive and complete each."""
     count = await _send(sender, _PAGE)
     left = count
     while left:
@@ -185,9 +171,7 @@ async def _moved(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> int:
 
 
 async def measure(rounds: int, *, data: bool) -> dict[str, float]:
-    """
-    Do all kinds of work; return the numbers of the last line.
-    """
+    """Do all kinds of work; return the numbers of the last line."""
     found: dict[str, Measured] = {}
     async with served(data=data) as server, AsyncExitStack() as stack:
         client = await stack.enter_async_context(CosmosClient.from_connection_string(server.cosmos))
@@ -240,9 +224,7 @@ def _print_table(found: dict[str, Measured]) -> None:
 
 
 def main() -> None:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each kind of work (default {ROUNDS})")
     parser.add_argument("--data", action="store_true", help="the emulators keep everything on disk")

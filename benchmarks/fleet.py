@@ -42,9 +42,7 @@ EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Fleet:
-    """
-    Workers on one lease container, in virtual time.
-    """
+    """Workers on one lease container, in virtual time."""
 
     def __init__(self, leases: int, seed: int) -> None:
         self.now = 0.0
@@ -68,9 +66,7 @@ class Fleet:
         heapq.heappush(self._due, (self.now + seconds, next(self._order), act))
 
     def run_until(self, holds: Callable[[], bool], *, within: float) -> float | None:
-        """
-        Return after how many seconds it holds; None if it does not.
-        """
+        """Return after how many seconds it holds; None if it does not."""
         began = self.now
         while self._due and self._due[0][0] <= began + within:
             self.now, _, act = heapq.heappop(self._due)
@@ -105,9 +101,7 @@ class Fleet:
         self.leases[lease.id] = replace(lease, raw=raw)
 
     def _write(self, seen: Lease, **changes: Any) -> bool:
-        """
-        Replace a lease that still has the etag it was seen with.
-        """
+        """Replace a lease that still has the etag it was seen with."""
         current = self.leases[seen.id]
         if current.raw["_etag"] != seen.raw["_etag"]:
             self.requests["refused writes"] += 1
@@ -186,9 +180,7 @@ def _bound(number: int, of: int) -> str:
 
 
 def told(fleet: Fleet, name: str, holds: Callable[[], bool]) -> dict[str, Any]:
-    """
-    Run until it holds, print what that took, and return it.
-    """
+    """Run until it holds, print what that took, and return it."""
     fleet.requests.clear()
     fleet.writes.clear()
     fleet.passes.clear()
@@ -206,9 +198,7 @@ def told(fleet: Fleet, name: str, holds: Callable[[], bool]) -> dict[str, Any]:
 
 
 def simulated(leases: int, workers: int, *, seed: int) -> dict[str, Any]:
-    """
-    Return what each change of a fleet costs.
-    """
+    """Return what each change of a fleet costs."""
     fleet = Fleet(leases, seed)
     names = [f"worker-{number:03}" for number in range(workers)]
     joining, rest = names[: workers // 4], names[workers // 4 :]
@@ -229,9 +219,7 @@ def simulated(leases: int, workers: int, *, seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--leases", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=200)

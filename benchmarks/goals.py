@@ -23,24 +23,18 @@ class Goal:
     ratio: bool = True  # both sides are measured in the same run, so figures of two machines compare
 
     def of(self, figures: Mapping[str, Mapping[str, Any]]) -> float | None:
-        """
-        Return the figure, None where it was not measured.
-        """
+        """Return the figure, None where it was not measured."""
         value = figures.get(self.benchmark, {}).get(self.key)
         return float(value) if isinstance(value, int | float) else None
 
     def is_met_by(self, value: float) -> bool:
-        """
-        Say whether a figure is within the bound.
-        """
+        """Say whether a figure is within the bound."""
         if self.at_most is not None:
             return value <= self.at_most
         return self.at_least is None or value >= self.at_least
 
     def worsened(self, before: float, now: float) -> float:
-        """
-        Return by which part of itself a figure became worse, below zero if better; 0 without a bound.
-        """
+        """Return by which part of itself a figure became worse, below zero if better; 0 without a bound."""
         change = now / before - 1 if before else 0.0
         if self.at_most is not None:
             return change
@@ -48,9 +42,7 @@ class Goal:
 
     @property
     def bound(self) -> str:
-        """
-        Return the bound as people write it.
-        """
+        """Return the bound as people write it."""
         if self.at_most is not None:
             return f"<= {self.at_most}"
         return "none" if self.at_least is None else f">= {self.at_least}"

@@ -44,9 +44,7 @@ POLL_SECONDS = 1.0  # ours at its slowest; Java's default is 5 s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """
-    How much is measured.
-    """
+    """How much is measured."""
 
     documents: int
     rounds: int
@@ -55,9 +53,7 @@ class Sizes:
 
 
 class JavaFleet(Fleet):
-    """
-    Java's workers in processes of their own on one lease container.
-    """
+    """Java's workers in processes of their own on one lease container."""
 
     classpath = ""
 
@@ -66,9 +62,7 @@ class JavaFleet(Fleet):
         self._programs: dict[str, asyncio.subprocess.Process] = {}
 
     async def start(self, *names: str) -> None:
-        """
-        Start workers at the same moment; the start of Java does not count.
-        """
+        """Start workers at the same moment; the start of Java does not count."""
         for name in names:
             self._programs[name] = await _java(self._system, self._data, self._leases, name, 0)
         await asyncio.gather(*(_ready(self._programs[name]) for name in names))
@@ -76,17 +70,13 @@ class JavaFleet(Fleet):
             _go(self._programs[name])
 
     def kill(self, name: str) -> None:
-        """
-        Send SIGKILL to a worker.
-        """
+        """Send SIGKILL to a worker."""
         program = self._programs.pop(name)
         if program.returncode is None:
             program.kill()
 
     def kill_all(self) -> None:
-        """
-        End every worker.
-        """
+        """End every worker."""
         for name in list(self._programs):
             self.kill(name)
 
@@ -116,9 +106,7 @@ def _go(program: asyncio.subprocess.Process) -> None:
 
 
 async def with_java(system: Emulated, data: str, documents: int) -> tuple[float, float]:
-    """
-    Drain a container with Java's processor; return the documents a second, and a CPU second.
-    """
+    """Drain a container with Java's processor; return the documents a second, and a CPU second."""
     program = await _java(system, data, await system.new_leases(), "java", documents)
     try:
         await _ready(program)
@@ -133,9 +121,7 @@ async def with_java(system: Emulated, data: str, documents: int) -> tuple[float,
 
 @contextmanager
 def built() -> Iterator[str | None]:
-    """
-    Build Java's program in a folder of its own; give None, or why it cannot be built.
-    """
+    """Build Java's program in a folder of its own; give None, or why it cannot be built."""
     missing = [name for name in ("java", "javac", "mvn") if shutil.which(name) is None]
     if missing:
         yield f"{', '.join(missing)} is not on this machine"
@@ -162,9 +148,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 async def beside_java(system: Emulated, sizes: Sizes) -> dict[str, Any]:
-    """
-    Measure both; return the ratios, or why there are none.
-    """
+    """Measure both; return the ratios, or why there are none."""
     with built() as hindrance:
         if hindrance is not None:
             say(f"NOT MEASURED beside Java: {hindrance}")
@@ -202,9 +186,7 @@ async def _taken_over(system: Emulated, failovers: int) -> dict[str, float]:
 
 
 async def _drained(system: Emulated, sizes: Sizes) -> tuple[float, float]:
-    """
-    Return our documents a second over Java's, and a CPU second.
-    """
+    """Return our documents a second over Java's, and a CPU second."""
     data = await system.new_events(sizes.documents, in_commit=20)
     ways = {"ours": with_processor, "java": with_java}
     rates: dict[str, list[float]] = {name: [] for name in ways}
@@ -220,9 +202,7 @@ async def _drained(system: Emulated, sizes: Sizes) -> tuple[float, float]:
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """
-    Measure on emulators of its own; return the last line.
-    """
+    """Measure on emulators of its own; return the last line."""
     async with emulated() as system:
         return await beside_java(system, sizes)
 

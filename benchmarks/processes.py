@@ -1,6 +1,4 @@
-"""
-The relay, and the bare loop, in processes of their own.
-"""
+"""The relay, and the bare loop, in processes of their own."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _JOIN_SECONDS = 10
 
 
 class Worker:
-    """
-    A relay in a process of its own, which holds its first page until it is told to go.
-    """
+    """A relay in a process of its own, which holds its first page until it is told to go."""
 
     def __init__(self, system: Emulated, name: str, *, data: str, leases: str, topic: str) -> None:
         self._system, self._leases = system, leases
@@ -35,9 +31,7 @@ class Worker:
         )
 
     async def owns_everything(self) -> None:
-        """
-        Return when every lease has an owner.
-        """
+        """Return when every lease has an owner."""
         container = self._system.database.get_container_client(self._leases)
         while True:
             owners = [item.get("Owner") async for item in container.read_all_items() if "LeaseToken" in item]
@@ -46,33 +40,25 @@ class Worker:
             await asyncio.sleep(0.05)
 
     def go(self) -> None:
-        """
-        Let it send.
-        """
+        """Let it send."""
         self._pipe.send("go")
 
     async def stop(self) -> dict[str, float]:
-        """
-        End it, and return what it used since it went.
-        """
+        """End it, and return what it used since it went."""
         self._pipe.send("stop")
         used: dict[str, float] = await asyncio.to_thread(self._pipe.recv)
         await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
         return used
 
     def kill(self) -> None:
-        """
-        End it at once, where it still runs.
-        """
+        """End it at once, where it still runs."""
         self._process.kill()
         self._process.join()
 
 
 @asynccontextmanager
 async def running_worker(system: Emulated, *, data: str, leases: str, topic: str) -> AsyncIterator[Worker]:
-    """
-    Start a worker and wait until it owns all leases; kill it at the end.
-    """
+    """Start a worker and wait until it owns all leases; kill it at the end."""
     worker = Worker(system, "worker", data=data, leases=leases, topic=topic)
     try:
         await worker.owns_everything()
@@ -83,9 +69,7 @@ async def running_worker(system: Emulated, *, data: str, leases: str, topic: str
 
 @asynccontextmanager
 async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
-    """
-    Run the bare loop beside, as one who cares for latency would write it.
-    """
+    """Run the bare loop beside, as one who cares for latency would write it."""
     process, _ = _spawn(_run_loop, system.cosmos, system.servicebus, data, topic)
     try:
         yield

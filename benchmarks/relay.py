@@ -37,9 +37,7 @@ SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}  # at 20 ms it needs seven seconds f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """
-    How much is measured.
-    """
+    """How much is measured."""
 
     rounds: int
     events: int
@@ -77,9 +75,7 @@ class Meter:
 
     @property
     def cpu_ms(self) -> float:
-        """
-        Return how many milliseconds of this process's CPU a message took.
-        """
+        """Return how many milliseconds of this process's CPU a message took."""
         return (self._cpu_after - self._cpu_before) * 1000 / (self._seen - self._first)
 
 
@@ -102,9 +98,7 @@ async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE)
 
 
 async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
-    """
-    Return how many messages a second one of the other ways gets into the topic.
-    """
+    """Return how many messages a second one of the other ways gets into the topic."""
     meter = Meter(events)
     async with aclosing(batches) as sent:
         async for messages in sent:
@@ -115,9 +109,7 @@ async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
 
 
 async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes) -> float:
-    """
-    Return the relay's throughput as a share of the bare loop's.
-    """
+    """Return the relay's throughput as a share of the bare loop's."""
     container = system.database.get_container_client(data)
     bare: list[float] = []
     ours: list[float] = []
@@ -164,9 +156,7 @@ async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
 async def compare_with_sample(
     system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes
 ) -> dict[str, float]:
-    """
-    Return how many times as fast as the sample's design the relay is, for each delay of the network.
-    """
+    """Return how many times as fast as the sample's design the relay is, for each delay of the network."""
     container = system.database.get_container_client(data)
     ratios = {}
     for delay in DELAYS_MS:
@@ -182,9 +172,7 @@ async def compare_with_sample(
 
 
 async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
-    """
-    Return p50 and p99 from just before a commit is sent until its events are received.
-    """
+    """Return p50 and p99 from just before a commit is sent until its events are received."""
     found: dict[str, float] = {}
     for rate in (50, 500):
         rounds: dict[str, list[tuple[float, float]]] = {"bare loop": [], "relay": []}
@@ -244,9 +232,7 @@ async def _latencies(
 
 
 async def compare_workers(system: Emulated, sizes: Sizes) -> float:
-    """
-    Return how many times as fast two workers are as one, on 4 partitions.
-    """
+    """Return how many times as fast two workers are as one, on 4 partitions."""
     data = await system.new_events(sizes.scale_events, in_commit=20, partitions=4)
     speeds = {}
     for workers in (1, 2):
@@ -278,9 +264,7 @@ async def _until_shared(system: Emulated, leases: str, workers: int) -> None:
 
 
 async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float]:
-    """
-    Return how much memory a worker takes whose topic is slow while very many events wait.
-    """
+    """Return how much memory a worker takes whose topic is slow while very many events wait."""
     events = sizes.backlog[-1]
     data = await system.new_events(events, in_commit=20)
     leases, topic = await system.new_leases(), system.new_topic()
@@ -299,9 +283,7 @@ async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float
 
 
 async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
-    """
-    Return what an event costs as more of them wait.
-    """
+    """Return what an event costs as more of them wait."""
     rows = []
     for events in sizes.backlog:
         data = await system.new_events(events, in_commit=20)
@@ -328,9 +310,7 @@ async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, floa
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """
-    Measure everything; return the numbers of the last line.
-    """
+    """Measure everything; return the numbers of the last line."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
         collect_seldom()  # as a worker does; of the other ways, too
         data = await system.new_events(sizes.events, keys=KEYS)
@@ -345,9 +325,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     report(measure, full=FULL, quick=QUICK, about=__doc__, shared_by="the emulators, the relay and the load")
 
 

@@ -52,9 +52,7 @@ Accepted = Callable[[int], None]
 
 
 async def _reached() -> None:
-    """
-    The senders of a benchmark are open already.
-    """
+    """The senders of a benchmark are open already."""
 
 
 async def relay(
@@ -146,9 +144,7 @@ async def relay(
 
 
 async def _no_others() -> tuple[str, ...]:
-    """
-    Say that no other processor reads the container.
-    """
+    """Say that no other processor reads the container."""
     return ()
 
 

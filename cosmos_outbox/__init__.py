@@ -1,6 +1,4 @@
-"""
-cosmos-outbox: the transactional outbox for Azure Cosmos DB and Azure Service Bus.
-"""
+"""cosmos-outbox: the transactional outbox for Azure Cosmos DB and Azure Service Bus."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Background: tasks that go on beside the calls that began them, and whose errors no call looks at.
-"""
+"""Background: tasks that go on beside the calls that began them, and whose errors no call looks at."""
 
 from __future__ import annotations
 
@@ -10,32 +8,24 @@ from typing import Any
 
 
 class Background:
-    """
-    The tasks that an object waits for at its end.
-    """
+    """The tasks that an object waits for at its end."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, work: Coroutine[Any, Any, None]) -> None:
-        """
-        Begin one.
-        """
+        """Begin one."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def done(self) -> None:
-        """
-        Return when all have ended.
-        """
+        """Return when all have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:
-    """
-    Look at the error of a task that has ended, or asyncio reports that it was never looked at.
-    """
+    """Look at the error of a task that has ended, or asyncio reports that it was never looked at."""
     if not task.cancelled():
         task.exception()

@@ -55,9 +55,7 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
 
 
 def context_of(stored: Mapping[str, object]) -> Context:
-    """
-    Return the context whose current span is named by `meta`, or by the properties of a message.
-    """
+    """Return the context whose current span is named by `meta`, or by the properties of a message."""
     carrier = {
         name: value for name in ("traceparent", "tracestate") if isinstance(value := stored.get(name), str)
     }

@@ -45,9 +45,7 @@ class StoredEvent:
 
     @property
     def order(self) -> tuple[int, int]:
-        """
-        Return the sort key of the events of one partition key: the commit, then the place inside it.
-        """
+        """Return the sort key of the events of one partition key: the commit, then the place inside it."""
         sequence = self.meta.get("sequence")
         return self.lsn, sequence if isinstance(sequence, int) else 0
 
@@ -74,9 +72,7 @@ def entity_document(entity: Entity, *, version: int, paths: KeyPaths = ON_PARTIT
 
 
 def json_bytes(value: Any) -> bytes:
-    """
-    Return compact JSON in UTF-8; what UTF-8 cannot carry, half of a surrogate pair, is escaped.
-    """
+    """Return compact JSON in UTF-8; what UTF-8 cannot carry, half of a surrogate pair, is escaped."""
     try:
         return to_json(value, inf_nan_mode="constants")
     except ValueError:  # half of a surrogate pair
@@ -84,9 +80,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def entity_data(entity: Entity) -> dict[str, Any]:
-    """
-    Return the `data` of an entity's document, with what other programs added to it.
-    """
+    """Return the `data` of an entity's document, with what other programs added to it."""
     # The check of a commit names the field that a warning would be about.
     data = entity.model_dump(mode="json", by_alias=True, warnings=False)
     kept = (entity.stored or {}).get("data")
@@ -98,17 +92,13 @@ def entity_data(entity: Entity) -> dict[str, Any]:
 
 
 def first_error(error: ValidationError) -> tuple[str, str]:
-    """
-    Return the path of the first field that pydantic refused, and why.
-    """
+    """Return the path of the first field that pydantic refused, and why."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return ".".join(map(str, first["loc"])) or "the whole", first["msg"]
 
 
 def commit_id_of(document: Mapping[str, Any]) -> str | None:
-    """
-    Return the id of the commit that wrote an event.
-    """
+    """Return the id of the commit that wrote an event."""
     meta = document.get("meta")
     commit_id = meta.get("commitId") if isinstance(meta, Mapping) else None
     return commit_id if isinstance(commit_id, str) else None
@@ -145,9 +135,7 @@ def event_document(
     sequence: int,
     paths: KeyPaths = ON_PARTITION_KEY,
 ) -> Document:
-    """
-    Return the document of an event, the one with this number inside its commit.
-    """
+    """Return the document of an event, the one with this number inside its commit."""
     return {
         "id": event.id,
         **paths.fields(partition_key),
@@ -171,9 +159,7 @@ def event_with_claim(document: Document, *, partition_key: Any) -> Document:
 
 
 def payload_document(document: Document) -> Document:
-    """
-    Return the document that holds the payload of an event, for as long as the event's would live.
-    """
+    """Return the document that holds the payload of an event, for as long as the event's would live."""
     content = {name: value for name, value in document.items() if name != "meta"}
     return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE}
 
@@ -230,9 +216,7 @@ def stored_event(document: Mapping[str, Any], paths: KeyPaths = ON_PARTITION_KEY
 
 
 def claims_to_be_an_event(document: Mapping[str, Any]) -> bool:
-    """
-    Say whether a document is an event, well formed or not.
-    """
+    """Say whether a document is an event, well formed or not."""
     return document.get("type") == EVENT_TYPE
 
 

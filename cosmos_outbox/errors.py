@@ -78,21 +78,15 @@ class OutboxError(Exception):
 
 
 class ConfigurationError(OutboxError):
-    """
-    A setting or an Azure resource cannot work as it is; the message names it and the fix.
-    """
+    """A setting or an Azure resource cannot work as it is; the message names it and the fix."""
 
 
 class UsageError(OutboxError):
-    """
-    The program uses the library in a way that cannot work; nothing was sent.
-    """
+    """The program uses the library in a way that cannot work; nothing was sent."""
 
 
 class SharedUnitOfWork(UsageError):
-    """
-    A unit of work was used from two tasks at once; give every task its own.
-    """
+    """A unit of work was used from two tasks at once; give every task its own."""
 
 
 class MixedPartitionKeys(UsageError):
@@ -147,9 +141,7 @@ class BatchTooLarge(UsageError):
 
 
 class EventTooLarge(UsageError):
-    """
-    An event, or an id it carries, is too large to be sent or parked; store a reference in it instead.
-    """
+    """An event, or an id it carries, is too large to be sent or parked; store a reference in it instead."""
 
 
 class UnstorableValue(UsageError):
@@ -175,9 +167,7 @@ class UnstorableValue(UsageError):
 
 
 class StoreError(OutboxError):
-    """
-    Cosmos DB refused the request.
-    """
+    """Cosmos DB refused the request."""
 
 
 class NotFound(StoreError):
@@ -299,15 +289,11 @@ class UnreadableDocument(StoreError):
 
 
 class InvalidRequest(StoreError):
-    """
-    Cosmos DB calls the request malformed; correct what it names, for a retry does not help.
-    """
+    """Cosmos DB calls the request malformed; correct what it names, for a retry does not help."""
 
 
 class RequestTooLarge(StoreError):
-    """
-    The document or batch is larger than Cosmos DB accepts (2 MB); make it smaller.
-    """
+    """The document or batch is larger than Cosmos DB accepts (2 MB); make it smaller."""
 
 
 class AccessDenied(StoreError):
@@ -379,9 +365,7 @@ class CommitOutcomeUnknown(StoreError):
 
 
 class RangeGone(OutboxError):
-    """
-    The physical partition was split or merged; its lease must be replaced by leases of the new ranges.
-    """
+    """The physical partition was split or merged; its lease must be replaced by leases of the new ranges."""
 
 
 class ContainerRecreated(OutboxError):
@@ -391,15 +375,11 @@ class ContainerRecreated(OutboxError):
 
 
 class LeaseLost(OutboxError):
-    """
-    Another owner holds the lease, or it is gone; stop its work at once and write nothing more for it.
-    """
+    """Another owner holds the lease, or it is gone; stop its work at once and write nothing more for it."""
 
 
 class ParkingError(OutboxError):
-    """
-    A partition key could not be parked or released.
-    """
+    """A partition key could not be parked or released."""
 
 
 class ParkingFull(ParkingError):
@@ -409,9 +389,7 @@ class ParkingFull(ParkingError):
 
 
 class KeyNotParked(ParkingError):
-    """
-    The partition key or the event is not in the parked store; see the list of parked keys.
-    """
+    """The partition key or the event is not in the parked store; see the list of parked keys."""
 
 
 class ReleaseTakenOver(ParkingError):
@@ -455,9 +433,7 @@ class BrokerUnavailable(PublishError):
 
 
 class TopicUnavailable(PublishError):
-    """
-    The topic is missing, disabled or may not be sent to; fix it, then the relay goes on by itself.
-    """
+    """The topic is missing, disabled or may not be sent to; fix it, then the relay goes on by itself."""
 
     retriable = True
 
@@ -469,9 +445,7 @@ class TopicRefusesAll(TopicUnavailable):
 
 
 class MessageRejected(PublishError):
-    """
-    Service Bus will never accept this message as it is (too large, malformed, header too big).
-    """
+    """Service Bus will never accept this message as it is (too large, malformed, header too big)."""
 
 
 def _place(document_id: str, partition_key: PartitionKey | None) -> str:
@@ -481,9 +455,7 @@ def _place(document_id: str, partition_key: PartitionKey | None) -> str:
 
 
 class SubscriptionError(OutboxError):
-    """
-    A subscription or a queue refused or failed: its cause says why; base of the two below.
-    """
+    """A subscription or a queue refused or failed: its cause says why; base of the two below."""
 
 
 class SubscriptionUnavailable(SubscriptionError):
@@ -509,9 +481,7 @@ class LockLost(SubscriptionError):
 
 
 class MessageError(OutboxError):
-    """
-    A consumer cannot handle a message as it is: release or drop it; base of the five below.
-    """
+    """A consumer cannot handle a message as it is: release or drop it; base of the five below."""
 
 
 class MessageUnreadable(MessageError):
@@ -533,9 +503,7 @@ class DeliveredTooOften(MessageError):
 
 
 class HandlerTimeout(MessageError):
-    """
-    A handler did not end within its time.
-    """
+    """A handler did not end within its time."""
 
 
 def said(error: BaseException) -> str:

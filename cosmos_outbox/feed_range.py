@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRange:
-    """
-    A range of effective partition keys, upper-case hexadecimal, min inclusive and max exclusive.
-    """
+    """A range of effective partition keys, upper-case hexadecimal, min inclusive and max exclusive."""
 
     min: str
     max: str
@@ -24,15 +22,11 @@ class FeedRange:
         return self.min <= other.min and other.max <= self.max
 
     def intersection(self, other: FeedRange) -> FeedRange:
-        """
-        Return the keys that lie in both of two ranges that overlap.
-        """
+        """Return the keys that lie in both of two ranges that overlap."""
         return FeedRange(min=max(self.min, other.min), max=min(self.max, other.max))
 
     def without(self, others: Iterable[FeedRange]) -> tuple[FeedRange, ...]:
-        """
-        Return what is left of this range outside all of the others, in order.
-        """
+        """Return what is left of this range outside all of the others, in order."""
         left, low = [], self.min
         for other in sorted(others, key=lambda other: other.min):
             if low < other.max and other.min < self.max:

@@ -58,16 +58,12 @@ class Message:
     idempotency_key: str = ""
 
     def number(self, name: str) -> int | None:
-        """
-        Return a property that is a whole number; None if it is not there, or is something else.
-        """
+        """Return a property that is a whole number; None if it is not there, or is something else."""
         value = self.properties.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def text(self, name: str) -> str | None:
-        """
-        Return a property that is text; None if it is not there, is empty, or is something else.
-        """
+        """Return a property that is text; None if it is not there, is empty, or is something else."""
         value = self.properties.get(name)
         return value if isinstance(value, str) and value else None
 
@@ -101,16 +97,12 @@ def _most_bytes(value: PropertyValue) -> int:
 
 
 def delivered(message: OutboundMessage) -> Message:
-    """
-    Return a message as a subscription delivers it, but for what the broker adds.
-    """
+    """Return a message as a subscription delivers it, but for what the broker adds."""
     return Message(**{named.name: getattr(message, named.name) for named in fields(message)})
 
 
 def received_text(value: Any) -> Any:
-    """
-    Return a value of AMQP without its types: binary as text, for the SDK hands over text as bytes.
-    """
+    """Return a value of AMQP without its types: binary as text, for the SDK hands over text as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 

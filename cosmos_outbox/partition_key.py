@@ -28,9 +28,7 @@ _ENVELOPE = frozenset({"id", "type", "data", "ttl", "version", "meta"})
 
 
 def parts_of(key: PartitionKey) -> tuple[KeyPart, ...]:
-    """
-    Return the parts of a key, one for each level.
-    """
+    """Return the parts of a key, one for each level."""
     return key if isinstance(key, tuple) else (key,)
 
 
@@ -77,9 +75,7 @@ def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
 
 
 def identity(key: PartitionKey) -> Hashable:
-    """
-    Return what is equal for equal keys only: Python takes True for 1.
-    """
+    """Return what is equal for equal keys only: Python takes True for 1."""
     if isinstance(key, str):
         return key
     parts = parts_of(key)
@@ -88,9 +84,7 @@ def identity(key: PartitionKey) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class KeyPaths:
-    """
-    The partition key paths of a container, each as the names of the properties on it.
-    """
+    """The partition key paths of a container, each as the names of the properties on it."""
 
     levels: tuple[tuple[str, ...], ...]
 
@@ -100,9 +94,7 @@ class KeyPaths:
         )
 
     def key_of(self, document: Mapping[str, Any]) -> PartitionKey | None:
-        """
-        Return the partition key of a document; None if a part of it is missing or null.
-        """
+        """Return the partition key of a document; None if a part of it is missing or null."""
         if len(self.levels) == 1:
             part = _value_at(document, self.levels[0])
             return part if type(part) is str or _is_part(part) else None
@@ -110,9 +102,7 @@ class KeyPaths:
         return parts if all(map(_is_part, parts)) else None
 
     def fields(self, key: PartitionKey, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """
-        Return the properties that put a key into a document; what is stored beside a nested one stays.
-        """
+        """Return the properties that put a key into a document; what is stored beside a nested one stays."""
         fields: dict[str, Any] = {}
         for names, part in zip(self.levels, parts_of(key), strict=True):
             inside = fields
@@ -123,9 +113,7 @@ class KeyPaths:
         return fields
 
     def problem(self, key: object) -> str | None:
-        """
-        Return why a value cannot be a key of the container; None if it can.
-        """
+        """Return why a value cannot be a key of the container; None if it can."""
         parts = key if isinstance(key, tuple) else (key,)
         if len(parts) != len(self.levels):
             example = ", ".join(names[-1] for names in self.levels)
@@ -216,9 +204,7 @@ def _problem_of(part: object) -> str | None:
 
 
 def bytes_of(text: str) -> int | None:
-    """
-    Return the length of a text in UTF-8; None where it has none.
-    """
+    """Return the length of a text in UTF-8; None where it has none."""
     try:
         return len(text.encode())
     except UnicodeEncodeError:  # half of a surrogate pair

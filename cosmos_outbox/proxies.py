@@ -15,7 +15,5 @@ def any_proxy() -> bool:
 
 
 def proxy_for(scheme: str, host: str) -> str | None:
-    """
-    Return the proxy on the way to a host, as the environment writes it.
-    """
+    """Return the proxy on the way to a host, as the environment writes it."""
     return None if proxy_bypass(host) else getproxies().get(scheme)

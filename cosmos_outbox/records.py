@@ -34,9 +34,7 @@ Hook = Callable[[Record], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseMoved(Record):
-    """
-    This owner took a lease, or stopped working on it: `outcome` is acquired, or a CloseReason.
-    """
+    """This owner took a lease, or stopped working on it: `outcome` is acquired, or a CloseReason."""
 
     level = logging.INFO
     levels: ClassVar = {"lost": logging.WARNING}
@@ -49,9 +47,7 @@ class LeaseMoved(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseCheckpointed(Record):
-    """
-    The checkpoint covers the first `pages` batches of this tenure; no worker will read them again.
-    """
+    """The checkpoint covers the first `pages` batches of this tenure; no worker will read them again."""
 
     level = logging.DEBUG
     lease: str
@@ -60,9 +56,7 @@ class LeaseCheckpointed(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageHandled(Record):
-    """
-    All `changes` of a page are handled or skipped; `lag` is how many transactions still wait.
-    """
+    """All `changes` of a page are handled or skipped; `lag` is how many transactions still wait."""
 
     level = logging.DEBUG
     lease: str
@@ -73,9 +67,7 @@ class PageHandled(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFailed(Record):
-    """
-    The handler or the feed failed; the same page is tried again after `delay_seconds`.
-    """
+    """The handler or the feed failed; the same page is tried again after `delay_seconds`."""
 
     lease: str
     attempt: int
@@ -156,9 +148,7 @@ class LeasesBalanced(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesPublished(Record):
-    """
-    The broker accepted messages of one lane.
-    """
+    """The broker accepted messages of one lane."""
 
     level = logging.DEBUG
     lane: int
@@ -210,9 +200,7 @@ class EventRejected(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyParked(Record):
-    """
-    An event cannot be sent; it and all later ones of its partition key are held until an operator acts.
-    """
+    """An event cannot be sent; it and all later ones of its partition key are held until an operator acts."""
 
     level = logging.ERROR
     lease: str
@@ -251,9 +239,7 @@ class ParkingFailed(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDeleted(Record):
-    """
-    Sent events, whose type asks for it, were deleted before their time to live ended.
-    """
+    """Sent events, whose type asks for it, were deleted before their time to live ended."""
 
     level = logging.DEBUG
     partition_key: str
@@ -297,9 +283,7 @@ class SdkFallback(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionClosed(Record):
-    """
-    A processor has given a session back, or lost it; `outcome` is a SessionEnd.
-    """
+    """A processor has given a session back, or lost it; `outcome` is a SessionEnd."""
 
     level = logging.DEBUG
     levels: ClassVar = {"lost": logging.WARNING}
@@ -323,9 +307,7 @@ class ReceivingFailed(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSettled(Record):
-    """
-    A message was settled: `outcome` is complete, retry, dead-letter or defer.
-    """
+    """A message was settled: `outcome` is complete, retry, dead-letter or defer."""
 
     level = logging.DEBUG
     session: str | None
@@ -372,9 +354,7 @@ class MessageHandled(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectIgnored(Record):
-    """
-    The consumer has no handler for a subject; reported once by each process.
-    """
+    """The consumer has no handler for a subject; reported once by each process."""
 
     level = logging.INFO
     consumer: str
@@ -448,23 +428,17 @@ KINDS: tuple[type[Record], ...] = tuple(
 
 
 def level_of(record: Record) -> int:
-    """
-    Return the level of a record: that of its outcome, or else of its class.
-    """
+    """Return the level of a record: that of its outcome, or else of its class."""
     return record.levels.get(getattr(record, "outcome", ""), record.level)
 
 
 def names_of(level: int) -> tuple[str, ...]:
-    """
-    Return the names of all records that may have a level.
-    """
+    """Return the names of all records that may have a level."""
     return tuple(kind.__name__ for kind in KINDS if level in (kind.level, *kind.levels.values()))
 
 
 def ignore(record: Record) -> None:
-    """
-    Do nothing: the hook of a caller that wants no records.
-    """
+    """Do nothing: the hook of a caller that wants no records."""
 
 
 def guarded(*hooks: Hook) -> Hook:
@@ -485,9 +459,7 @@ def guarded(*hooks: Hook) -> Hook:
 
 
 def log_hook(record: Record) -> None:
-    """
-    Log a record: its class name is the event key, its fields are the structured extra.
-    """
+    """Log a record: its class name is the event key, its fields are the structured extra."""
     level = level_of(record)
     if _logger.isEnabledFor(level):
         values = {field.name: getattr(record, field.name) for field in fields(record)}

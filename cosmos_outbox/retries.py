@@ -42,9 +42,7 @@ class Backoff:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryOptions:
-    """
-    How long and how often a read or a commit is tried.
-    """
+    """How long and how often a read or a commit is tried."""
 
     deadline_seconds: float = 10.0  # for all attempts together. Defaults to 10 s.
     attempt_seconds: float = 4.0  # for one attempt. Defaults to 4 s.
@@ -61,9 +59,7 @@ class RetryOptions:
 
 
 class Deadline:
-    """
-    The time that is left for the attempts of one call, on the clock of the running loop.
-    """
+    """The time that is left for the attempts of one call, on the clock of the running loop."""
 
     __slots__ = ("_ends_at", "_loop", "_options")
 
@@ -91,9 +87,7 @@ class Deadline:
             raise StoreUnavailable("Cosmos DB did not answer in time.") from error
 
     async def pause(self, attempt: int, retry_after: float | None = None) -> bool:
-        """
-        Wait before the next attempt; return False at once if it would begin after the deadline.
-        """
+        """Wait before the next attempt; return False at once if it would begin after the deadline."""
         seconds = self._options.backoff.delay(attempt, at_least=retry_after)
         if self._loop.time() + seconds >= self._ends_at:
             return False
@@ -102,9 +96,7 @@ class Deadline:
 
 
 async def retry_reads(call: Callable[[], Awaitable[ResultT]], options: RetryOptions) -> ResultT:
-    """
-    Make a request that changes nothing; repeat it while the service is busy or does not answer.
-    """
+    """Make a request that changes nothing; repeat it while the service is busy or does not answer."""
     deadline, attempt = Deadline(options), 0
     while True:
         attempt += 1

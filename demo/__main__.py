@@ -44,9 +44,7 @@ def demo(
     servicebus: Annotated[str | None, typer.Option(help="Connection string; goes with --cosmos.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object as the last line.")] = False,
 ) -> None:
-    """
-    Drive the API, kill a worker half-way, and check that every event arrives once and in order.
-    """
+    """Drive the API, kill a worker half-way, and check that every event arrives once and in order."""
     if workers == 1 and not no_kill:
         raise typer.BadParameter(
             "no worker could take over: use 2 or more, or --no-kill", param_hint="--workers"
@@ -65,9 +63,7 @@ def demo(
 
 @app.command()
 def run(*, port: Port = 8000, partitions: Partitions = 2, workers: Workers = 2) -> None:
-    """
-    Keep the whole stack up until Ctrl-C.
-    """
+    """Keep the whole stack up until Ctrl-C."""
     try:
         socket.create_server(
             ("127.0.0.1", port)

@@ -18,9 +18,7 @@ from examples.contacts.received import ReceivedMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedEvent:
-    """
-    An event that a successful response of the API named.
-    """
+    """An event that a successful response of the API named."""
 
     event_id: str
     contact_id: str
@@ -29,9 +27,7 @@ class CommittedEvent:
 
     @property
     def order(self) -> tuple[int, int]:
-        """
-        Return its place among the events of its contact.
-        """
+        """Return its place among the events of its contact."""
         return self.version, self.position
 
 
@@ -57,16 +53,12 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """
-        Say whether every event arrived exactly once, in order, and nothing else did.
-        """
+        """Say whether every event arrived exactly once, in order, and nothing else did."""
         return not (self.lost or self.duplicated or self.out_of_order or self.unknown)
 
 
 def audit(committed: Sequence[CommittedEvent], received: Sequence[ReceivedMessage]) -> Audit:
-    """
-    Compare the two records; `received` is in the order in which messages were received.
-    """
+    """Compare the two records; `received` is in the order in which messages were received."""
     events = {event.event_id: event for event in committed}
     first_copies: dict[str, ReceivedMessage] = {}
     duplicated: list[str] = []

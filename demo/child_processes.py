@@ -30,9 +30,7 @@ _RESTART_SECONDS = 1.0
 
 
 class ChildDied(Exception):
-    """
-    A child ended by itself.
-    """
+    """A child ended by itself."""
 
     def __init__(self, child: Child) -> None:
         super().__init__(f"{child.name} (pid {child.pid}) died unexpectedly: {child.state}")
@@ -53,23 +51,17 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """
-        Return the process id, which is its group's too.
-        """
+        """Return the process id, which is its group's too."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """
-        Return the exit code, negative for a signal, None while it runs.
-        """
+        """Return the exit code, negative for a signal, None while it runs."""
         return self._process.returncode
 
     @property
     def state(self) -> str:
-        """
-        Return what became of it, in words for a table.
-        """
+        """Return what became of it, in words for a table."""
         code = self.exit_code
         if code is None:
             return "stopping" if self.ending else "running"
@@ -78,26 +70,20 @@ class Child:
         return signal.Signals(-code).name
 
     def signal(self, number: signal.Signals) -> None:
-        """
-        Send a signal to the whole group, on purpose.
-        """
+        """Send a signal to the whole group, on purpose."""
         self.ending = True
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     async def kill(self) -> None:
-        """
-        End it as a crash would: at once, with nothing cleaned up.
-        """
+        """End it as a crash would: at once, with nothing cleaned up."""
         self.killed = True
         self.signal(signal.SIGKILL)
         await self.wait()
 
     async def wait(self) -> None:
-        """
-        Return when it has ended.
-        """
+        """Return when it has ended."""
         await self._process.wait()
 
     async def announcement(self) -> Any:
@@ -119,16 +105,12 @@ class Child:
         raise ChildDied(self)
 
     def tail(self) -> str:
-        """
-        Return the last lines of its log.
-        """
+        """Return the last lines of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
 
 
 class Children:
-    """
-    The processes of one stack, in order of start; leaving the context stops them in the reverse order.
-    """
+    """The processes of one stack, in order of start; leaving the context stops them in the reverse order."""
 
     def __init__(self, logs: Path, *, grace_seconds: float = 10) -> None:
         self.all: list[Child] = []
@@ -150,9 +132,7 @@ class Children:
     async def start(
         self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], announces: bool = False
     ) -> Child:
-        """
-        Start this Python with arguments; its output goes to a log, except an announcement on stdout.
-        """
+        """Start this Python with arguments; its output goes to a log, except an announcement on stdout."""
         log = self._logs / f"{name}.log"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
@@ -170,9 +150,7 @@ class Children:
         return child
 
     async def stop(self, children: Sequence[Child]) -> None:
-        """
-        Ask children to end; kill those that have not when the grace is over.
-        """
+        """Ask children to end; kill those that have not when the grace is over."""
         for child in children:
             child.signal(signal.SIGTERM)
         try:
@@ -232,18 +210,14 @@ class Children:
             child = await start()
 
     def check(self) -> None:
-        """
-        Raise ChildDied where a child ended that should live.
-        """
+        """Raise ChildDied where a child ended that should live."""
         for child in self.all:
             if child.exit_code is not None and not child.ending and not child.replaced:
                 raise ChildDied(child)
 
 
 class DemoFailed(Exception):
-    """
-    The job could not be done; `culprits` are the processes whose logs may say why.
-    """
+    """The job could not be done; `culprits` are the processes whose logs may say why."""
 
     def __init__(self, message: str, culprits: Sequence[Child] = ()) -> None:
         super().__init__(message)
@@ -254,9 +228,7 @@ Work = Callable[[Children, Path], Coroutine[Any, Any, int]]
 
 
 async def with_children(work: Work, console: Console) -> int:
-    """
-    Return the work's exit code, or 128 + the signal that ended it; logs are kept unless it returned 0.
-    """
+    """Return the work's exit code, or 128 + the signal that ended it; logs are kept unless it returned 0."""
     directory = Path(tempfile.mkdtemp(prefix="cosmos-outbox-"))
     code = 1
     try:
@@ -277,9 +249,7 @@ async def with_children(work: Work, console: Console) -> int:
 
 
 def show_tails(children: list[Child] | tuple[Child, ...], console: Console) -> None:
-    """
-    Print the end of each child's log.
-    """
+    """Print the end of each child's log."""
     for child in children:
         console.print(f"--- the end of {child.log.name}", style="bold", highlight=False)
         console.print(child.tail(), markup=False, highlight=False, soft_wrap=True)

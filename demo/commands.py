@@ -1,6 +1,4 @@
-"""
-The two long commands, `demo` and `run`: what they print, and the exit code.
-"""
+"""The two long commands, `demo` and `run`: what they print, and the exit code."""
 
 from __future__ import annotations
 
@@ -100,9 +98,7 @@ async def _follow(stack: Stack, console: Console) -> None:
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """
-    Return what a shell reads to give its commands the settings of a stack.
-    """
+    """Return what a shell reads to give its commands the settings of a stack."""
     settings = {name: text for name, text in environment.items() if name.startswith("OUTBOX_")}
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in sorted(settings.items()))
 

@@ -39,16 +39,12 @@ class Effects:
 
     @property
     def passed(self) -> bool:
-        """
-        Say whether every event took effect exactly once, in order, and nothing else did.
-        """
+        """Say whether every event took effect exactly once, in order, and nothing else did."""
         return not (self.lost or self.doubled or self.out_of_order or self.unknown)
 
 
 def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[str, Any]]) -> Effects:
-    """
-    Compare what was committed with the events that a consumer recorded, as its container stores them.
-    """
+    """Compare what was committed with the events that a consumer recorded, as its container stores them."""
     events = {event.event_id: event for event in committed}
     by_entity: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for document in recorded:
@@ -74,9 +70,7 @@ def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[s
 
 
 async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, stalled_seconds: float) -> int:
-    """
-    Return what `count` says once that is so many, or once it has not grown for so long.
-    """
+    """Return what `count` says once that is so many, or once it has not grown for so long."""
     counted, deadline = -1, 0.0
     while counted < wanted:
         found = await count()
@@ -89,15 +83,11 @@ async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, sta
 
 
 async def count_effects(container: ContainerProxy) -> int:
-    """
-    Return how many events a consumer has recorded.
-    """
+    """Return how many events a consumer has recorded."""
     counts: list[Any] = [one async for one in container.query_items(f"SELECT VALUE COUNT(1) {_EVENTS}")]
     return int(sum(counts))
 
 
 async def recorded_in(container: ContainerProxy) -> list[dict[str, Any]]:
-    """
-    Return the events that a consumer has recorded.
-    """
+    """Return the events that a consumer has recorded."""
     return [document async for document in container.query_items(f"SELECT * {_EVENTS}")]

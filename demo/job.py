@@ -1,6 +1,4 @@
-"""
-The main job in order: load, kill a worker half-way, wait until all is delivered, and audit.
-"""
+"""The main job in order: load, kill a worker half-way, wait until all is delivered, and audit."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """
-    The audit, and whatever else must not happen.
-    """
+    """The audit, and whatever else must not happen."""
 
     audit: Audit
     effects: Effects
@@ -53,9 +49,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """
-        Say whether all went as promised.
-        """
+        """Say whether all went as promised."""
         return self.audit.passed and self.effects.passed and not self.problems
 
 

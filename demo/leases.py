@@ -1,6 +1,4 @@
-"""
-Who owns which lease, read from the lease container as any .NET tool would.
-"""
+"""Who owns which lease, read from the lease container as any .NET tool would."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ POLL_SECONDS = 0.25
 
 
 async def lease_owners(container: ContainerProxy) -> Owners:
-    """
-    Return the owner of each lease by its range, None for one without an owner.
-    """
+    """Return the owner of each lease by its range, None for one without an owner."""
     documents = [document async for document in container.read_all_items()]
     return {
         str(document["LeaseToken"]): document.get("Owner") or None

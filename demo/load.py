@@ -32,16 +32,12 @@ REFUSED_FOR_NOW = {429, 503}
 
 
 class LoadFailed(Exception):
-    """
-    The API answered a request with something else than success.
-    """
+    """The API answered a request with something else than success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """
-    One request: `path` is relative to the contact, empty for its creation.
-    """
+    """One request: `path` is relative to the contact, empty for its creation."""
 
     path: str
     body: dict[str, Any]
@@ -49,9 +45,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """
-    How much to do; the same seed gives the same requests.
-    """
+    """How much to do; the same seed gives the same requests."""
 
     contacts: int
     changes: int  # of each contact, its creation being the first
@@ -63,9 +57,7 @@ OnCommit = Callable[[Sequence[CommittedEvent]], None]
 
 
 def changes_of(contact: int, load: Load) -> Iterator[Change]:
-    """
-    Return a contact's requests in order; each one alters something, so each raises an event.
-    """
+    """Return a contact's requests in order; each one alters something, so each raises an event."""
     chance = random.Random(f"{load.seed}/{contact}")
     email = f"contact{contact}@example.com"
     yield Change(

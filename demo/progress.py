@@ -1,6 +1,4 @@
-"""
-What the demo knows while it runs, for the view.
-"""
+"""What the demo knows while it runs, for the view."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from demo.leases import Owners
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """
-    Counters and states as of now; the job writes, a view reads.
-    """
+    """Counters and states as of now; the job writes, a view reads."""
 
     contacts_wanted: int
     phase: str = "starting"
@@ -28,7 +24,5 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """
-        Return how many committed events were not seen by the subscriber yet.
-        """
+        """Return how many committed events were not seen by the subscriber yet."""
         return max(0, self.committed - self.delivered)

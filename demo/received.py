@@ -1,6 +1,4 @@
-"""
-Read the subscriber's record while it grows: the evidence of the audit.
-"""
+"""Read the subscriber's record while it grows: the evidence of the audit."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ class RecordReader:
         self._offset = 0
 
     def read_new(self) -> list[ReceivedMessage]:
-        """
-        Return the records written since the last call; none while the file does not exist.
-        """
+        """Return the records written since the last call; none while the file does not exist."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:

@@ -1,6 +1,4 @@
-"""
-Say how it ended: a table for people, or one JSON object for programs.
-"""
+"""Say how it ended: a table for people, or one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ _SHOWN_IDS = 10
 
 
 def to_json(outcome: Outcome) -> str:
-    """
-    Return the counts as one line of JSON.
-    """
+    """Return the counts as one line of JSON."""
     audit, effects = outcome.audit, outcome.effects
     return json.dumps(
         {
@@ -40,9 +36,7 @@ def to_json(outcome: Outcome) -> str:
 
 
 def table(outcome: Outcome) -> Table:
-    """
-    Return the counts as a table.
-    """
+    """Return the counts as a table."""
     audit = outcome.audit
     result = Table("", "", show_header=False, title="passed" if outcome.passed else "FAILED")
     result.columns[1].justify = "right"
@@ -60,9 +54,7 @@ def table(outcome: Outcome) -> Table:
 
 
 def explain(outcome: Outcome, console: Console) -> None:
-    """
-    Name what went wrong, as far as it helps to find it.
-    """
+    """Name what went wrong, as far as it helps to find it."""
     for problem in outcome.problems:
         console.print(problem, style="red", highlight=False)
     for name, ids in _wrong(outcome).items():

@@ -69,9 +69,7 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """
-    What may be chosen about the stack.
-    """
+    """What may be chosen about the stack."""
 
     accounts: Accounts | None = None  # None: our own emulators, with so many partitions
     partitions: int = 2
@@ -86,9 +84,7 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """
-    The running stack: where to reach it, and its processes.
-    """
+    """The running stack: where to reach it, and its processes."""
 
     api_url: str
     cosmos: str
@@ -104,9 +100,7 @@ class Stack:
     directory: ContainerProxy
 
     async def replace_what_dies(self, told: Callable[[Child], None]) -> None:
-        """
-        Start each worker and consumer again that dies by itself, as a platform does.
-        """
+        """Start each worker and consumer again that dies by itself, as a platform does."""
         start = {worker.name: start_worker for worker in self.workers}
         start |= {consumer.name: start_consumer for consumer in self.consumers}
         async with asyncio.TaskGroup() as group:
@@ -185,9 +179,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
 
 
 async def start_worker(children: Children, name: str, environment: Mapping[str, str]) -> Child:
-    """
-    Start one worker; its name is the owner that its leases show.
-    """
+    """Start one worker; its name is the owner that its leases show."""
     return await children.start(
         name, ("-m", "cosmos_outbox_worker", "worker"), env={**environment, "OUTBOX_INSTANCE_NAME": name}
     )
@@ -196,9 +188,7 @@ async def start_worker(children: Children, name: str, environment: Mapping[str, 
 async def start_consumer(
     children: Children, name: str, environment: Mapping[str, str], consumer: str = DIRECTORY_CONSUMER
 ) -> Child:
-    """
-    Start one process of a consumer that writes to the directory's container.
-    """
+    """Start one process of a consumer that writes to the directory's container."""
     own = {
         "OUTBOX_COSMOS_CONTAINER": DIRECTORY,
         "OUTBOX_SUBSCRIPTION": DIRECTORY,

@@ -1,6 +1,4 @@
-"""
-Show a running demo: a live picture on a terminal, one line a second anywhere else.
-"""
+"""Show a running demo: a live picture on a terminal, one line a second anywhere else."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ LINE_SECONDS = 1.0
 
 @asynccontextmanager
 async def shown(progress: Progress, console: Console) -> AsyncIterator[None]:
-    """
-    Show the progress on the console while the context is open.
-    """
+    """Show the progress on the console while the context is open."""
     show = _live if console.is_terminal else _lines
     task = asyncio.create_task(show(progress, console))
     try:
@@ -63,9 +59,7 @@ def _print_notes(progress: Progress, console: Console, noted: int) -> int:
 
 
 def line(progress: Progress) -> str:
-    """
-    Return the state in one line.
-    """
+    """Return the state in one line."""
     owners = " ".join(f"{token}:{owner or '-'}" for token, owner in progress.owners.items()) or "none yet"
     return (
         f"{progress.phase}: contacts {progress.contacts_written}/{progress.contacts_wanted}, "
@@ -75,9 +69,7 @@ def line(progress: Progress) -> str:
 
 
 def picture(progress: Progress) -> RenderableType:
-    """
-    Return the state as a picture.
-    """
+    """Return the state as a picture."""
     counts = Table.grid(padding=(0, 2))
     counts.add_row("phase", Text(progress.phase, style="bold"))
     counts.add_row(

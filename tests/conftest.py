@@ -1,6 +1,4 @@
-"""
-What holds for every test.
-"""
+"""What holds for every test."""
 
 from __future__ import annotations
 

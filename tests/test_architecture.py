@@ -36,17 +36,13 @@ MODULES = {module for module in GRAPH.modules if module.split(".")[0] == LIBRARY
 
 
 def package_of(module: str) -> str:
-    """
-    Return the package of the library that a module is in: a child of the root, or of `adapters`.
-    """
+    """Return the package of the library that a module is in: a child of the root, or of `adapters`."""
     parts = module.split(".")[1:]
     return ".".join(parts[:2] if parts[0] == "adapters" else parts[:1])
 
 
 def packages_imported() -> dict[str, set[str]]:
-    """
-    Return the packages that each package imports.
-    """
+    """Return the packages that each package imports."""
     inside = MODULES - FACES
     imports: dict[str, set[str]] = {package_of(module): set() for module in inside}
     for module in inside:
@@ -59,17 +55,13 @@ IMPORTS = packages_imported()
 
 
 def layer_of(package: str) -> int:
-    """
-    Return the number of the layer that `pyproject.toml` puts a package in, from the lowest.
-    """
+    """Return the number of the layer that `pyproject.toml` puts a package in, from the lowest."""
     name = package.split(".", maxsplit=1)[0]
     return next(number for number, layer in enumerate(reversed(LAYERS)) if name in layer)
 
 
 def test_packages_import_each_other_without_a_circle_and_six_deep_at_most():
-    """
-    A package is a folder: a module of the root, as `errors`, passes a chain on and makes it no longer.
-    """
+    """A package is a folder: a module of the root, as `errors`, passes a chain on and makes it no longer."""
     chains: dict[str, tuple[str, ...]] = {}
     for package in TopologicalSorter(IMPORTS).static_order():  # a CycleError names a circle
         below = max((chains[other] for other in IMPORTS[package]), key=len, default=())
@@ -80,9 +72,7 @@ def test_packages_import_each_other_without_a_circle_and_six_deep_at_most():
 
 
 def test_no_module_of_the_library_imports_a_face_of_the_library():
-    """
-    A face imports what is above its importer, too.
-    """
+    """A face imports what is above its importer, too."""
     assert set() == {
         module
         for module in MODULES

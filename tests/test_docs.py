@@ -1,6 +1,4 @@
-"""
-The documentation works: its blocks run, and its pages can be followed from the first one to the last.
-"""
+"""The documentation works: its blocks run, and its pages can be followed from the first one to the last."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ class Blank:
         self._process = process
 
     def run(self, code: str, errors: Path) -> tuple[int, str]:
-        """
-        Return the exit code and what was written to stderr.
-        """
+        """Return the exit code and what was written to stderr."""
         assert self._process.stdin
         assert self._process.stdout
         print(repr((code, str(errors))), file=self._process.stdin, flush=True)
@@ -168,9 +164,7 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
     "page", [page for page in FOLLOWED if "how-to" in page.parts and page != RECEIVE], ids=str
 )
 def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Path):
-    """
-    How-to pages expect what their reader has: an outbox in use, and the environment that names it.
-    """
+    """How-to pages expect what their reader has: an outbox in use, and the environment that names it."""
     environment = {"OUTBOX_PARKED_CONTAINER": "parked", "PYTHONPATH": str(ROOT), "CLONE": str(ROOT)}
 
     assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | environment)
@@ -218,9 +212,7 @@ def test_the_tutorial_leads_from_a_fresh_clone_to_the_first_message(
 
 
 def registry_answers(requirement: str, folder: Path) -> bool:
-    """
-    Say whether pip, as it is configured here, gets a package.
-    """
+    """Say whether pip, as it is configured here, gets a package."""
     command = (
         "-m",
         "pip",

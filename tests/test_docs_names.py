@@ -1,6 +1,4 @@
-"""
-What the documentation names is there: links, files, settings, targets, metrics, records.
-"""
+"""What the documentation names is there: links, files, settings, targets, metrics, records."""
 
 from __future__ import annotations
 
@@ -149,9 +147,7 @@ def test_the_navigation_of_the_site_names_every_page():
 
 @pytest.mark.parametrize("page", sorted(PAGES_OF_THE_SITE), ids=str)
 def test_a_page_of_the_site_links_to_no_file_outside_of_it(page: Path):
-    """
-    `make docs` is strict about it. Such a file is named by its path, as code.
-    """
+    """`make docs` is strict about it. Such a file is named by its path, as code."""
     targets = [(ROOT / page).parent / target for target, _ in LINK.findall(PROSE[page]) if target]
 
     assert [] == [target for target in targets if not target.resolve().is_relative_to(ROOT / "docs")]

@@ -1,6 +1,4 @@
-"""
-The names that programs import are sorted, complete and from where they say.
-"""
+"""The names that programs import are sorted, complete and from where they say."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ ALLOWED = {
 
 
 def suite_of(module: Path) -> str:
-    """
-    Return the folder that a module is in; of a module that is in none, its own name.
-    """
+    """Return the folder that a module is in; of a module that is in none, its own name."""
     return module.relative_to(HERE).with_suffix("").parts[0]
 
 

@@ -1,7 +1,5 @@
 # a script of an image, not a module of a package
-"""
-Health probe of an image without curl: print what the URL answers; exit 0 if that is success, else 1.
-"""
+"""Health probe of an image without curl: print what the URL answers; exit 0 if that is success, else 1."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ TIMEOUT_SECONDS = 4  # below the health check's own timeout, so that the reason 
 
 
 def main(url: str) -> int:
-    """
-    Ask once; any answer from 400 on counts as unhealthy, like no answer.
-    """
+    """Ask once; any answer from 400 on counts as unhealthy, like no answer."""
     # A proxy of the environment cannot reach the container's own loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:

@@ -37,37 +37,27 @@ _HEAD = struct.Struct(">IBxH").unpack_from  # of a frame
 
 
 class Endpoint(Protocol):
-    """
-    This side's end of one channel: a session of AMQP, which is not one of Service Bus.
-    """
+    """This side's end of one channel: a session of AMQP, which is not one of Service Bus."""
 
     needed_by_all: bool
     """Whether the loss of this channel makes all others of the connection useless."""
 
     @property
     def waiting_since(self) -> float | None:
-        """
-        Return since when this side waits for an answer of the peer, on the running loop's clock.
-        """
+        """Return since when this side waits for an answer of the peer, on the running loop's clock."""
         ...
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
-        """
-        Take a performative of this channel.
-        """
+        """Take a performative of this channel."""
         ...
 
     def on_lost(self, error: AmqpError) -> None:
-        """
-        Hear that the channel is gone.
-        """
+        """Hear that the channel is gone."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """
-    Made by `connect`. Writes of one turn of the loop go out together.
-    """
+    """Made by `connect`. Writes of one turn of the loop go out together."""
 
     def __init__(self, host: str) -> None:
         self._host = host
@@ -119,17 +109,13 @@ class Connection(asyncio.Protocol):
         return number
 
     def end(self, number: int) -> None:
-        """
-        End a channel; its endpoint hears no more.
-        """
+        """End a channel; its endpoint hears no more."""
         if self._endpoints.pop(number, None) is not None:
             self._ending[number] = self._loop.time()
             self.write(number, performative(Code.END))
 
     def write(self, channel: int, body: bytes) -> None:
-        """
-        Send one frame.
-        """
+        """Send one frame."""
         self._write(frame(channel, body))
 
     def _write(self, data: bytes) -> None:
@@ -195,18 +181,14 @@ class Connection(asyncio.Protocol):
             self._ended.set_result(None)
 
     def abort(self, error: AmqpError) -> None:
-        """
-        Give the connection up, at once.
-        """
+        """Give the connection up, at once."""
         self._lose(error)
         self._end()
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """
-        Say goodbye, and return when the peer has taken what was written before.
-        """
+        """Say goodbye, and return when the peer has taken what was written before."""
         if self.lost is None:
             self._write(frame(0, performative(Code.CLOSE)))
             self._flush()

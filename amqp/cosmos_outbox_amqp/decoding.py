@@ -53,16 +53,12 @@ def decode(data: bytes, position: int = 0) -> _Decoded:
 
 
 def decode_at(data: bytes, position: int) -> _Decoded:
-    """
-    Do as `decode`, but fail with one of `MALFORMED`.
-    """
+    """Do as `decode`, but fail with one of `MALFORMED`."""
     return _DECODE[data[position]](data, position + 1)
 
 
 def end_of(data: bytes, position: int) -> int:
-    """
-    Return where the value at a position ends, whatever is in it; fail with one of `MALFORMED`.
-    """
+    """Return where the value at a position ends, whatever is in it; fail with one of `MALFORMED`."""
     due = 1
     while due:
         code, position, due = data[position], position + 1, due - 1

@@ -1,6 +1,4 @@
-"""
-Encoding: values of Python as bytes of AMQP 1.0.
-"""
+"""Encoding: values of Python as bytes of AMQP 1.0."""
 
 from __future__ import annotations
 
@@ -16,17 +14,13 @@ _U32 = struct.Struct(">I").pack
 
 
 class Symbol(str):
-    """
-    A text of ASCII characters that names something of the protocol.
-    """
+    """A text of ASCII characters that names something of the protocol."""
 
     __slots__ = ()
 
 
 class Encoded(bytes):
-    """
-    A value of a type that Python does not tell from others, as `ubyte` and its like encode it.
-    """
+    """A value of a type that Python does not tell from others, as `ubyte` and its like encode it."""
 
     __slots__ = ()
 

@@ -1,6 +1,4 @@
-"""
-Errors: the error conditions of a peer, and the errors of the port that stand for them.
-"""
+"""Errors: the error conditions of a peer, and the errors of the port that stand for them."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavai
 
 
 class Condition(StrEnum):
-    """
-    The conditions of AMQP and of Service Bus that mean more than "refused" and "try again".
-    """
+    """The conditions of AMQP and of Service Bus that mean more than "refused" and "try again"."""
 
     DECODE_ERROR = "amqp:decode-error"
     MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
@@ -55,27 +51,21 @@ class AmqpError(Exception):
 
 
 class ProtocolError(AmqpError):
-    """
-    The peer sent what AMQP does not allow.
-    """
+    """The peer sent what AMQP does not allow."""
 
     def __init__(self, description: str) -> None:
         super().__init__(Condition.DECODE_ERROR, description)
 
 
 class Unanswered(AmqpError):
-    """
-    The peer is there, and did not answer in time.
-    """
+    """The peer is there, and did not answer in time."""
 
     def __init__(self) -> None:
         super().__init__("", "The broker does not answer.")
 
 
 def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
-    """
-    Return this library's error for what the peer said.
-    """
+    """Return this library's error for what the peer said."""
     if error.condition in _LOST:
         return LockLost(f"{entity}: {error}")
     if error.condition == Condition.UNAUTHORIZED_ACCESS:
@@ -91,7 +81,5 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
 
 
 def denied_by(status: Any) -> str:
-    """
-    Return the condition of a reply that has only a status: to $cbs, which answers as HTTP does.
-    """
+    """Return the condition of a reply that has only a status: to $cbs, which answers as HTTP does."""
     return _OF_STATUS.get(status, "")

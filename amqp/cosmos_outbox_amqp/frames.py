@@ -1,6 +1,4 @@
-"""
-Frames: the performatives that peers exchange over a connection, and the errors in them.
-"""
+"""Frames: the performatives that peers exchange over a connection, and the errors in them."""
 
 from __future__ import annotations
 
@@ -76,9 +74,7 @@ def read_performative(data: bytes, position: int = 0) -> tuple[int, list[Any], i
 
 
 def read_error(value: Any) -> AmqpError | None:
-    """
-    Return the error of a performative or an outcome; None if there is none.
-    """
+    """Return the error of a performative or an outcome; None if there is none."""
     fields = fields_of(value)
     if not fields:
         return None
@@ -87,7 +83,5 @@ def read_error(value: Any) -> AmqpError | None:
 
 
 def fields_of(value: Any) -> list[Any]:
-    """
-    Return the fields of a described value, such as an outcome or a source; none of anything else.
-    """
+    """Return the fields of a described value, such as an outcome or a source; none of anything else."""
     return value.value if isinstance(value, Described) and isinstance(value.value, list) else []

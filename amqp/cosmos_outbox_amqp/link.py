@@ -31,26 +31,20 @@ DEFERRED = Described(Code.MODIFIED, [True, True])
 
 
 def dead_lettered(reason: str, description: str) -> Described:
-    """
-    Return the outcome that has a message moved to the dead-letter queue.
-    """
+    """Return the outcome that has a message moved to the dead-letter queue."""
     info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
     return Described(Code.REJECTED, [Described(Code.ERROR, [_DEAD_LETTER, None, info])])
 
 
 class Delivery(NamedTuple):
-    """
-    A message as it came.
-    """
+    """A message as it came."""
 
     number: int
     payload: bytes
 
 
 class Attached(NamedTuple):
-    """
-    What the broker gave: the session, and the end of its lock in 100 ns since year 1.
-    """
+    """What the broker gave: the session, and the end of its lock in 100 ns since year 1."""
 
     session_id: str
     locked_until: int | None
@@ -141,9 +135,7 @@ class Link:
             self._arrival = None
 
     async def drain(self) -> None:
-        """
-        Take back the credit that is not used; return when nothing more can come.
-        """
+        """Take back the credit that is not used; return when nothing more can come."""
         if self._credit and self._drained is None and self.error is None:
             self._drained = self._loop.create_future()
             self.waiting_since = self._loop.time()
@@ -172,9 +164,7 @@ class Link:
             self._settling = self.waiting_since = None
 
     def detach(self) -> None:
-        """
-        Give back what is not settled, and the session; nothing is waited for.
-        """
+        """Give back what is not settled, and the session; nothing is waited for."""
         if self.error is None:
             self._give_up(AmqpError(Condition.SESSION_LOCK_LOST, "The session was given back."))
 

@@ -1,6 +1,4 @@
-"""
-Message: the sections of an encoded message, and the message of the port.
-"""
+"""Message: the sections of an encoded message, and the message of the port."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _READ: dict[int, type] = {Code.HEADER: list, Code.PROPERTIES: list, **dict.fromk
 
 
 class Sections:
-    """
-    An encoded message, divided into its sections.
-    """
+    """An encoded message, divided into its sections."""
 
     __slots__ = ("annotations", "application_properties", "body", "header", "properties")
 
@@ -72,9 +68,7 @@ def _section(payload: bytes, position: int) -> tuple[int, Any, int]:
 
 
 def message_of(sections: Sections) -> Message:
-    """
-    Return the message of the port.
-    """
+    """Return the message of the port."""
     properties, annotations, header = sections.properties, sections.annotations, sections.header
     return Message(
         message_id=received_id(properties[0]) or "",
@@ -93,9 +87,7 @@ def message_of(sections: Sections) -> Message:
 
 
 def moment(milliseconds: Any) -> datetime | None:
-    """
-    Return the time of a timestamp of AMQP; None where there is none.
-    """
+    """Return the time of a timestamp of AMQP; None where there is none."""
     try:
         return None if milliseconds is None else _EPOCH + timedelta(0, 0, 0, milliseconds)
     except (TypeError, ValueError, OverflowError):  # no time that Python has

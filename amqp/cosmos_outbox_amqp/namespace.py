@@ -58,13 +58,9 @@ class Namespace:
 
     @property
     def kind(self) -> str:
-        """
-        Return the kind of its tokens.
-        """
+        """Return the kind of its tokens."""
         return getattr(self.credential, "token_type", b"jwt").decode()
 
     async def token_for(self, audience: str) -> AccessToken:
-        """
-        Return a token for one entity, or for all of the service.
-        """
+        """Return a token for one entity, or for all of the service."""
         return await self.credential.get_token(_SCOPE if self.kind == "jwt" else audience)

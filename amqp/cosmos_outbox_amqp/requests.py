@@ -1,6 +1,4 @@
-"""
-Requests: questions and answers over a pair of links, as $cbs and $management take them.
-"""
+"""Requests: questions and answers over a pair of links, as $cbs and $management take them."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _LARGEST = 1 << 20  # answer
 
 
 class _Asked(NamedTuple):
-    """
-    A request that waits for its answer, also after the call that made it was cancelled.
-    """
+    """A request that waits for its answer, also after the call that made it was cancelled."""
 
     since: float
     delivery: int
@@ -35,9 +31,7 @@ class _Asked(NamedTuple):
 
 
 class Requests:
-    """
-    The pair of links to one address, on a channel of its own.
-    """
+    """The pair of links to one address, on a channel of its own."""
 
     needed_by_all = True
 

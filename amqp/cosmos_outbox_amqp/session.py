@@ -1,6 +1,4 @@
-"""
-AmqpSession: the Session port on one link.
-"""
+"""AmqpSession: the Session port on one link."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _logger = logging.getLogger("consumer")
 
 
 class AmqpSession:
-    """
-    A session that is locked.
-    """
+    """A session that is locked."""
 
     def __init__(
         self, signed_in: SignedIn, link: Link, attached: Attached, *, trust: Trust, lock_seconds: float

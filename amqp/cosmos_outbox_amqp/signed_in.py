@@ -1,6 +1,4 @@
-"""
-SignedIn: a connection on which a token for one entity is valid, and stays so.
-"""
+"""SignedIn: a connection on which a token for one entity is valid, and stays so."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ _logger = logging.getLogger("consumer")
 
 
 class SignedIn:
-    """
-    Create it with `open`. The caller closes its links.
-    """
+    """Create it with `open`. The caller closes its links."""
 
     def __init__(self, connection: Connection, namespace: Namespace, path: str) -> None:
         self.connection = connection
@@ -102,9 +98,7 @@ class SignedIn:
         return answer if isinstance(answer, dict) else {}
 
     async def close(self) -> None:
-        """
-        End the renewal and the connection.
-        """
+        """End the renewal and the connection."""
         if self._renewing is not None:
             self._renewing.cancel()
             with suppress(asyncio.CancelledError):

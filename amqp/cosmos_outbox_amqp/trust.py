@@ -1,6 +1,4 @@
-"""
-Trust: whether this client and its peer understand each other, by what went wrong between them.
-"""
+"""Trust: whether this client and its peer understand each other, by what went wrong between them."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class Trust:
         self.lost_by: AmqpError | None = None
 
     def told(self, error: AmqpError) -> SubscriptionError:
-        """
-        Count an error if it is a fault, and return the error of the port that stands for it.
-        """
+        """Count an error if it is a fault, and return the error of the port that stands for it."""
         if isinstance(error, Unanswered) or error.condition == Condition.DECODE_ERROR:
             self._on_fault(error, asyncio.get_running_loop().time())
         return receive_error(error, entity=self._name)
@@ -46,7 +42,5 @@ class Trust:
             self.lost_by = error
 
     def on_settled(self) -> None:
-        """
-        Hear that a message was settled, so all of the dialogue works.
-        """
+        """Hear that a message was settled, so all of the dialogue works."""
         self._faults.clear()

@@ -1,6 +1,4 @@
-"""
-BlockingOutbox: the entry point of code without an event loop.
-"""
+"""BlockingOutbox: the entry point of code without an event loop."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class BlockingOutbox:
         self.close()
 
     def close(self) -> None:
-        """
-        Close the connections when the calls under way have ended; later calls raise UsageError.
-        """
+        """Close the connections when the calls under way have ended; later calls raise UsageError."""
         self._portal.close()
 
     @overload
@@ -54,9 +50,7 @@ class BlockingOutbox:
     @overload
     def unit_of_work(self, kind: type[UnitT]) -> UnitT: ...
     def unit_of_work(self, kind: type[BlockingUnitOfWork] = BlockingUnitOfWork) -> BlockingUnitOfWork:
-        """
-        Return a new unit of work of this thread, or one of the given subclass.
-        """
+        """Return a new unit of work of this thread, or one of the given subclass."""
         return kind(self._portal.opened().unit_of_work(), self._portal)
 
     @overload

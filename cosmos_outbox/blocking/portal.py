@@ -39,9 +39,7 @@ class Portal(Generic[OpenedT]):
         self._loop: _LoopThread[OpenedT] | None = None
 
     def opened(self) -> OpenedT:
-        """
-        Return what is open, for calls of it that are not awaited.
-        """
+        """Return what is open, for calls of it that are not awaited."""
         loop = self._running()
         loop.check()
         return loop.opened.result()
@@ -59,9 +57,7 @@ class Portal(Generic[OpenedT]):
         return self._running().call(work)
 
     def close(self) -> None:
-        """
-        Close it for good when the calls under way have ended; if interrupted, cancel them.
-        """
+        """Close it for good when the calls under way have ended; if interrupted, cancel them."""
         if self._loop is not None and self._pid == os.getpid():
             _check_thread()
             atexit.unregister(self._close_at_exit)
@@ -143,9 +139,7 @@ class _LoopThread(Generic[OpenedT]):
             self.ended.set_result(None)
 
     def check(self) -> None:
-        """
-        Raise UsageError if it was closed.
-        """
+        """Raise UsageError if it was closed."""
         if self._closed:
             raise UsageError(_CLOSED)
 
@@ -206,9 +200,7 @@ class _LoopThread(Generic[OpenedT]):
             self.ended.result(timeout=_EXIT_SECONDS)
 
     def _end(self, outcome: Future[ResultT], cancel: Callable[[], object]) -> None:
-        """
-        Cancel what this thread waited for, if an exception interrupted it, and wait for its end.
-        """
+        """Cancel what this thread waited for, if an exception interrupted it, and wait for its end."""
         if not outcome.done() and self._post(cancel) and self._thread.ident is not None:
             outcome.exception()
 

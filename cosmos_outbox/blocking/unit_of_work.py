@@ -1,6 +1,4 @@
-"""
-BlockingUnitOfWork: a unit of work of one thread, with repositories and documents that block.
-"""
+"""BlockingUnitOfWork: a unit of work of one thread, with repositories and documents that block."""
 
 from __future__ import annotations
 
@@ -28,17 +26,13 @@ Parameters = ParamSpec("Parameters")
 
 
 class OneThread:
-    """
-    Gives the functions of a unit of work to the thread that made it, and refuses all others.
-    """
+    """Gives the functions of a unit of work to the thread that made it, and refuses all others."""
 
     def __init__(self, portal: Portal[Outbox]) -> None:
         self._portal, self._thread_id = portal, threading.get_ident()
 
     def checked(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
-        """
-        Return a function that waits for nothing.
-        """
+        """Return a function that waits for nothing."""
 
         @functools.wraps(function)
         def check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
@@ -51,9 +45,7 @@ class OneThread:
         return check
 
     def blocking(self, function: Callable[Parameters, Awaitable[ResultT]]) -> Callable[Parameters, ResultT]:
-        """
-        Return a coroutine function as one that blocks until its work on the loop is done.
-        """
+        """Return a coroutine function as one that blocks until its work on the loop is done."""
 
         @functools.wraps(function)
         def block(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
@@ -63,9 +55,7 @@ class OneThread:
 
 
 class BlockingRepository(Generic[EntityT]):
-    """
-    The methods of `Repository`, with the same arguments. Those that ask the store block.
-    """
+    """The methods of `Repository`, with the same arguments. Those that ask the store block."""
 
     def __init__(self, repository: Repository[EntityT], thread: OneThread) -> None:
         self.create, self.update = thread.checked(repository.create), thread.checked(repository.update)
@@ -75,9 +65,7 @@ class BlockingRepository(Generic[EntityT]):
 
 
 class BlockingDocuments(Generic[ModelT]):
-    """
-    The methods of `Documents`, with the same arguments. `read` blocks.
-    """
+    """The methods of `Documents`, with the same arguments. `read` blocks."""
 
     def __init__(self, documents: Documents[ModelT], thread: OneThread) -> None:
         self.save, self.delete = thread.checked(documents.save), thread.checked(documents.delete)
@@ -114,9 +102,7 @@ class BlockingUnitOfWork:
         self._thread.checked(self._unit.close)()
 
     def repository(self, entity_type: type[EntityT]) -> BlockingRepository[EntityT]:
-        """
-        Return the repository of an entity type; all repositories of a unit of work commit together.
-        """
+        """Return the repository of an entity type; all repositories of a unit of work commit together."""
         return BlockingRepository(self._unit.repository(entity_type), self._thread)
 
     @overload
@@ -126,9 +112,7 @@ class BlockingUnitOfWork:
         self, model_type: type[ModelT], mapper: DocumentMapper[ModelT] | None = None
     ) -> BlockingDocuments[ModelT]: ...
     def documents(self, model_type: type[Any] = dict, mapper: DocumentMapper[Any] | None = None) -> Any:
-        """
-        Return the documents of the application's own shape; see `UnitOfWork.documents`.
-        """
+        """Return the documents of the application's own shape; see `UnitOfWork.documents`."""
         return BlockingDocuments(self._unit.documents(model_type, mapper), self._thread)
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
@@ -158,13 +142,9 @@ class BlockingUnitOfWork:
         return self._thread.blocking(self._unit.commit)()
 
     def rollback(self) -> None:
-        """
-        Forget all entities of this unit; read them anew to go on.
-        """
+        """Forget all entities of this unit; read them anew to go on."""
         self._thread.checked(self._unit.rollback)()
 
     def was_refused(self, error: OutboxError) -> bool:
-        """
-        Say whether the last commit raised this refusal, and nothing was read or created since.
-        """
+        """Say whether the last commit raised this refusal, and nothing was read or created since."""
         return self._unit.was_refused(error)

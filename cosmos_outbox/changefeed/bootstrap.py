@@ -87,9 +87,7 @@ async def bootstrap_later(
     store: LeaseStore,
     start: StartFrom | datetime,
 ) -> Creation:
-    """
-    Try once more to create the leases of ranges that `bootstrap` left, and of no others.
-    """
+    """Try once more to create the leases of ranges that `bootstrap` left, and of no others."""
     marker = _document(f"{prefix}.info", by_id=await store.partitioned_by_id())
     found = await store.read(marker["id"], _routing(marker))
     return await _create_missing(prefix, feed=feed, store=store, start=_start_in(found, start), only=ranges)

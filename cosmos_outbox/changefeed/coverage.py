@@ -37,9 +37,7 @@ def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[F
 
 
 def gaps_between(leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
-    """
-    Return what no lease covers of all keys; nothing where a lease has no range.
-    """
+    """Return what no lease covers of all keys; nothing where a lease has no range."""
     return uncovered([EVERY_KEY], leases)
 
 
@@ -103,7 +101,5 @@ async def located(
 
 
 def asked_to_wait(errors: Iterable[BaseException]) -> float | None:
-    """
-    Return the longest wait that the service asks for in several answers, in seconds.
-    """
+    """Return the longest wait that the service asks for in several answers, in seconds."""
     return max(filter(None, (getattr(error, "retry_after", None) for error in errors)), default=None)

@@ -1,6 +1,4 @@
-"""
-Grace: work that is asked to end has some seconds left to do so by itself.
-"""
+"""Grace: work that is asked to end has some seconds left to do so by itself."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Lease status: how far the work on one lease is, and whether it is stalled.
-"""
+"""Lease status: how far the work on one lease is, and whether it is stalled."""
 
 from __future__ import annotations
 

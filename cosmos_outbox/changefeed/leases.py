@@ -34,9 +34,7 @@ _SYSTEM_FIELDS = frozenset({"_etag", "_ts", "_rid", "_self", "_attachments"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """
-    One lease document: the fields we act on, and the raw JSON that is written back.
-    """
+    """One lease document: the fields we act on, and the raw JSON that is written back."""
 
     id: str
     token: str  # LeaseToken: the physical range's id (version 0) or "min-max" (version 1)
@@ -51,9 +49,7 @@ class Lease:
 
     @property
     def partition_key(self) -> str:
-        """
-        Return the value that routes to the document: its `partitionKey` where stored, else its id.
-        """
+        """Return the value that routes to the document: its `partitionKey` where stored, else its id."""
         return str(self.raw.get("partitionKey", self.id))
 
     @property
@@ -72,23 +68,17 @@ class Lease:
         return self.timestamp or datetime.fromtimestamp(0, UTC)
 
     def expired(self, now: datetime, expiration: timedelta) -> bool:
-        """
-        Return whether any worker may take the lease; `now` is on the service's clock.
-        """
+        """Return whether any worker may take the lease; `now` is on the service's clock."""
         return not self.owned or self.written_at() + expiration < now
 
     def with_changes(self, *, now: datetime, **changes: Any) -> Lease:
-        """
-        Return the lease with fields replaced and its timestamp set to now: what a write stores.
-        """
+        """Return the lease with fields replaced and its timestamp set to now: what a write stores."""
         changed = replace(self, timestamp=now, **changes)
         return replace(changed, raw=to_document(changed))
 
 
 def lease_prefix(processor_name: str, container: MonitoredContainer) -> str:
-    """
-    Return what every lease id of one processor on one container starts with, as .NET builds it.
-    """
+    """Return what every lease id of one processor on one container starts with, as .NET builds it."""
     host, database, rid = container.account_host.lower(), container.database_rid, container.container_rid
     return f"{processor_name}{host}_{database}_{rid}"
 
@@ -107,9 +97,7 @@ def new_lease(
     properties: Mapping[str, str] | None = None,
     partitioned_by_id: bool = True,
 ) -> Lease:
-    """
-    Return a lease without an owner, with every field that .NET writes.
-    """
+    """Return a lease without an owner, with every field that .NET writes."""
     lease_id = f"{prefix}..{token}"
     lease = Lease(
         id=lease_id,
@@ -127,9 +115,7 @@ def new_lease(
 
 
 def to_document(lease: Lease) -> dict[str, Any]:
-    """
-    Return the JSON to store; unknown fields of the document that was read are kept.
-    """
+    """Return the JSON to store; unknown fields of the document that was read are kept."""
     document = dict(lease.raw) | {
         "id": lease.id,
         "version": lease.version,
@@ -203,9 +189,7 @@ def from_document(document: Mapping[str, Any]) -> Lease:
 def readable(
     documents: Iterable[Mapping[str, Any]],
 ) -> tuple[tuple[Lease, ...], dict[str, ConfigurationError]]:
-    """
-    Return the leases among the documents, and by id what is wrong with each of the rest.
-    """
+    """Return the leases among the documents, and by id what is wrong with each of the rest."""
     leases, damaged = [], {}
     for document in documents:
         try:
@@ -237,9 +221,7 @@ def _properties_of(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def format_timestamp(moment: datetime) -> str:
-    """
-    Return the UTC timestamp form that .NET, Java and KEDA all parse: `…Z`, never an offset.
-    """
+    """Return the UTC timestamp form that .NET, Java and KEDA all parse: `…Z`, never an offset."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -318,9 +300,7 @@ def handover_requested_by(lease: Lease) -> str | None:
 
 
 def is_child_of(other: Lease, parent: Lease) -> bool:
-    """
-    Return whether a lease was created to take over the range of another, or a part of it.
-    """
+    """Return whether a lease was created to take over the range of another, or a part of it."""
     if other.id == parent.id or other.range is None or parent.range is None:
         return False
     if not parent.range.contains(other.range):
@@ -329,9 +309,7 @@ def is_child_of(other: Lease, parent: Lease) -> bool:
 
 
 class ByRange:
-    """
-    Leases in the order of their ranges, so that a thousand need not be compared with a thousand.
-    """
+    """Leases in the order of their ranges, so that a thousand need not be compared with a thousand."""
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.leases = leases
@@ -339,9 +317,7 @@ class ByRange:
         self._lows, self._places = [low for low, _ in placed], [at for _, at in placed]
 
     def beginning_in(self, feed_range: FeedRange) -> Iterator[Lease]:
-        """
-        Return the leases whose ranges begin in another.
-        """
+        """Return the leases whose ranges begin in another."""
         first, end = bisect_left(self._lows, feed_range.min), bisect_left(self._lows, feed_range.max)
         return (self.leases[at] for at in self._places[first:end])
 

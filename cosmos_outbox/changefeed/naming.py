@@ -38,9 +38,7 @@ async def own_prefix(container: MonitoredContainer, *, processor_name: str, leas
 async def others_on(
     container: MonitoredContainer, *, processor_name: str, leases: LeaseStore
 ) -> tuple[str, ...]:
-    """
-    Return the names of the other processors that have leases of the container in this lease container.
-    """
+    """Return the names of the other processors that have leases of the container in this lease container."""
     host = container.account_host.lower()
     heads = await _heads(container, leases) - {f"{processor_name}{host}"}
     return tuple(sorted(head.removesuffix(host) for head in heads))

@@ -1,6 +1,4 @@
-"""
-ProcessorOptions: every knob of the change feed processor, checked once.
-"""
+"""ProcessorOptions: every knob of the change feed processor, checked once."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _ZERO = timedelta(0)
 
 
 def default_instance_name() -> str:
-    """
-    Return a name no other process has: host, process id and a random part (a restart is a new owner).
-    """
+    """Return a name no other process has: host, process id and a random part (a restart is a new owner)."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 

@@ -58,17 +58,13 @@ def suspended_seconds() -> float:
 
 
 def asleep_since(before: float, now: float) -> float:
-    """
-    Return how long the machine was asleep between two readings of `suspended_seconds`.
-    """
+    """Return how long the machine was asleep between two readings of `suspended_seconds`."""
     return now - before if now - before > _READING_SECONDS else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """
-    What all leases of a worker share.
-    """
+    """What all leases of a worker share."""
 
     feed: ChangeFeed
     store: LeaseStore
@@ -122,9 +118,7 @@ class OwnedLease:
         self._advanced = asyncio.Event()
 
     def end(self) -> None:
-        """
-        Forbid all further work; to be called before it is cancelled.
-        """
+        """Forbid all further work; to be called before it is cancelled."""
         self._ended = True
 
     def ensure_active(self) -> None:
@@ -169,9 +163,7 @@ class OwnedLease:
             self._advanced.set()
 
     def mark(self, properties: Mapping[str, str | None]) -> None:
-        """
-        Set properties of the lease, or remove those that are None; saved soon.
-        """
+        """Set properties of the lease, or remove those that are None; saved soon."""
         self._marks |= properties
         self._advanced.set()
 
@@ -204,9 +196,7 @@ class OwnedLease:
         await self._write(continuation=self.continuation)
 
     async def release(self) -> None:
-        """
-        Save what is done and give the lease up; a loss of the lease on the way is no error.
-        """
+        """Save what is done and give the lease up; a loss of the lease on the way is no error."""
         try:
             await self._write(continuation=self.continuation, owner=None)
         except LeaseLost:

@@ -1,6 +1,4 @@
-"""
-Ownership: the leases that this worker owns, each with the task that keeps the lease and works on it.
-"""
+"""Ownership: the leases that this worker owns, each with the task that keeps the lease and works on it."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ from cosmos_outbox.records import Hook, LeaseMoved, LeasesBalanced
 
 
 class CloseReason(StrEnum):
-    """
-    Why the work on a lease ended.
-    """
+    """Why the work on a lease ended."""
 
     STOPPED = "stopped"  # the worker stops; the lease is released
     # Another worker asked for it, or its split is to be finished; the lease is released
@@ -78,15 +74,11 @@ class OwnedLeases:
 
     @property
     def ids(self) -> KeysView[str]:
-        """
-        Return the ids of the leases, always as they are now.
-        """
+        """Return the ids of the leases, always as they are now."""
         return self._owned.keys()
 
     def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
-        """
-        Return how each lease is doing, with those that could not be worked on for so long.
-        """
+        """Return how each lease is doing, with those that could not be worked on for so long."""
         now = asyncio.get_running_loop().time()
         found = {name: one for name, one in self._failing.items() if one.stalled(now, stalled_after)}
         found |= {name: owned.progress for name, owned in self._owned.items()}
@@ -117,15 +109,11 @@ class OwnedLeases:
         )
 
     def forget_failing_except(self, lease_ids: Collection[str]) -> None:
-        """
-        Forget what failed with all leases but these: the others are gone, or another worker has them.
-        """
+        """Forget what failed with all leases but these: the others are gone, or another worker has them."""
         self._failing = {name: progress for name, progress in self._failing.items() if name in lease_ids}
 
     def drain(self) -> None:
-        """
-        Have all leases released, and take no others.
-        """
+        """Have all leases released, and take no others."""
         self._draining = True
         for owned in self._owned.values():
             owned.drain.set()
@@ -150,9 +138,7 @@ class OwnedLeases:
         container: MonitoredContainer,
         group: asyncio.TaskGroup,
     ) -> None:
-        """
-        Acquire a lease, unless another worker was faster, and work on it in a task of the group.
-        """
+        """Acquire a lease, unless another worker was faster, and work on it in a task of the group."""
         if self._draining or lease.id in self._owned:
             return
         lease = lease if lease.range else await self._located(lease, others)
@@ -235,9 +221,7 @@ async def supervise(owned: OwnedLease) -> LeaseMoved:
 
 
 async def _keep_and_pump(owned: OwnedLease) -> None:
-    """
-    Keep the lease and work on it; the end of one is the end of the other.
-    """
+    """Keep the lease and work on it; the end of one is the end of the other."""
     async with asyncio.TaskGroup() as group:
         keeping = group.create_task(owned.keep())
         # The watchdog reports this name.

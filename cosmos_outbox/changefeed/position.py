@@ -29,9 +29,7 @@ class Regression:
 
 
 def lsn_of(continuation: str | None) -> int | None:
-    """
-    Return the LSN of a position, None where it has none that can be read.
-    """
+    """Return the LSN of a position, None where it has none that can be read."""
     text = (continuation or "").strip('"')
     return int(text) if text.isdecimal() and text.isascii() else None
 
@@ -51,9 +49,7 @@ def behind_in(properties: Mapping[str, str], position: str | None) -> int | None
 
 
 def newest_below(position: str | None, page: ChangePage) -> int | None:
-    """
-    Return the newest LSN of a range where it is below the position that an empty page was read from.
-    """
+    """Return the newest LSN of a range where it is below the position that an empty page was read from."""
     reached, newest = lsn_of(position), page.latest_lsn
     if page.documents or page.dropped or reached is None or newest is None:
         return None
@@ -75,9 +71,7 @@ def regressed(
 
 
 def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:
-    """
-    Return what is wrong with a lease that lies ahead of its range, and the fix.
-    """
+    """Return what is wrong with a lease that lies ahead of its range, and the fix."""
     newest = "lower" if lowest is None else f"only {lowest}"
     return ConfigurationError(
         f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a restore or a "

@@ -1,6 +1,4 @@
-"""
-ChangeFeedProcessor: one worker of the group that shares the ranges of a container.
-"""
+"""ChangeFeedProcessor: one worker of the group that shares the ranges of a container."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _
 
 
 def _raise_if_cancelled() -> None:
-    """
-    Raise a cancellation that a task group hid, because an error came out of it.
-    """
+    """Raise a cancellation that a task group hid, because an error came out of it."""
     task = asyncio.current_task()
     if task is not None and task.cancelling():
         raise asyncio.CancelledError
@@ -131,9 +127,7 @@ class ChangeFeedProcessor:
         return self._owned.status(stalled_after=stalled_after)
 
     def stop(self) -> None:
-        """
-        Ask `run` to end: pages at hand are finished within the grace period and all leases released.
-        """
+        """Ask `run` to end: pages at hand are finished within the grace period and all leases released."""
         self._stopping.set()
         self._wake.set()
         self._owned.drain()
@@ -260,9 +254,7 @@ class ChangeFeedProcessor:
         )
 
     async def _take(self, leases: Sequence[Lease], *, others: ByRange, group: asyncio.TaskGroup) -> bool:
-        """
-        Take leases, some at a time; return True where one should soon be tried again.
-        """
+        """Take leases, some at a time; return True where one should soon be tried again."""
         room = asyncio.Semaphore(_TAKES_AT_ONCE)
 
         async def take(lease: Lease) -> bool:
@@ -322,9 +314,7 @@ class ChangeFeedProcessor:
         return True
 
     async def _create_left(self) -> bool:
-        """
-        Try again to create the leases that `_bootstrap` left; return whether some were created.
-        """
+        """Try again to create the leases that `_bootstrap` left; return whether some were created."""
         created, left = await bootstrap_later(
             self._prefix, self._left, feed=self._feed, store=self._store, start=self._start
         )

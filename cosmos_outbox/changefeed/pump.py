@@ -43,9 +43,7 @@ _LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its l
 
 @dataclass(frozen=True, slots=True)
 class _From:
-    """
-    Where the next page is still to be read from.
-    """
+    """Where the next page is still to be read from."""
 
     continuation: str | None
 
@@ -217,9 +215,7 @@ class Pump:
         return page
 
     def _done(self, page: ChangePage, *, seconds: float) -> None:
-        """
-        Note that all changes of a page are done, the dropped ones included.
-        """
+        """Note that all changes of a page are done, the dropped ones included."""
         last = page.last_lsn
         lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
         self._progress.moved(asyncio.get_running_loop().time(), lag=lag)
@@ -227,9 +223,7 @@ class Pump:
         self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag))
 
     def _failed(self, error: Exception, attempt: int, *, at_least: float | None = None) -> float:
-        """
-        Report an attempt to read or handle that failed, and return how long to wait before the next.
-        """
+        """Report an attempt to read or handle that failed, and return how long to wait before the next."""
         self._progress.failed(error)
         delay = self._options.backoff.delay(attempt, at_least=at_least)
         self._notify(PageFailed(lease=self._id, attempt=attempt, delay_seconds=delay, error=error))
@@ -278,9 +272,7 @@ class Pump:
                 ahead.exception()  # retrieved, although the handler failed before the page was awaited
 
     async def _read(self, continuation: str | None) -> ChangePage | None:
-        """
-        Return the next page, or None where the work is to end and reading fails.
-        """
+        """Return the next page, or None where the work is to end and reading fails."""
         attempt = 0
         while True:
             try:
@@ -301,9 +293,7 @@ class Pump:
             return page
 
     async def _pause(self, seconds: float) -> bool:
-        """
-        Wait; return False at once where the work is to end.
-        """
+        """Wait; return False at once where the work is to end."""
         try:
             async with asyncio.timeout(seconds):
                 await self._owned.drain.wait()

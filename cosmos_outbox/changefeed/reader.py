@@ -38,9 +38,7 @@ _KEEPING_UP = 100  # changes asked for at once; a page with as many shows that m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """
-    Bytes of JSON that a document of a lease is likely to have: as it is read, and of that what is kept.
-    """
+    """Bytes of JSON that a document of a lease is likely to have: as it is read, and of that what is kept."""
 
     read: float
     kept: float
@@ -75,16 +73,12 @@ def longest_page(sizes: Sizes, *, most: int, share: float) -> int:
 
 
 def page_within(sizes: Sizes, *, most: int, share: float, room: float) -> int:
-    """
-    Return how many documents to ask for now; 1 where there is no room at all.
-    """
+    """Return how many documents to ask for now; 1 where there is no room at all."""
     return longest_page(sizes, most=longest_page(sizes, most=most, share=share), share=room)
 
 
 def size_of(documents: Iterable[Document]) -> int:
-    """
-    Return about how many bytes of JSON documents are, in a fraction of the time it takes to write it.
-    """
+    """Return about how many bytes of JSON documents are, in a fraction of the time it takes to write it."""
     return sum(len(marshal.dumps(document)) for document in documents)
 
 
@@ -105,16 +99,12 @@ class Budget:
 
     @property
     def free(self) -> int:
-        """
-        Return how many bytes of JSON there is room for; below 0 where leases read without any.
-        """
+        """Return how many bytes of JSON there is room for; below 0 where leases read without any."""
         return self._limit - self._taken
 
     @property
     def share(self) -> float:
-        """
-        Return how many bytes of JSON one lease may have.
-        """
+        """Return how many bytes of JSON one lease may have."""
         return share_of(self._limit, free=self.free, leases=self.leases())
 
     @contextmanager
@@ -134,9 +124,7 @@ class Budget:
 
 
 class Reader:
-    """
-    Reads for one lease; see `ProcessorOptions.wanted`.
-    """
+    """Reads for one lease; see `ProcessorOptions.wanted`."""
 
     def __init__(
         self,
@@ -162,9 +150,7 @@ class Reader:
         return self._max_items if self._behind else min(self._max_items, _KEEPING_UP)
 
     def has_room_ahead(self) -> bool:
-        """
-        Return whether another whole page can be read before the one at hand is done.
-        """
+        """Return whether another whole page can be read before the one at hand is done."""
         sizes, budget = self._sizes, self._budget
         return longest_page(sizes, most=self._most, share=budget.share) * sizes.read <= budget.free
 

@@ -104,9 +104,7 @@ class Consumer:
 
     @property
     def subjects(self) -> frozenset[str]:
-        """
-        Return the subjects that have a handler.
-        """
+        """Return the subjects that have a handler."""
         return self._routes.subjects
 
     @overload

@@ -1,6 +1,4 @@
-"""
-Effects: a message takes effect once, with the entry in the inbox that proves it in the same batch.
-"""
+"""Effects: a message takes effect once, with the entry in the inbox that proves it in the same batch."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, is_stored,
 
 
 class Effect(Enum):
-    """
-    What became of a message.
-    """
+    """What became of a message."""
 
     TAKEN = auto()
     REPEATED = auto()  # it took effect before
@@ -137,23 +133,17 @@ class Effects:
         return Effect.TAKEN
 
     def report(self, message: Message, key: str | None, kind: Callable[..., Record], **said: object) -> None:
-        """
-        Report what became of a message.
-        """
+        """Report what became of a message."""
         of = {"consumer": self.name, "subject": message.subject, "message_id": message.message_id}
         self.notify(kind(**of, key=key, **said))
 
     async def was_taken(self, message: Message) -> bool:
-        """
-        Say whether the inbox knows a message.
-        """
+        """Say whether the inbox knows a message."""
         async with self._outbox_of(message).unit_of_work() as uow:
             return await is_stored(uow, record_id(self.name, message.message_id), self.key_of(message))
 
     def repeated(self, message: Message, key: str) -> Effect:
-        """
-        Report that a message took effect before.
-        """
+        """Report that a message took effect before."""
         self.report(message, key, MessageHandled, outcome="repeated")
         return Effect.REPEATED
 

@@ -59,9 +59,7 @@ _PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, HandlerStuck)
 
 
 class Holding(Protocol):
-    """
-    What a handler needs of the session that its process holds: the same object during the whole hold.
-    """
+    """What a handler needs of the session that its process holds: the same object during the whole hold."""
 
     @property
     def id(self) -> str | None: ...
@@ -69,9 +67,7 @@ class Holding(Protocol):
 
 @dataclass(slots=True)
 class _SessionState:
-    """
-    What is known while this process holds a session; no other process handles its messages meanwhile.
-    """
+    """What is known while this process holds a session; no other process handles its messages meanwhile."""
 
     parked: bool | None = None  # None: not looked up yet
     # Not without a session, where every message that is given back counts as delivered; and only of the first message of a hold: what
@@ -109,16 +105,12 @@ class Handling:
 
     @property
     def halted(self) -> bool:
-        """
-        Say whether messages wait because the handlers fail on all of them.
-        """
+        """Say whether messages wait because the handlers fail on all of them."""
         return self._given_up >= _BELIEVED_IN_A_ROW
 
     @property
     def delayed(self) -> bool:
-        """
-        Say whether the last message had to wait for a store.
-        """
+        """Say whether the last message had to wait for a store."""
         return self._waits.delayed
 
     async def __call__(self, message: Message, session: Holding) -> Settlement:
@@ -286,9 +278,7 @@ class Handling:
     async def _park(
         self, message: Message, key: str, failure: Failure, error: Exception
     ) -> Settlement | None:
-        """
-        Park a message's key; return how to settle the message if it is not to be parked.
-        """
+        """Park a message's key; return how to settle the message if it is not to be parked."""
         # Another process may have been first, so that this one failed on what that one wrote
         if await self._was_taken(message):
             self._effects.repeated(message, key)

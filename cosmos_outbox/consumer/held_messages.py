@@ -1,6 +1,4 @@
-"""
-Held messages: a message as a document of the parked store, and back.
-"""
+"""Held messages: a message as a document of the parked store, and back."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ _DEEPEST = 126  # of the 128 levels that a document may have, the parked store's
 
 @dataclass(frozen=True, slots=True)
 class HeldMessage:
-    """
-    A message to be held behind the failure of its key.
-    """
+    """A message to be held behind the failure of its key."""
 
     message: Message
     key: str

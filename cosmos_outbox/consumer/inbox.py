@@ -74,9 +74,7 @@ def record_of(
 
 @functools.lru_cache(maxsize=1024)
 def record_id(consumer: str, message_id: str) -> str:
-    """
-    Return the id of a message's record.
-    """
+    """Return the id of a message's record."""
     return ".".join(["inbox", _short(consumer), _short(message_id)])
 
 

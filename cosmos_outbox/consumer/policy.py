@@ -1,6 +1,4 @@
-"""
-Policy: what a consumer does with messages that it cannot handle or does not know.
-"""
+"""Policy: what a consumer does with messages that it cannot handle or does not know."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _LOST_AT_ONCE = 2
 
 
 class OnFailure(StrEnum):
-    """
-    What becomes of a message that cannot be handled.
-    """
+    """What becomes of a message that cannot be handled."""
 
     # It is held, and later messages of its key behind it, until an operator releases or drops it
     PARK = "park"
@@ -34,9 +30,7 @@ class OnFailure(StrEnum):
 
 
 class OnUnknown(StrEnum):
-    """
-    What becomes of a message whose subject has no handler.
-    """
+    """What becomes of a message whose subject has no handler."""
 
     IGNORE = "ignore"  # it is completed
     DEAD_LETTER = "dead_letter"
@@ -82,7 +76,5 @@ class Policy:
 
     @property
     def longest_handling(self) -> timedelta:
-        """
-        Return how long all attempts of one message take at most.
-        """
+        """Return how long all attempts of one message take at most."""
         return self.attempts * (self.handler_timeout + timedelta(seconds=self.backoff.maximum_seconds))

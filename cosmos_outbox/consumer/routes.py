@@ -41,9 +41,7 @@ class Route:
 
 
 class Found(NamedTuple):
-    """
-    The handler of a message, the event to give to it, and when that was created, if it says so.
-    """
+    """The handler of a message, the event to give to it, and when that was created, if it says so."""
 
     route: Route
     event: BaseModel
@@ -51,9 +49,7 @@ class Found(NamedTuple):
 
 
 class Routes:
-    """
-    The handlers of a consumer.
-    """
+    """The handlers of a consumer."""
 
     def __init__(self) -> None:
         self._routes: dict[str, dict[int | None, Route]] = {}
@@ -114,9 +110,7 @@ class Routes:
         return Found(route, _event(route.model, message, payload), created_at)
 
     def permanent(self, message: Message) -> tuple[type[Exception], ...]:
-        """
-        Return the errors that the handlers of a message's subject declare permanent.
-        """
+        """Return the errors that the handlers of a message's subject declare permanent."""
         routes = self._routes.get(message.subject, {}).values()
         return tuple(error for route in routes for error in route.permanent)
 

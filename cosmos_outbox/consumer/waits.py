@@ -1,6 +1,4 @@
-"""
-Waits: how long messages wait for a store that is away, all of them or those of one key.
-"""
+"""Waits: how long messages wait for a store that is away, all of them or those of one key."""
 
 from __future__ import annotations
 
@@ -24,15 +22,11 @@ class Waits:
 
     @property
     def delayed(self) -> bool:
-        """
-        Say whether the last message had to wait.
-        """
+        """Say whether the last message had to wait."""
         return self._in_a_row > 0
 
     def wait(self, message_id: str, *, at_least: float | None) -> float:
-        """
-        Note that a message has to wait; return the seconds, no less than what the service asked for.
-        """
+        """Note that a message has to wait; return the seconds, no less than what the service asked for."""
         self._in_a_row += 1
         alone = self._of_message[message_id] = self._of_message.pop(message_id, 0) + 1
         if len(self._of_message) > _MOST_MESSAGES:
@@ -40,14 +34,10 @@ class Waits:
         return self._backoff.delay(max(self._in_a_row, min(alone, _MOST_ALONE)), at_least=at_least)
 
     def of_halted(self) -> float:
-        """
-        Return the seconds that a message of a halted consumer waits.
-        """
+        """Return the seconds that a message of a halted consumer waits."""
         return self._backoff.delay(_HALTED)
 
     def ended(self, message_id: str) -> None:
-        """
-        Note that a message is settled.
-        """
+        """Note that a message is settled."""
         self._in_a_row = 0
         self._of_message.pop(message_id, None)

@@ -1,3 +1,1 @@
-"""
-What applications subclass: entities, the events they raise, and the rules for ids. No I/O, no Azure.
-"""
+"""What applications subclass: entities, the events they raise, and the rules for ids. No I/O, no Azure."""

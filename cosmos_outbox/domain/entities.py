@@ -1,6 +1,4 @@
-"""
-Entity: a domain object that records the events its methods cause, until a commit writes both.
-"""
+"""Entity: a domain object that records the events its methods cause, until a commit writes both."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ class Entity(BaseModel):
     def restore(
         cls, data: dict[str, Any], *, version: int, etag: str | None, stored: Mapping[str, Any] | None = None
     ) -> Self:
-        """
-        Return an entity as it was stored, with nothing recorded; `stored` is the whole document.
-        """
+        """Return an entity as it was stored, with nothing recorded; `stored` is the whole document."""
         entity = cls.model_validate(data)
         entity.mark_committed(version=version, etag=etag, taken=CommitEvents(), stored=stored)
         return entity
@@ -82,9 +78,7 @@ class Entity(BaseModel):
         return copied
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """
-        Return a copy with events of its own; under another id or partition key it is a new entity.
-        """
+        """Return a copy with events of its own; under another id or partition key it is a new entity."""
         copied = super().model_copy(update=update, deep=deep)
         if (copied.id, copied.partition_key) != (self.id, self.partition_key):
             copied._progress = Progress()  # noqa: SLF001 - an object of this class
@@ -101,9 +95,7 @@ class Entity(BaseModel):
 
     @property
     def version(self) -> int:
-        """
-        Return how many commits wrote this entity; 0 before the first.
-        """
+        """Return how many commits wrote this entity; 0 before the first."""
         return progress_of(self).version
 
     @property
@@ -117,16 +109,12 @@ class Entity(BaseModel):
 
     @property
     def stored(self) -> Mapping[str, Any] | None:
-        """
-        Return the document as it was last read or written here, with what other programs added to it.
-        """
+        """Return the document as it was last read or written here, with what other programs added to it."""
         return progress_of(self).stored
 
     @property
     def is_new(self) -> bool:
-        """
-        Say whether the entity was never committed.
-        """
+        """Say whether the entity was never committed."""
         return progress_of(self).version == 0
 
     def created_event(self) -> DomainEvent | None:
@@ -146,16 +134,12 @@ class Entity(BaseModel):
 
     @property
     def events(self) -> tuple[DomainEvent, ...]:
-        """
-        Return the events that the next commit will write, in order, with the ids they will have.
-        """
+        """Return the events that the next commit will write, in order, with the ids they will have."""
         return self.take_events().events
 
     @property
     def has_events(self) -> bool:
-        """
-        Say whether the next commit writes an event or creates the entity.
-        """
+        """Say whether the next commit writes an event or creates the entity."""
         progress = progress_of(self)
         return progress.version == 0 or bool(progress.recorded)
 
@@ -168,16 +152,12 @@ class Entity(BaseModel):
     def mark_committed(
         self, *, version: int, etag: str | None, taken: CommitEvents, stored: Mapping[str, Any] | None = None
     ) -> None:
-        """
-        Note a successful commit: the events it settled are dropped, those recorded since stay.
-        """
+        """Note a successful commit: the events it settled are dropped, those recorded since stay."""
         progress_of(self).committed(version=version, etag=etag, taken=taken, stored=stored)
 
 
 def progress_of(entity: Entity) -> Progress:
-    """
-    Return what is known of an entity's document.
-    """
+    """Return what is known of an entity's document."""
     # Read past pydantic, whose access to a private attribute takes 5 us, ten times a commit.
     progress: Progress = (entity.__pydantic_private__ or {})["_progress"]
     return progress
@@ -205,9 +185,7 @@ def _is_same(entity: Entity, read: Entity, name: str) -> bool:
 
 
 def is_entity_field(entity_class: type[Entity], name: str) -> bool:
-    """
-    Say whether a name in a document's `data` belongs to the entity, which writes or omits it.
-    """
+    """Say whether a name in a document's `data` belongs to the entity, which writes or omits it."""
     return entity_class.model_config.get("extra") == "allow" or name in _stored_names(entity_class)
 
 
@@ -275,14 +253,10 @@ class SoftDeletable(Entity):
     deleted: bool = False
 
     def delete(self) -> None:
-        """
-        Mark the entity as deleted; `repository.delete()` calls this.
-        """
+        """Mark the entity as deleted; `repository.delete()` calls this."""
         self.deleted = True
 
 
 def is_deleted(entity: Entity) -> bool:
-    """
-    Say whether an entity is marked as deleted.
-    """
+    """Say whether an entity is marked as deleted."""
     return isinstance(entity, SoftDeletable) and entity.deleted

@@ -1,6 +1,4 @@
-"""
-DomainEvent: something that happened to an entity, published under its name and schema version.
-"""
+"""DomainEvent: something that happened to an entity, published under its name and schema version."""
 
 from __future__ import annotations
 
@@ -88,9 +86,7 @@ class DomainEvent(BaseModel):
         return self.model_copy(deep=True)
 
     def payload(self) -> dict[str, Any]:
-        """
-        Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action.
-        """
+        """Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action."""
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
 

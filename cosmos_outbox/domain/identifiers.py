@@ -1,6 +1,4 @@
-"""
-Identifiers: which ids and partition keys Cosmos DB takes, and which types are taken.
-"""
+"""Identifiers: which ids and partition keys Cosmos DB takes, and which types are taken."""
 
 from __future__ import annotations
 

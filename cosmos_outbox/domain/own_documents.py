@@ -24,9 +24,7 @@ class DocumentMapper(Protocol[ModelT]):
     """
 
     def to_document(self, model: ModelT) -> dict[str, Any]:
-        """
-        Return what is stored of a model, as JSON types.
-        """
+        """Return what is stored of a model, as JSON types."""
         ...
 
     def from_document(self, document: dict[str, Any]) -> ModelT:
@@ -40,9 +38,7 @@ class DocumentMapper(Protocol[ModelT]):
 
 
 class JsonMapper(Generic[ModelT]):
-    """
-    The mapper of dicts, dataclasses, TypedDicts and pydantic models: their JSON, under their aliases.
-    """
+    """The mapper of dicts, dataclasses, TypedDicts and pydantic models: their JSON, under their aliases."""
 
     def __init__(self, model_type: type[ModelT]) -> None:
         self._type = model_type
@@ -65,9 +61,7 @@ class JsonMapper(Generic[ModelT]):
 
 
 def stripped(document: Mapping[str, Any]) -> dict[str, Any]:
-    """
-    Return a document without what the service sets.
-    """
+    """Return a document without what the service sets."""
     return {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
 
 

@@ -28,9 +28,7 @@ class CommitEvents:
 
 @dataclass(slots=True)
 class Progress:
-    """
-    Kept by an entity itself, and beside a model of the application's own.
-    """
+    """Kept by an entity itself, and beside a model of the application's own."""
 
     version: int = 0
     etag: str | None = None  # under which the document may be replaced; None before the first commit
@@ -47,9 +45,7 @@ class Progress:
 
     @property
     def shown_etag(self) -> str | None:
-        """
-        Return the etag, if it is known.
-        """
+        """Return the etag, if it is known."""
         return None if self.etag == UNKNOWN_ETAG else self.etag
 
     def record(self, event: DomainEvent, *, kind: str, document_id: str) -> None:
@@ -73,9 +69,7 @@ class Progress:
         self.recorded.append(event)
 
     def taken(self, created_event: Callable[[], DomainEvent | None]) -> CommitEvents:
-        """
-        Return what a commit writes now, of a new document with the event that says it was created.
-        """
+        """Return what a commit writes now, of a new document with the event that says it was created."""
         settled = frozenset([event.id for event in self.recorded])
         created = created_event() if self.version == 0 else None
         if created is None:
@@ -92,8 +86,6 @@ class Progress:
     def committed(
         self, *, version: int, etag: str | None, taken: CommitEvents, stored: Mapping[str, Any] | None = None
     ) -> None:
-        """
-        Note a successful commit: the events it settled are dropped, those recorded since stay.
-        """
+        """Note a successful commit: the events it settled are dropped, those recorded since stay."""
         self.recorded = [event for event in self.recorded if event.id not in taken.settled]
         self.version, self.etag, self.stored, self.created = version, etag, stored, None

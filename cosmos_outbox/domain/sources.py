@@ -1,6 +1,4 @@
-"""
-Where new ids and times come from; a test may fix both.
-"""
+"""Where new ids and times come from; a test may fix both."""
 
 from __future__ import annotations
 
@@ -18,16 +16,12 @@ _everywhere: list[_Sources] = [_SYSTEM]
 
 
 def new_id() -> str:
-    """
-    Return a random UUID (version 4), or what a test gives.
-    """
+    """Return a random UUID (version 4), or what a test gives."""
     return (_here.get() or _everywhere[-1])[1]()
 
 
 def utc_now() -> datetime:
-    """
-    Return the time in UTC, or what a test gives.
-    """
+    """Return the time in UTC, or what a test gives."""
     return (_here.get() or _everywhere[-1])[0]()
 
 
@@ -53,9 +47,7 @@ def fixed(
 
 @contextmanager
 def fixed_everywhere(*, now: Callable[[], datetime], ids: Callable[[], str]) -> Iterator[None]:
-    """
-    As `fixed`, for all of the process: also for tasks and threads that began before the block.
-    """
+    """As `fixed`, for all of the process: also for tasks and threads that began before the block."""
     _everywhere.append((now, ids))
     try:
         yield

@@ -31,9 +31,7 @@ NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """
-    The etags of which an entity must have one; without any there is no condition.
-    """
+    """The etags of which an entity must have one; without any there is no condition."""
 
     etags: tuple[str, ...] = ()
 
@@ -48,9 +46,7 @@ class Match:
         return cls(_etags(lines))
 
     def check(self, entity: Entity) -> None:
-        """
-        Raise PreconditionFailed (412) where the entity has none of them.
-        """
+        """Raise PreconditionFailed (412) where the entity has none of them."""
         if self.etags and not _named(self.etags, entity):
             raise PreconditionFailed(
                 expected=", ".join(self.etags), actual=entity.etag, document_id=entity.id
@@ -59,9 +55,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class NoneMatch:
-    """
-    The etags of which an entity must have none; `reads` says that the request changes nothing.
-    """
+    """The etags of which an entity must have none; `reads` says that the request changes nothing."""
 
     etags: tuple[str, ...] = ()
     reads: bool = False

@@ -1,6 +1,4 @@
-"""
-Installation: what an application is given once, and its outbox and units of work for each request.
-"""
+"""Installation: what an application is given once, and its outbox and units of work for each request."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Problems: every error of the application as RFC 9457 problem details.
-"""
+"""Problems: every error of the application as RFC 9457 problem details."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ _ANSWERS: dict[type[OutboxError], tuple[int, str]] = {
 
 
 class Problem(BaseModel):
-    """
-    What went wrong (RFC 9457).
-    """
+    """What went wrong (RFC 9457)."""
 
     type: str = "about:blank"
     title: str

@@ -1,6 +1,4 @@
-"""
-RequestContext: every commit of a request carries its correlation id and its W3C trace context.
-"""
+"""RequestContext: every commit of a request carries its correlation id and its W3C trace context."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Causes: parked keys grouped by what failed, because one faulty release of a producer parks very many.
-"""
+"""Causes: parked keys grouped by what failed, because one faulty release of a producer parks very many."""
 
 from __future__ import annotations
 
@@ -33,23 +31,17 @@ class Cause:
 
 
 def said_of(failure: Failure) -> str:
-    """
-    Return the class and the text of a failure's error.
-    """
+    """Return the class and the text of a failure's error."""
     return f"{failure.reason}: {failure.error}"
 
 
 def cause_of(failure: Failure) -> str:
-    """
-    Return what a failure has in common with others of its cause.
-    """
+    """Return what a failure has in common with others of its cause."""
     return _PARTICULARS.sub("…", said_of(failure))
 
 
 def by_cause(keys: Iterable[ParkedKey]) -> tuple[Cause, ...]:
-    """
-    Return the causes, the one with the most keys first.
-    """
+    """Return the causes, the one with the most keys first."""
     groups: dict[str, list[ParkedKey]] = defaultdict(list)
     for key in keys:
         groups["" if key.failure is None else cause_of(key.failure)].append(key)

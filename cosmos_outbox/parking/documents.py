@@ -54,16 +54,12 @@ _Number = InstanceOf[int]
 
 
 def utcnow() -> datetime:
-    """
-    Return the time for the records; no decision about order depends on it.
-    """
+    """Return the time for the records; no decision about order depends on it."""
     return datetime.now(UTC)
 
 
 class KeyState(StrEnum):
-    """
-    What happens to a parked key.
-    """
+    """What happens to a parked key."""
 
     PARKED = "parked"
     RELEASING = "releasing"  # a release empties its queue, or was killed while it did
@@ -73,9 +69,7 @@ class KeyState(StrEnum):
 
 
 class EventStatus(StrEnum):
-    """
-    What became of an event in the parked store.
-    """
+    """What became of an event in the parked store."""
 
     HELD = "held"
     DROPPED = "dropped"  # kept as the record of the operator's decision
@@ -97,15 +91,11 @@ class Scope:
     container: _Text = ""
 
     def partition_of(self, partition_key: str) -> str:
-        """
-        Return the partition of the parked store in which the documents of a key lie.
-        """
+        """Return the partition of the parked store in which the documents of a key lie."""
         return self.partition_named(broker_id(partition_key))
 
     def partition_named(self, name: str) -> str:
-        """
-        Return that partition for the key's name in a lease: the key itself or, if it is long, its hash.
-        """
+        """Return that partition for the key's name in a lease: the key itself or, if it is long, its hash."""
         partition = json.dumps([self.processor, self.container, name], ensure_ascii=False)
         raw = partition.encode("utf-8", "surrogatepass")
         return partition if len(raw) <= _LONGEST_PARTITION else f"{HASHED}{hashlib.sha256(raw).hexdigest()}"
@@ -113,9 +103,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """
-    Why an event could not be sent.
-    """
+    """Why an event could not be sent."""
 
     __pydantic_config__ = _STORED
 
@@ -212,16 +200,12 @@ class ParkedEvent:
 
     @property
     def event_id(self) -> str:
-        """
-        Return the id of the event.
-        """
+        """Return the id of the event."""
         return str(self.event["id"])
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """
-        Return the payload; {} if it is only in the event's own container, or is not an object.
-        """
+        """Return the payload; {} if it is only in the event's own container, or is not an object."""
         data = self.event.get("data")
         return data if isinstance(data, Mapping) else {}
 
@@ -235,9 +219,7 @@ class ParkedEvent:
         return replace(self, event=event, referenced=True)
 
     def write(self) -> Write:
-        """
-        Return the write that stores this, as that of a key.
-        """
+        """Return the write that stores this, as that of a key."""
         document: Document = {"id": held_id(self.event_id), "type": "parkedEvent"}
         document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
         document["event"] = {
@@ -250,29 +232,21 @@ class ParkedEvent:
         return Write(kind=_kind(self.etag), id=document["id"], document=document, etag=self.etag)
 
     def deletion(self) -> Write:
-        """
-        Return the write that removes this.
-        """
+        """Return the write that removes this."""
         return Write(kind=WriteKind.DELETE, id=held_id(self.event_id))
 
     def edited(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
-        """
-        Return the event with another payload; what was committed is kept as `original`.
-        """
+        """Return the event with another payload; what was committed is kept as `original`."""
         original = self.original if self.original is not None else dict(self.data)
         event = {**self.event, "data": dict(data)}
         return replace(self, event=event, referenced=False, original=original).decided(decision)
 
     def decided(self, decision: Decision) -> ParkedEvent:
-        """
-        Return the event with one more decision.
-        """
+        """Return the event with one more decision."""
         return replace(self, decisions=(*self.decisions, decision))
 
     def purged(self, decision: Decision) -> ParkedEvent:
-        """
-        Return what stays when all that was said in the event is erased.
-        """
+        """Return what stays when all that was said in the event is erased."""
         left = replace(
             self,
             event={"id": self.event_id},
@@ -291,9 +265,7 @@ def _kind(etag: str | None) -> WriteKind:
 
 
 def held_id(event_id: str) -> str:
-    """
-    Return the id of an event's document in the parked store.
-    """
+    """Return the id of an event's document in the parked store."""
     try:
         check_id(name := f"event.{event_id}")
     except UsageError:  # of a message, which another producer named
@@ -302,9 +274,7 @@ def held_id(event_id: str) -> str:
 
 
 def new_key(partition_key: str, scope: Scope, failure: Failure, *, now: datetime) -> ParkedKey:
-    """
-    Return a key that is to be parked.
-    """
+    """Return a key that is to be parked."""
     return ParkedKey(
         partition_key=partition_key,
         partition=scope.partition_of(partition_key),
@@ -316,9 +286,7 @@ def new_key(partition_key: str, scope: Scope, failure: Failure, *, now: datetime
 
 
 def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure:
-    """
-    Return the record of an error; its text is cut so that it fits beside the event.
-    """
+    """Return the record of an error; its text is cut so that it fits beside the event."""
     return Failure(
         event_id=event_id, reason=type(error).__name__, error=said(error)[:_LONGEST_ERROR], attempts=attempts
     )
@@ -360,16 +328,12 @@ class Unreadable:
 
 
 def readable_keys(documents: Iterable[Mapping[str, Any]]) -> list[ParkedKey | Unreadable]:
-    """
-    Read the documents of parked keys.
-    """
+    """Read the documents of parked keys."""
     return [_readable(key_of, document) for document in documents]
 
 
 def readable_events(documents: Iterable[Mapping[str, Any]]) -> list[ParkedEvent | Unreadable]:
-    """
-    Read the documents of events, and pass over those of keys.
-    """
+    """Read the documents of events, and pass over those of keys."""
     return [_readable(event_of, one) for one in documents if one.get("type") == "parkedEvent"]
 
 
@@ -404,9 +368,7 @@ def _checked(document: Mapping[str, Any], names: frozenset[str]) -> Mapping[str,
 
 @contextmanager
 def _reading(document: Mapping[str, Any]) -> Iterator[None]:
-    """
-    Raise the errors of reading a document as one error that names the document.
-    """
+    """Raise the errors of reading a document as one error that names the document."""
     try:
         yield
     except (KeyError, ValidationError) as error:

@@ -1,6 +1,4 @@
-"""
-Keys: what an operator does with parked keys: list them, release one, drop an event for good.
-"""
+"""Keys: what an operator does with parked keys: list them, release one, drop an event for good."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ class ParkedNames:
 
     @property
     def never_saved(self) -> bool:
-        """
-        Say whether no owner of the lease has saved any names yet, not even an empty list.
-        """
+        """Say whether no owner of the lease has saved any names yet, not even an empty list."""
         return self._notes.text is None
 
     def add(self, *partition_keys: str) -> None:
@@ -124,9 +122,7 @@ class AnnouncedKeys:
             self._keys = await self._parking.announced(scope)
 
     async def try_poll(self, scope: Scope) -> None:
-        """
-        Poll, and keep the keys of the last poll where that fails.
-        """
+        """Poll, and keep the keys of the last poll where that fails."""
         with suppress(OutboxError, TimeoutError):
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
                 await self.poll(scope)

@@ -41,9 +41,7 @@ _WRAPPING_BYTES = 1000  # what an event's document has around the event, roughly
 
 
 class Item(Protocol):
-    """
-    What can be held: a JSON document, identified inside its partition key by an id.
-    """
+    """What can be held: a JSON document, identified inside its partition key by an id."""
 
     @property
     def id(self) -> str: ...
@@ -129,9 +127,7 @@ class Parking:
             return True
 
     async def is_held(self, partition_key: str, scope: Scope) -> bool:
-        """
-        Say whether a partition key is parked; otherwise as `is_parked`.
-        """
+        """Say whether a partition key is parked; otherwise as `is_parked`."""
         return await self.is_parked(broker_id(partition_key), scope)
 
     async def hold(
@@ -198,9 +194,7 @@ class Parking:
         failure: Failure | None,
         replaced: ParkedEvent | None,
     ) -> int:
-        """
-        Write the key and as many events as fit into one batch, all or nothing; return their number.
-        """
+        """Write the key and as many events as fit into one batch, all or nothing; return their number."""
         room = self._max_events - key.held
         if room <= 0:
             raise ParkingFull(

@@ -1,6 +1,4 @@
-"""
-Queue: finding a parked key, reading its events from the beginning of its queue, and taking them off.
-"""
+"""Queue: finding a parked key, reading its events from the beginning of its queue, and taking them off."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ async def key_in(store: ParkedStore, partition: str) -> ParkedKey | None:
 
 
 async def all_keys(store: ParkedStore, scope: Scope, retry: RetryOptions) -> Sequence[ParkedKey | Unreadable]:
-    """
-    Return all parked keys, in no order; the query may be behind.
-    """
+    """Return all parked keys, in no order; the query may be behind."""
     keys = partial(store.keys, processor=scope.processor, container=scope.container)
     return readable_keys(await retry_reads(keys, retry))
 

@@ -50,25 +50,19 @@ Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """
-    What a release did: how many events it sent and, if the key is still parked, what failed.
-    """
+    """What a release did: how many events it sent and, if the key is still parked, what failed."""
 
     sent: int
     failure: Failure | None = None
 
     @property
     def handed_back(self) -> bool:
-        """
-        Say whether the relays send the key's events again.
-        """
+        """Say whether the relays send the key's events again."""
         return self.failure is None
 
 
 class Release:
-    """
-    One release of a key. Its claim is in the key's document, until a later release or drop replaces it.
-    """
+    """One release of a key. Its claim is in the key's document, until a later release or drop replaces it."""
 
     def __init__(
         self,
@@ -174,9 +168,7 @@ class Release:
             await self._change(writes, unless=lambda key: key.first > passed[-1].position)
 
     async def _stop_at(self, event: ParkedEvent, refusal: Exception) -> Failure:
-        """
-        End the release at an event that is refused; the key stays parked.
-        """
+        """End the release at an event that is refused; the key stays parked."""
         attempts = 1 + (event.failure.attempts if event.failure is not None else 0)
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
@@ -191,9 +183,7 @@ class Release:
         await self._change(lambda key: [replace(key, state=KeyState.PARKED, claim=None).write()])
 
     async def _hand_back(self) -> bool:
-        """
-        Delete the key if its queue is empty; return False if events were appended meanwhile.
-        """
+        """Delete the key if its queue is empty; return False if events were appended meanwhile."""
         deleting: ParkedKey | None = None
 
         async def step() -> bool:

@@ -1,6 +1,4 @@
-"""
-The change feed of a container, and what handles its changes.
-"""
+"""The change feed of a container, and what handles its changes."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredContainer:
-    """
-    What names a container in lease ids, and where its documents keep their partition key.
-    """
+    """What names a container in lease ids, and where its documents keep their partition key."""
 
     account_host: str
     database_rid: str
@@ -27,9 +23,7 @@ class MonitoredContainer:
 
 
 class StartFrom(StrEnum):
-    """
-    Where a range without continuation begins.
-    """
+    """Where a range without continuation begins."""
 
     BEGINNING = "beginning"
     NOW = "now"
@@ -64,9 +58,7 @@ class ChangePage:
 
 
 class ChangeFeed(Protocol):
-    """
-    The change feed of one container, latest version of each document, one range at a time.
-    """
+    """The change feed of one container, latest version of each document, one range at a time."""
 
     async def describe(self) -> MonitoredContainer:
         """
@@ -159,9 +151,7 @@ class ChangeBatch:
 
 
 class ChangeHandler(Protocol):
-    """
-    Handles the changes; returning means that all of the batch is done and may be checkpointed.
-    """
+    """Handles the changes; returning means that all of the batch is done and may be checkpointed."""
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """

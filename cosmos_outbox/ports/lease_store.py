@@ -1,6 +1,4 @@
-"""
-The container of leases.
-"""
+"""The container of leases."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from cosmos_outbox.documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """
-    Documents, and when they were read on the service's own clock: the one clock that decides expiry.
-    """
+    """Documents, and when they were read on the service's own clock: the one clock that decides expiry."""
 
     documents: tuple[Document, ...]
     read_at: datetime
@@ -39,15 +35,11 @@ class LeaseStore(Protocol):
         ...
 
     async def list(self, prefix: str) -> Listing:
-        """
-        Return all documents whose id starts with the prefix, each with its `_etag` and `_ts`.
-        """
+        """Return all documents whose id starts with the prefix, each with its `_etag` and `_ts`."""
         ...
 
     async def read(self, document_id: str, partition_key: str) -> Document:
-        """
-        Return one document. Raises NotFound where there is none.
-        """
+        """Return one document. Raises NotFound where there is none."""
         ...
 
     async def create(self, document: Mapping[str, Any]) -> Document:
@@ -67,7 +59,5 @@ class LeaseStore(Protocol):
         ...
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
-        """
-        Delete a document. Raises NotFound or, where it does not have the etag, PreconditionFailed.
-        """
+        """Delete a document. Raises NotFound or, where it does not have the etag, PreconditionFailed."""
         ...

@@ -1,6 +1,4 @@
-"""
-The container of parked partition keys.
-"""
+"""The container of parked partition keys."""
 
 from __future__ import annotations
 
@@ -46,19 +44,13 @@ class ParkedStore(Protocol):
         ...
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
-        """
-        Return which of some documents are there.
-        """
+        """Return which of some documents are there."""
         ...
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
-        """
-        Return the documents of the parked keys of one processor of one container, in no order.
-        """
+        """Return the documents of the parked keys of one processor of one container, in no order."""
         ...
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        """
-        Apply all writes or none of them; errors and guarantees are those of `Store.commit`.
-        """
+        """Apply all writes or none of them; errors and guarantees are those of `Store.commit`."""
         ...

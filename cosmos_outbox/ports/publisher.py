@@ -1,6 +1,4 @@
-"""
-The topic that takes the messages.
-"""
+"""The topic that takes the messages."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ class Publisher(Protocol):
 
     @property
     def lanes(self) -> int:
-        """
-        Return the number of lanes, known before the publisher is opened; lane numbers run from 0.
-        """
+        """Return the number of lanes, known before the publisher is opened; lane numbers run from 0."""
         ...
 
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:

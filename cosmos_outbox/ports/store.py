@@ -1,6 +1,4 @@
-"""
-The container of entities and their events, as the write side sees it.
-"""
+"""The container of entities and their events, as the write side sees it."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ MAX_EVENT_BYTES = 1_900_000
 
 
 class WriteKind(StrEnum):
-    """
-    What one write of a commit does.
-    """
+    """What one write of a commit does."""
 
     CREATE = "Create"
     REPLACE = "Replace"
@@ -30,9 +26,7 @@ class WriteKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Write:
-    """
-    One write of a commit; `etag` makes a replace or delete conditional on the document's `_etag`.
-    """
+    """One write of a commit; `etag` makes a replace or delete conditional on the document's `_etag`."""
 
     kind: WriteKind
     id: str
@@ -52,24 +46,18 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """
-    One page of documents; `continuation` is None after the last.
-    """
+    """One page of documents; `continuation` is None after the last."""
 
     documents: tuple[Document, ...]
     continuation: str | None
 
 
 class Store(Protocol):
-    """
-    The container that holds entities and their events.
-    """
+    """The container that holds entities and their events."""
 
     @property
     def key_paths(self) -> KeyPaths:
-        """
-        Return the container's partition key paths; every key that it is given is a full one.
-        """
+        """Return the container's partition key paths; every key that it is given is a full one."""
         ...
 
     async def read(

@@ -1,6 +1,4 @@
-"""
-The subscription or queue that messages are received from.
-"""
+"""The subscription or queue that messages are received from."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from cosmos_outbox.messages import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Complete:
-    """
-    The message is done: the broker deletes it.
-    """
+    """The message is done: the broker deletes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +29,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """
-    The message is moved to the dead-letter queue: later messages of its session go on without it.
-    """
+    """The message is moved to the dead-letter queue: later messages of its session go on without it."""
 
     reason: str
     description: str = ""
@@ -60,9 +54,7 @@ class Session(Protocol):
 
     @property
     def id(self) -> str | None:
-        """
-        Return the session's id; None on an entity without sessions.
-        """
+        """Return the session's id; None on an entity without sessions."""
         ...
 
     @property
@@ -84,9 +76,7 @@ class Session(Protocol):
         ...
 
     async def renew(self) -> None:
-        """
-        Renew the lock; `trusted_until` grows.
-        """
+        """Renew the lock; `trusted_until` grows."""
         ...
 
     async def settle(self, message: Message, settlement: Settlement) -> None:

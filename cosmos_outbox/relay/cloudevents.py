@@ -30,9 +30,7 @@ _EXTENSIONS = {
 
 
 class ContentMode(StrEnum):
-    """
-    Where a message carries its CloudEvents attributes.
-    """
+    """Where a message carries its CloudEvents attributes."""
 
     STRUCTURED = "structured"  # in the body, one JSON object with the data
     BINARY = "binary"  # in application properties; the body stays the data

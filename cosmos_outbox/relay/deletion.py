@@ -91,9 +91,7 @@ class Deletion:
         await asyncio.wait({self._deleting})
 
     async def __call__(self, batch: ChangeBatch) -> None:
-        """
-        Pass the page on; remember what may be deleted once its checkpoint is written.
-        """
+        """Pass the page on; remember what may be deleted once its checkpoint is written."""
         page = event_page(batch)
         await self._handler(page)
         ids: dict[Hashable, tuple[PartitionKey, list[str]]] = {}
@@ -137,9 +135,7 @@ class Deletion:
                 self._waiting -= len(event_ids)
 
     async def _delete(self, partition_key: PartitionKey, left: list[str]) -> None:
-        """
-        Delete events of one partition key in one batch; those that are gone already are left out.
-        """
+        """Delete events of one partition key in one batch; those that are gone already are left out."""
         attempt = 0
         while left:
             await self._until_alone()
@@ -166,9 +162,7 @@ class Deletion:
                 return
 
     async def _until_alone(self) -> None:
-        """
-        Return once no other processor reads the container; report every minute why deletions wait.
-        """
+        """Return once no other processor reads the container; report every minute why deletions wait."""
         clock = asyncio.get_running_loop().time
         report_at = float("-inf")
         while (polled_at := clock()) >= self._alone_until:

@@ -111,9 +111,7 @@ class LaneSender:
         judged: Through,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> Collection[list[Delivery]]:
-        """
-        Send events in order; return those of several partition keys that were refused together.
-        """
+        """Send events in order; return those of several partition keys that were refused together."""
         chunks = deque([(list(due), attempts)])  # more than one only of a single partition key
         failures = 0
         clock = asyncio.get_running_loop().time
@@ -156,9 +154,7 @@ class LaneSender:
         return ()
 
     def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
-        """
-        Emit a record about events, inside the trace of the first one's commit.
-        """
+        """Emit a record about events, inside the trace of the first one's commit."""
         with inside_trace(deliveries[0].event.meta if deliveries else {}):
             self._notify(record)
 

@@ -21,9 +21,7 @@ _OVERHEAD_BYTES = 512  # ids, properties and encoding of a message, roughly
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """
-    An event on its way, and the message that carries it.
-    """
+    """An event on its way, and the message that carries it."""
 
     event: StoredEvent
     message: OutboundMessage
@@ -31,16 +29,12 @@ class Delivery:
 
     @property
     def id(self) -> str:
-        """
-        Return the event's id.
-        """
+        """Return the event's id."""
         return self.event.id
 
     @property
     def key(self) -> EventKey:
-        """
-        Return what identifies the event in its container.
-        """
+        """Return what identifies the event in its container."""
         return self.event.partition_key, self.event.id
 
 
@@ -62,9 +56,7 @@ PageHandler = Callable[[EventPage], Awaitable[None]]
 
 
 def event_page(batch: ChangeBatch) -> EventPage:
-    """
-    Parse a page of the change feed.
-    """
+    """Parse a page of the change feed."""
     events, malformed = [], []
     for document in batch.documents:
         if (event := stored_event(document, batch.key_paths)) is not None:
@@ -79,9 +71,7 @@ def event_page(batch: ChangeBatch) -> EventPage:
 def group_by_key(
     events: Iterable[Delivery], *, accepted: AbstractSet[EventKey] = frozenset()
 ) -> dict[str, list[Delivery]]:
-    """
-    Return the events of each partition key in their order, without those that are accepted already.
-    """
+    """Return the events of each partition key in their order, without those that are accepted already."""
     streams: dict[str, list[Delivery]] = {}
     for delivery in events:
         if delivery.key not in accepted:

@@ -128,9 +128,7 @@ class Refusals:
         return len(self._refused) <= self._believed
 
     async def _accepts_another(self, send: Send) -> bool:
-        """
-        Say whether the topic accepts, now, what it accepted before.
-        """
+        """Say whether the topic accepts, now, what it accepted before."""
         if self._last_accepted is None:
             return False
         try:

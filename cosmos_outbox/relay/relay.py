@@ -238,9 +238,7 @@ class Relay:
     async def _left_by(
         self, result: LaneResult, progress: _Progress, sent: Streams
     ) -> dict[str, list[Delivery]]:
-        """
-        Note what became of the lanes; return what is to be sent again, or to be held.
-        """
+        """Note what became of the lanes; return what is to be sent again, or to be held."""
         again = list(result.parked_by_hand)  # the first of each key
         progress.done |= result.accepted
         if self._parking is None:
@@ -284,9 +282,7 @@ class Relay:
     async def _hold(
         self, parking: Parking, progress: _Progress, key: str, stream: Sequence[Delivery]
     ) -> list[Delivery]:
-        """
-        Hold the events of a key; return those that are to be sent, because the key is not parked.
-        """
+        """Hold the events of a key; return those that are to be sent, because the key is not parked."""
         failure, parked = progress.failures.pop(key, None), progress.lease.parked
         try:
             if failure is not None:

@@ -1,6 +1,4 @@
-"""
-Resend: the held events of a parked key leave as the messages that the relay would have sent, in order.
-"""
+"""Resend: the held events of a parked key leave as the messages that the relay would have sent, in order."""
 
 from __future__ import annotations
 
@@ -64,9 +62,7 @@ def resending(
 
 
 async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
-    """
-    Return the document of a held event; that of a reference comes from its own container.
-    """
+    """Return the document of a held event; that of a reference comes from its own container."""
     if not parked.referenced:
         return parked.event
     if events is None:

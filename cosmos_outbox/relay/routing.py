@@ -1,6 +1,4 @@
-"""
-Routing: which topics a message goes to, and what sends it to all of them.
-"""
+"""Routing: which topics a message goes to, and what sends it to all of them."""
 
 from __future__ import annotations
 
@@ -45,16 +43,12 @@ class Routes:
 
     @property
     def topics(self) -> Names:
-        """
-        Return every topic once, the default ones first.
-        """
+        """Return every topic once, the default ones first."""
         routes = (self.default, *self.actions.values(), *self.entity_types.values())
         return tuple(dict.fromkeys(topic for route in routes for topic in route))
 
     def topics_of(self, message: OutboundMessage) -> Names:
-        """
-        Return the topics of a message.
-        """
+        """Return the topics of a message."""
         entity_type = str(message.properties.get("entity-type", ""))
         return self.actions.get(message.subject) or self.entity_types.get(entity_type) or self.default
 
@@ -124,9 +118,7 @@ class Topics:
     async def publish(
         self, lane: int, messages: Sequence[OutboundMessage], through: Through | None = None
     ) -> None:
-        """
-        Send messages as the port says; `through` calls what sends to one topic.
-        """
+        """Send messages as the port says; `through` calls what sends to one topic."""
         positions: dict[str, list[int]] = {}
         for position, message in enumerate(messages):
             for topic in self._routes.topics_of(message):

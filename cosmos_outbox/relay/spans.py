@@ -1,6 +1,4 @@
-"""
-Spans: each send to a topic as an OpenTelemetry span, linked to the commit of every message.
-"""
+"""Spans: each send to a topic as an OpenTelemetry span, linked to the commit of every message."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Cancelling: code of a caller may go on after it was cancelled, and must not keep the loop that runs it.
-"""
+"""Cancelling: code of a caller may go on after it was cancelled, and must not keep the loop that runs it."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ _SECONDS = 1.0  # for a cancelled task to end
 
 
 async def cancelled(task: asyncio.Task[Any]) -> bool:
-    """
-    Cancel a task and return whether it ended within a second; one that did not is left behind.
-    """
+    """Cancel a task and return whether it ended within a second; one that did not is left behind."""
     task.cancel()
     _, left = await asyncio.wait({task}, timeout=_SECONDS)
     task.add_done_callback(retrieve)

@@ -1,6 +1,4 @@
-"""
-HeldSession: one locked session, whose messages are handled one at a time while its lock is renewed.
-"""
+"""HeldSession: one locked session, whose messages are handled one at a time while its lock is renewed."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ SessionHandler = Callable[[Message, "HeldSession"], Awaitable[Settlement | None]
 
 
 class SessionEnd(StrEnum):
-    """
-    Why a processor holds a session no longer.
-    """
+    """Why a processor holds a session no longer."""
 
     IDLE = "idle"  # no message came
     TURN = "turn"  # others waited for its slot
@@ -83,15 +79,11 @@ class HeldSession:
 
     @property
     def id(self) -> str | None:
-        """
-        Return the session's id; None on an entity without sessions.
-        """
+        """Return the session's id; None on an entity without sessions."""
         return self._session.id
 
     async def run(self) -> SessionEnd:
-        """
-        Handle messages until none comes, one is to be retried, the processor stops or the lock is lost.
-        """
+        """Handle messages until none comes, one is to be retried, the processor stops or the lock is lost."""
         try:
             return await self._run()
         except (LockLost, SubscriptionUnavailable) as error:
@@ -130,9 +122,7 @@ class HeldSession:
         return SessionEnd.STOPPED
 
     def leave(self) -> None:
-        """
-        Have an idle session leave its slot, unless a message is at hand.
-        """
+        """Have an idle session leave its slot, unless a message is at hand."""
         if self._waiting is not None and self.idle_since is not None:
             self.leaving = True
             self._waiting.reschedule(max(self._loop.time(), self.idle_since + AT_HAND_SECONDS))
@@ -181,9 +171,7 @@ class HeldSession:
         )
 
     async def _handled(self, message: Message) -> Settlement | None:
-        """
-        Return how a message is to be settled; None if the lock may be lost.
-        """
+        """Return how a message is to be settled; None if the lock may be lost."""
         handling = asyncio.create_task(self._outcome(message))
         try:
             held = await self._held(handling, self._options.max_handling.total_seconds())
@@ -239,9 +227,7 @@ class HeldSession:
             self._report(message)
 
     def _report(self, message: Message, error: BaseException | None = None) -> None:
-        """
-        Report a handler that raised; without an error, one that is left behind.
-        """
+        """Report a handler that raised; without an error, one that is left behind."""
         self._notify(
             MessageFailed(
                 session=self.id,
@@ -253,9 +239,7 @@ class HeldSession:
         )
 
     async def _renewed(self) -> bool:
-        """
-        Renew the lock, as often as it takes while it is trusted; return whether it is.
-        """
+        """Renew the lock, as often as it takes while it is trusted; return whether it is."""
         while (now := self._loop.time()) < self._cancel_at - _EARLY_SECONDS:
             try:
                 async with asyncio.timeout(min(_RENEWAL_SECONDS, self._cancel_at - now)):

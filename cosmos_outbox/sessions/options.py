@@ -1,6 +1,4 @@
-"""
-The options of a session processor.
-"""
+"""The options of a session processor."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-SessionProcessor: one of the processes that share the sessions of a subscription or queue.
-"""
+"""SessionProcessor: one of the processes that share the sessions of a subscription or queue."""
 
 from __future__ import annotations
 
@@ -91,9 +89,7 @@ class SessionProcessor:
         self._error: BaseException | None = None  # that ended a task: no fault of the broker
 
     def status(self) -> tuple[SessionStatus, ...]:
-        """
-        Return the sessions that this processor holds.
-        """
+        """Return the sessions that this processor holds."""
         now = asyncio.get_running_loop().time()
         return tuple(
             SessionStatus(
@@ -112,9 +108,7 @@ class SessionProcessor:
         return not self._failures
 
     def stop(self) -> None:
-        """
-        Ask `run` to end: messages at hand are handled within the grace period, all sessions given back.
-        """
+        """Ask `run` to end: messages at hand are handled within the grace period, all sessions given back."""
         self._stopping.set()
         self._changed.set()
 
@@ -157,9 +151,7 @@ class SessionProcessor:
         return max(probe, self._slots.free + idle + soon)
 
     def _make_room(self) -> None:
-        """
-        Have as many idle sessions leave as others wait for their slots, the longest idle first.
-        """
+        """Have as many idle sessions leave as others wait for their slots, the longest idle first."""
         if not self._slots.waiting:
             return
         more = self._slots.waiting - sum(held.leaving for held in self._serving.values())
@@ -182,9 +174,7 @@ class SessionProcessor:
             await self._hold(task, held, began)
 
     async def _given_slot(self, task: asyncio.Task[None], session: Session) -> HeldSession | None:
-        """
-        Return a session with a slot; None if it got none in time, and was given back.
-        """
+        """Return a session with a slot; None if it got none in time, and was given back."""
         self._accepting[task], slotted = asyncio.get_running_loop().time(), False
         try:
             await self._end_before(session.id)

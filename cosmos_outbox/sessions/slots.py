@@ -31,15 +31,11 @@ class Slots:
 
     @property
     def waiting(self) -> int:
-        """
-        Return how many sessions wait for a slot.
-        """
+        """Return how many sessions wait for a slot."""
         return len(self._queue)
 
     async def take(self, seconds: float) -> bool:
-        """
-        Take a slot, and return whether one came free in time.
-        """
+        """Take a slot, and return whether one came free in time."""
         if self.free:
             self.free -= 1
             return True
@@ -58,9 +54,7 @@ class Slots:
         return turn.done()
 
     def give_back(self) -> None:
-        """
-        Hand a slot on.
-        """
+        """Hand a slot on."""
         self._freed.append(asyncio.get_running_loop().time())
         if self._queue:
             self._queue.popleft().set_result(None)
@@ -68,9 +62,7 @@ class Slots:
             self.free += 1
 
     def rest(self) -> bool:
-        """
-        Hand on the slot of a session that only waits, and return whether it may wait without one.
-        """
+        """Hand on the slot of a session that only waits, and return whether it may wait without one."""
         if not self._may_rest:
             return False
         self._may_rest -= 1
@@ -78,9 +70,7 @@ class Slots:
         return True
 
     def rested(self) -> None:
-        """
-        Note that a session which rested has ended.
-        """
+        """Note that a session which rested has ended."""
         self._may_rest += 1
 
     def free_after(self, seconds: float) -> int:

@@ -60,9 +60,7 @@ class PendingCommit:
 
     @property
     def proof(self) -> DomainEvent | None:
-        """
-        Return the event that lives longest; while it is stored, it proves that the commit was written.
-        """
+        """Return the event that lives longest; while it is stored, it proves that the commit was written."""
         return max(self.events, key=lambda event: event.ttl, default=None)
 
 

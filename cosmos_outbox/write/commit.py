@@ -39,9 +39,7 @@ ABSENCE_PROVES_FOR = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenCommit:
-    """
-    A commit that is known to be in the store; the etags are by document id.
-    """
+    """A commit that is known to be in the store; the etags are by document id."""
 
     etags: dict[str, str | None]
     request_charge: float

@@ -1,6 +1,4 @@
-"""
-Dispatch: what a program does inside its own process, before the save, when an entity raised an event.
-"""
+"""Dispatch: what a program does inside its own process, before the save, when an entity raised an event."""
 
 from __future__ import annotations
 
@@ -76,9 +74,7 @@ class EventHandlers:
         return found
 
     def start(self, before: Dispatch | None) -> Dispatch:
-        """
-        Return a record of which events were handled, which knows those of the one before.
-        """
+        """Return a record of which events were handled, which knows those of the one before."""
         return Dispatch(self._handlers, before)
 
 

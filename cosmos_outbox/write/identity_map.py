@@ -23,9 +23,7 @@ Snapshot = tuple[tuple[Place, Tracked, tuple[DomainEvent, ...]], ...]
 
 
 class IdentityMap:
-    """
-    Each (type, id, partition key) is one object. Used by one task at a time: a second one is refused.
-    """
+    """Each (type, id, partition key) is one object. Used by one task at a time: a second one is refused."""
 
     def __init__(self) -> None:
         self._tracked: dict[Place, Tracked] = {}
@@ -82,16 +80,12 @@ class IdentityMap:
         return next((self._tracked[place] for place in places if place in self._tracked), None)
 
     def at(self, document_id: str, partition_key: PartitionKey) -> Iterator[Tracked]:
-        """
-        Yield what is tracked under an id and partition key, of whatever type.
-        """
+        """Yield what is tracked under an id and partition key, of whatever type."""
         wanted = document_id, identity(partition_key)
         return (tracked for (_, *place), tracked in self._tracked.items() if tuple(place) == wanted)
 
     def of(self, model: object) -> Tracked | None:
-        """
-        Return what is tracked of an object of the application; None if nothing is.
-        """
+        """Return what is tracked of an object of the application; None if nothing is."""
         # By the object, as its partition key may have changed
         return next((tracked for tracked in self._tracked.values() if tracked.model is model), None)
 
@@ -109,9 +103,7 @@ class IdentityMap:
         return tracked
 
     def deletes(self, model: object) -> bool:
-        """
-        Say whether the next commit deletes a document for good.
-        """
+        """Say whether the next commit deletes a document for good."""
         tracked = self.of(model)
         return tracked is not None and tracked.change is Change.DELETE
 
@@ -125,9 +117,7 @@ class IdentityMap:
         return tracked.change is not Change.NONE or (tracked.state is not None and tracked.pending)
 
     def track(self, entity: Entity, change: Change = Change.NONE) -> None:
-        """
-        Track an entity; see `add`.
-        """
+        """Track an entity; see `add`."""
         self.add(Tracked(entity), change)
 
     def add(self, document: Tracked, change: Change = Change.NONE) -> None:
@@ -184,9 +174,7 @@ class IdentityMap:
             document.state = document.state_now() if change is Change.NONE else None
 
     def changed(self) -> Sequence[Tracked]:
-        """
-        Return what a commit would write, in the order in which it was first tracked.
-        """
+        """Return what a commit would write, in the order in which it was first tracked."""
         return [tracked for tracked in self._tracked.values() if tracked.pending]
 
     def left(self) -> Sequence[Tracked]:
@@ -198,58 +186,44 @@ class IdentityMap:
         return [] if self.failed else [tracked for tracked in self._tracked.values() if tracked.asked_for]
 
     def recorded(self) -> Iterator[DomainEvent]:
-        """
-        Yield the events that a commit would write, in order.
-        """
+        """Yield the events that a commit would write, in order."""
         for tracked in list(self._tracked.values()):
             if tracked.asked_for:
                 yield from tracked.events
 
     def recorded_by(self, event: DomainEvent) -> str:
-        """
-        Return what recorded an event, for a message.
-        """
+        """Return what recorded an event, for a message."""
         for tracked in self.changed():
             if any(event.id == one.id for one in tracked.events):
                 return f"{tracked} of partition key {tracked.partition_key!r}"
         return "an entity"
 
     def clear(self) -> None:
-        """
-        Forget everything; nothing of it is written.
-        """
+        """Forget everything; nothing of it is written."""
         self._tracked.clear()
         self.refusal, self.failed = None, False
 
     def end(self) -> None:
-        """
-        Have all entities refuse to record events, and the unit of work be used no more.
-        """
+        """Have all entities refuse to record events, and the unit of work be used no more."""
         for tracked in self._tracked.values():
             tracked.progress.closed = "belongs to a unit of work that has ended"
         self._ended = True
 
     def snapshot(self) -> Snapshot:
-        """
-        Return what is to be done now, for `put_back`.
-        """
+        """Return what is to be done now, for `put_back`."""
         return tuple(
             (place, copy(tracked), tuple(tracked.progress.recorded))
             for place, tracked in self._tracked.items()
         )
 
     def put_back(self, snapshot: Snapshot) -> None:
-        """
-        Undo what was tracked, asked for and recorded since; fields that were set keep their values.
-        """
+        """Undo what was tracked, asked for and recorded since; fields that were set keep their values."""
         self._tracked = {place: kept for place, kept, _ in snapshot}
         for _, kept, recorded in snapshot:
             kept.progress.recorded, kept.progress.closed = list(recorded), None
 
     def undo(self, refusal: StoreError, raised: Collection[str]) -> None:
-        """
-        Forget a refused attempt, and take the events that handlers raised from its entities.
-        """
+        """Forget a refused attempt, and take the events that handlers raised from its entities."""
         for tracked in self._tracked.values():
             progress = tracked.progress
             progress.recorded = [event for event in progress.recorded if event.id not in raised]

@@ -1,6 +1,4 @@
-"""
-Outbox: the entry point of an application, which makes units of work.
-"""
+"""Outbox: the entry point of an application, which makes units of work."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class Outbox:
 
     @property
     def key_paths(self) -> KeyPaths:
-        """
-        Return where the container's documents keep their partition key.
-        """
+        """Return where the container's documents keep their partition key."""
         return self._store.key_paths
 
     @overload
@@ -98,9 +94,7 @@ class Outbox:
     @overload
     def unit_of_work(self, kind: type[UnitT]) -> UnitT: ...
     def unit_of_work(self, kind: type[UnitOfWork] = UnitOfWork) -> UnitOfWork:
-        """
-        Return a new unit of work, or one of the given subclass.
-        """
+        """Return a new unit of work, or one of the given subclass."""
         return kind(
             self._store,
             options=self.retries,
@@ -160,17 +154,13 @@ class Outbox:
 
 
 def check_attempts(attempts: int) -> None:
-    """
-    Raise UsageError where `run` could not try once.
-    """
+    """Raise UsageError where `run` could not try once."""
     if attempts < 1:
         raise UsageError(f"Work needs at least one attempt, not {attempts}.")
 
 
 def exhausted(attempts: int) -> str:
-    """
-    Return what to add to the refusal of the last attempt of `run`.
-    """
+    """Return what to add to the refusal of the last attempt of `run`."""
     return (
         f"Each of the {attempts} attempts of `run` was refused: other programs write the same document at the same time. Call it again "
         "later, or with more `attempts`."

@@ -176,9 +176,7 @@ class Documents(Generic[ModelT]):
         return model
 
     def delete(self, model: ModelT) -> None:
-        """
-        Delete the document of a model that was read or saved here, with the next commit.
-        """
+        """Delete the document of a model that was read or saved here, with the next commit."""
         self._entities.add(self._entities.required(model), Change.DELETE)
 
     def etag_of(self, model: ModelT) -> str | None:

@@ -1,6 +1,4 @@
-"""
-Repository: typed access to the entities of one type inside a unit of work.
-"""
+"""Repository: typed access to the entities of one type inside a unit of work."""
 
 from __future__ import annotations
 
@@ -48,9 +46,7 @@ class EntityPage(Generic[EntityT]):
 
 
 class Repository(Generic[EntityT]):
-    """
-    Reads at once; writes when the unit of work commits.
-    """
+    """Reads at once; writes when the unit of work commits."""
 
     def __init__(
         self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions

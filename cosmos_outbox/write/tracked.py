@@ -24,9 +24,7 @@ Place = tuple[str, str, Hashable]  # type, id, partition key
 
 
 class Change(StrEnum):
-    """
-    What the next commit does with a tracked document.
-    """
+    """What the next commit does with a tracked document."""
 
     NONE = "none"  # it was only read, and is written if it was edited or recorded an event
     CREATE = "create"
@@ -36,9 +34,7 @@ class Change(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """
-    One document's part of a commit, kept until the commit is known to be written.
-    """
+    """One document's part of a commit, kept until the commit is known to be written."""
 
     document: Tracked
     partition_key: PartitionKey
@@ -70,23 +66,17 @@ class Tracked:
 
     @property
     def kind(self) -> str:
-        """
-        Return the `type` of the document.
-        """
+        """Return the `type` of the document."""
         return str(self.model.entity_type)
 
     @property
     def partition_key(self) -> PartitionKey:
-        """
-        Return the partition key, as the model has it now.
-        """
+        """Return the partition key, as the model has it now."""
         key: PartitionKey = self.model.partition_key
         return key
 
     def document(self, version: int, paths: KeyPaths) -> Document:
-        """
-        Return what the commit with this version stores.
-        """
+        """Return what the commit with this version stores."""
         return entity_document(self.model, version=version, paths=paths)
 
     def altered(self, document: Document) -> str | None:
@@ -108,16 +98,12 @@ class Tracked:
         return version
 
     def created_event(self) -> DomainEvent | None:
-        """
-        Return the event that a new document raises first, if it raises one.
-        """
+        """Return the event that a new document raises first, if it raises one."""
         event: DomainEvent | None = self.model.created_event()
         return event
 
     def record(self, event: DomainEvent) -> None:
-        """
-        Record that something happened to it.
-        """
+        """Record that something happened to it."""
         self.progress.record(event, kind=self.kind, document_id=self.id)
 
     @property
@@ -154,9 +140,7 @@ class Tracked:
         return before is not None and self.state_now() != before
 
     def state_now(self) -> bytes | None:
-        """
-        Return what it would store, to compare with a later state; None if that cannot be written.
-        """
+        """Return what it would store, to compare with a later state; None if that cannot be written."""
         try:
             return json_bytes(self.content())
         except (PydanticSerializationError, ValueError, UnstorableValue):
@@ -202,9 +186,7 @@ class Tracked:
         )
 
     def settle(self, part: Part, *, stored_under: PartitionKey) -> None:
-        """
-        Note that the part of a commit was written; what was asked for or edited since stays to be done.
-        """
+        """Note that the part of a commit was written; what was asked for or edited since stays to be done."""
         self.stored_under, self.state = stored_under, None
         if self.revision == part.revision:
             self.change = Change.NONE

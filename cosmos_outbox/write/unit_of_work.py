@@ -1,6 +1,4 @@
-"""
-UnitOfWork: the changes that are written together or not at all.
-"""
+"""UnitOfWork: the changes that are written together or not at all."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def commits_left_to(owner: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """
-    What `commit()` wrote; `id` is None and everything else empty if nothing had changed.
-    """
+    """What `commit()` wrote; `id` is None and everything else empty if nothing had changed."""
 
     id: str | None = None
     events: tuple[DomainEvent, ...] = ()
@@ -81,9 +77,7 @@ class Commit:
     attempts: int = 0
 
     def followed_by(self, newer: Commit) -> Commit:
-        """
-        Return both as one: a commit whose outcome had been unknown, and the one written after it.
-        """
+        """Return both as one: a commit whose outcome had been unknown, and the one written after it."""
         return Commit(
             id=newer.id,
             events=self.events + newer.events,
@@ -148,9 +142,7 @@ class UnitOfWork:
         self._forget()
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
-        """
-        Return the repository of an entity type; all repositories of a unit of work commit together.
-        """
+        """Return the repository of an entity type; all repositories of a unit of work commit together."""
         return Repository(entity_type, store=self._store, entities=self._entities, options=self._options)
 
     @overload
@@ -216,9 +208,7 @@ class UnitOfWork:
         self._forget()
 
     def was_refused(self, error: OutboxError) -> bool:
-        """
-        Say whether the last commit raised this refusal, and nothing was read or created since.
-        """
+        """Say whether the last commit raised this refusal, and nothing was read or created since."""
         return self._entities.refusal is error
 
     def _forget(self) -> None:

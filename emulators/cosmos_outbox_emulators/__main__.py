@@ -1,6 +1,4 @@
-"""
-The command line: start both emulators, or steer running ones.
-"""
+"""The command line: start both emulators, or steer running ones."""
 
 from __future__ import annotations
 

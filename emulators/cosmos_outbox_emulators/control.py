@@ -31,9 +31,7 @@ Act = Callable[[Fields], Any]
 
 
 class ControlServer:
-    """
-    Steer a Cosmos DB emulator and a Service Bus emulator for as long as the `async with` block lasts.
-    """
+    """Steer a Cosmos DB emulator and a Service Bus emulator for as long as the `async with` block lasts."""
 
     def __init__(
         self,
@@ -122,9 +120,7 @@ class ControlServer:
         return {"child": self._container(fields).merge(first, second, completing=int(completing))}
 
     def _container(self, fields: Fields) -> Container:
-        """
-        Return the container that is named, or else the one whose change feed was read.
-        """
+        """Return the container that is named, or else the one whose change feed was read."""
         if "database" in fields or "container" in fields:
             return self._cosmos.account.container(_text(fields, "database"), _text(fields, "container"))
         read = [container for container in self._containers() if container.change_feed_reads]

@@ -30,9 +30,7 @@ T = TypeVar("T")
 
 
 class CosmosEmulator:
-    """
-    A running Cosmos DB emulator: where it is, and what a test may do to it.
-    """
+    """A running Cosmos DB emulator: where it is, and what a test may do to it."""
 
     def __init__(self, server: CosmosServer, clock: AdjustableClock, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
@@ -48,9 +46,7 @@ class CosmosEmulator:
         return self._server.connection_string_of("secondary")
 
     def regenerate_key(self, which: str) -> None:
-        """
-        Replace the "primary" or the "secondary" key: requests that are signed with the old one get 401.
-        """
+        """Replace the "primary" or the "secondary" key: requests that are signed with the old one get 401."""
         _call(self._loop, lambda: self._server.account.keys.regenerate(which))
 
     def create_container(
@@ -97,23 +93,17 @@ class CosmosEmulator:
         _call(self._loop, lambda: plant(self._server.account, seed))
 
     def split(self, database: str, container: str, range_id: str) -> tuple[str, str]:
-        """
-        Split a range in the middle and return the ids of its children.
-        """
+        """Split a range in the middle and return the ids of its children."""
         account = self._server.account
         return _call(self._loop, lambda: account.container(database, container).split(range_id))
 
     def merge(self, database: str, container: str, first: str, second: str) -> str:
-        """
-        Merge two neighbouring ranges and return the id of their child.
-        """
+        """Merge two neighbouring ranges and return the id of their child."""
         account = self._server.account
         return _call(self._loop, lambda: account.container(database, container).merge(first, second))
 
     def take_snapshot(self, database: str, container: str) -> None:
-        """
-        Remember all items and LSNs of a container, in the place of what was remembered before.
-        """
+        """Remember all items and LSNs of a container, in the place of what was remembered before."""
         account = self._server.account
         _call(self._loop, lambda: account.container(database, container).take_snapshot())
 
@@ -131,21 +121,15 @@ class CosmosEmulator:
         return _call(self._loop, lambda: fail_over(self._server.account))
 
     def rename_account(self, name: str) -> None:
-        """
-        Give the account another name, as where the same data lies in another account.
-        """
+        """Give the account another name, as where the same data lies in another account."""
         _call(self._loop, lambda: setattr(self._server.account, "name", name))
 
     def lag(self, seconds: float) -> None:
-        """
-        Let reads be answered by a replica that is so far behind; 0 ends it.
-        """
+        """Let reads be answered by a replica that is so far behind; 0 ends it."""
         _call(self._loop, lambda: setattr(self._server.account.replication, "lag_s", seconds))
 
     def advance(self, seconds: float) -> None:
-        """
-        Move the emulator's clock forward, so that a TTL passes without a wait.
-        """
+        """Move the emulator's clock forward, so that a TTL passes without a wait."""
         _call(self._loop, lambda: self._clock.advance(seconds))
 
     def add_fault(self, rule: Mapping[str, Any]) -> Callable[[], bool]:
@@ -159,15 +143,11 @@ class CosmosEmulator:
         return lambda: _call(self._loop, lambda: self._server.faults.is_idle(added))
 
     def clear_faults(self) -> None:
-        """
-        Remove every fault rule.
-        """
+        """Remove every fault rule."""
         _call(self._loop, self._server.faults.clear)
 
     def requests(self) -> dict[str, int]:
-        """
-        Return how many requests came in so far, by operation.
-        """
+        """Return how many requests came in so far, by operation."""
         return _call(self._loop, lambda: dict(self._server.gateway.counts))
 
 
@@ -215,15 +195,11 @@ class ServiceBusEmulator:
         _call(self._loop, lambda: self._server.broker.add_queue(config))
 
     def delete(self, name: str) -> None:
-        """
-        Delete a topic or queue with all it holds; its links are detached.
-        """
+        """Delete a topic or queue with all it holds; its links are detached."""
         _call(self._loop, lambda: self._server.broker.delete(name))
 
     def drop_connections(self) -> None:
-        """
-        Cut every connection, as a lost network does.
-        """
+        """Cut every connection, as a lost network does."""
         _call(self._loop, self._server.drop_connections)
 
     def add_fault(self, rule: dict[str, Any]) -> Callable[[], bool]:
@@ -237,9 +213,7 @@ class ServiceBusEmulator:
         return lambda: not added.struck
 
     def clear_faults(self) -> None:
-        """
-        End every fault, an outage too.
-        """
+        """End every fault, an outage too."""
         _call(self._loop, self._server.broker.faults.clear)
 
     def stats(self) -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""
-Account keys in pairs, as both services have them: clients use the one while the other is regenerated.
-"""
+"""Account keys in pairs, as both services have them: clients use the one while the other is regenerated."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from collections.abc import Iterator
 
 
 class KeyPair:
-    """
-    Both keys are valid, each until it is regenerated.
-    """
+    """Both keys are valid, each until it is regenerated."""
 
     def __init__(self, primary: str, *, size: int) -> None:
         self._size = size

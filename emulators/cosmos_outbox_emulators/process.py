@@ -1,6 +1,4 @@
-"""
-The process: both emulators and the control API, from the options of the command line to SIGTERM.
-"""
+"""The process: both emulators and the control API, from the options of the command line to SIGTERM."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ CONTROL_PORT = 8971
 
 
 async def serve(options: argparse.Namespace) -> None:
-    """
-    Run both emulators and the control API until SIGTERM or SIGINT.
-    """
+    """Run both emulators and the control API until SIGTERM or SIGINT."""
     clock = AdjustableClock()
     broker = _broker(options.config)
     async with AsyncExitStack() as stack:
@@ -132,9 +128,7 @@ def _json(file: Path) -> Any:
 
 @contextmanager
 def _named(option: str, file: Path) -> Iterator[None]:
-    """
-    Name the option and its file in what is wrong with it.
-    """
+    """Name the option and its file in what is wrong with it."""
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:

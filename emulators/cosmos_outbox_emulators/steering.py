@@ -1,6 +1,4 @@
-"""
-The commands that steer running emulators: `split`, `merge` and `fault`, over the control API.
-"""
+"""The commands that steer running emulators: `split`, `merge` and `fault`, over the control API."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ _ANSWER_TIMEOUT_S = 30
 
 
 def command(control: str, path: str, fields: dict[str, Any] | None, *, method: str = "POST") -> str:
-    """
-    Send one command to the control API of running emulators and return its answer.
-    """
+    """Send one command to the control API of running emulators and return its answer."""
     if not control.startswith("http://"):
         raise UsageError(f"--control must be the http:// address that `serve` printed, not {control!r}")
     body = None if fields is None else json.dumps(fields).encode()
@@ -43,9 +39,7 @@ def _detail(problem: bytes) -> str:
 
 
 def run_command(options: argparse.Namespace) -> str:
-    """
-    Carry out `split`, `merge` or `fault`.
-    """
+    """Carry out `split`, `merge` or `fault`."""
     if options.command == "fault":
         path = f"/{options.emulator}/faults"
         if options.clear:

@@ -1,6 +1,4 @@
-"""
-Mistakes of the command line, each of them one line.
-"""
+"""Mistakes of the command line, each of them one line."""
 
 from __future__ import annotations
 
@@ -9,15 +7,11 @@ from typing import NoReturn
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """
-    An argument parser that reports a mistake in one line, without the usage text in front.
-    """
+    """An argument parser that reports a mistake in one line, without the usage text in front."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 class UsageError(Exception):
-    """
-    Something that the caller of the command has to change, in one line.
-    """
+    """Something that the caller of the command has to change, in one line."""

@@ -1,6 +1,4 @@
-"""
-The example's programs: `python -m examples.contacts api | subscriber | provision`.
-"""
+"""The example's programs: `python -m examples.contacts api | subscriber | provision`."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ def api(
     port: Port = 8000,
     as_json: Annotated[bool, typer.Option("--json", help="Announce the URL as JSON on stdout.")] = False,
 ) -> None:
-    """
-    Serve the API, configured by OUTBOX_COSMOS_… variables.
-    """
+    """Serve the API, configured by OUTBOX_COSMOS_… variables."""
     _log_to_stderr()
     application = create_app(_read(Settings))
     try:
@@ -77,9 +73,7 @@ def subscriber(
         "received.jsonl"
     ),
 ) -> None:
-    """
-    Receive sessions from the topic's subscription until SIGTERM.
-    """
+    """Receive sessions from the topic's subscription until SIGTERM."""
     _log_to_stderr()
     settings = _read(SubscriberSettings)
     with exporting("contacts-subscriber"):
@@ -96,9 +90,7 @@ def provision(
     parked_container: Annotated[str, typer.Option(envvar="OUTBOX_PARKED_CONTAINER")] = "parked",
     directory_container: str = "directory",
 ) -> None:
-    """
-    Create the database and its containers on an emulator, where they do not exist.
-    """
+    """Create the database and its containers on an emulator, where they do not exist."""
     asyncio.run(
         do_provision(
             connection_string,

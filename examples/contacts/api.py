@@ -1,6 +1,4 @@
-"""
-The contacts API: HTTP in, one unit of work per request, problem details out.
-"""
+"""The contacts API: HTTP in, one unit of work per request, problem details out."""
 
 from __future__ import annotations
 
@@ -158,9 +156,7 @@ Change = Annotated[_Change, Depends(_changing)]
 
 
 class Health(BaseModel):
-    """
-    The process is up.
-    """
+    """The process is up."""
 
     status: str = "ok"
 
@@ -168,17 +164,13 @@ class Health(BaseModel):
 @operations.head("/healthz", include_in_schema=False)
 @operations.get("/healthz", operation_id="healthz")
 async def healthz() -> Health:
-    """
-    Report that the process is up.
-    """
+    """Report that the process is up."""
     return Health()
 
 
 @contacts.post("", status_code=HTTPStatus.CREATED, operation_id="createContact")
 async def create_contact(body: NewContact, uow: UnitOfWorkNeeded, response: Response) -> ContactView:
-    """
-    Add a contact.
-    """
+    """Add a contact."""
     contact = Contact(name=body.name, description=body.description, email=body.email, company=body.company)
     location = f"/api/contacts/{contact.id}"
     try:
@@ -207,9 +199,7 @@ async def list_contacts(
         str | None, Header(description="The same as continuationToken, as Microsoft's sample has it.")
     ] = None,
 ) -> ContactPage:
-    """
-    List the contacts that are not deleted, ordered by id.
-    """
+    """List the contacts that are not deleted, ordered by id."""
     page = await uow.contacts.read_all(page_size, continuation_token or x_continuation_token)
     if page.continuation is not None:
         response.headers["X-Continuation-Token"] = page.continuation
@@ -221,9 +211,7 @@ async def list_contacts(
 async def get_contact(
     contact_id: ContactId, uow: UnitOfWorkNeeded, check: Conditions, response: Response
 ) -> ContactView:
-    """
-    Read a contact.
-    """
+    """Read a contact."""
     contact = await uow.contacts.read(str(contact_id))
     check(contact)
     return _shown(contact, response)
@@ -233,36 +221,28 @@ async def get_contact(
 @contacts.post("/{contact_id}/update-name", operation_id="updateContactNamePost")
 @contacts.put("/{contact_id}/name", operation_id="updateContactName")
 async def update_name(contact_id: ContactId, body: NewName, change: Change) -> ContactView:
-    """
-    Change how a contact is called.
-    """
+    """Change how a contact is called."""
     return await change(contact_id, lambda contact: contact.rename(body.name))
 
 
 @contacts.post("/{contact_id}/update-description", operation_id="updateContactDescriptionPost")
 @contacts.put("/{contact_id}/description", operation_id="updateContactDescription")
 async def update_description(contact_id: ContactId, body: NewDescription, change: Change) -> ContactView:
-    """
-    Change how a contact is described.
-    """
+    """Change how a contact is described."""
     return await change(contact_id, lambda contact: contact.describe(body.description))
 
 
 @contacts.post("/{contact_id}/update-email", operation_id="updateContactEmailPost")
 @contacts.put("/{contact_id}/email", operation_id="updateContactEmail")
 async def update_email(contact_id: ContactId, body: NewEmail, change: Change) -> ContactView:
-    """
-    Change or remove a contact's e-mail address.
-    """
+    """Change or remove a contact's e-mail address."""
     return await change(contact_id, lambda contact: contact.change_email(body.email))
 
 
 @contacts.post("/{contact_id}/update-company", operation_id="updateContactCompanyPost")
 @contacts.put("/{contact_id}/company", operation_id="updateContactCompany")
 async def update_company(contact_id: ContactId, body: NewCompany, change: Change) -> ContactView:
-    """
-    Change a contact's company.
-    """
+    """Change a contact's company."""
     return await change(contact_id, lambda contact: contact.change_company(body.company))
 
 
@@ -270,9 +250,7 @@ async def update_company(contact_id: ContactId, body: NewCompany, change: Change
 async def delete_contact(
     contact_id: ContactId, uow: UnitOfWorkNeeded, check: Conditions, response: Response
 ) -> None:
-    """
-    Delete a contact; its document stays, marked, and is no longer returned. ETag is that document's.
-    """
+    """Delete a contact; its document stays, marked, and is no longer returned. ETag is that document's."""
     deleted = await service.change(uow, str(contact_id), check, Contact.delete)
     _report_commit(deleted, response)
     set_etag(response, deleted.contact)

@@ -1,6 +1,4 @@
-"""
-BodyLimit: a request whose body is too large is refused before it is read.
-"""
+"""BodyLimit: a request whose body is too large is refused before it is read."""
 
 from __future__ import annotations
 

@@ -26,18 +26,14 @@ from examples.contacts.domain import (
 
 
 class DirectoryChangedEvent(DomainEvent):
-    """
-    An entry of the directory is new, changed, or not to be shown any more.
-    """
+    """An entry of the directory is new, changed, or not to be shown any more."""
 
     contact_id: str
     change: Literal["listed", "changed", "removed"]
 
 
 class DirectoryEntry(Entity):
-    """
-    One person in the directory; its id is the contact's.
-    """
+    """One person in the directory; its id is the contact's."""
 
     full_name: str
     email: str | None = None

@@ -1,6 +1,4 @@
-"""
-The domain: a contact, and the events that report what happened to it.
-"""
+"""The domain: a contact, and the events that report what happened to it."""
 
 from __future__ import annotations
 
@@ -27,18 +25,14 @@ class _Value(BaseModel):
 
 
 class Name(_Value):
-    """
-    How a contact is called.
-    """
+    """How a contact is called."""
 
     first_name: NameText
     last_name: NameText
 
 
 class Company(_Value):
-    """
-    Where a contact works.
-    """
+    """Where a contact works."""
 
     company_name: CompanyName
     street: CompanyText = ""
@@ -49,9 +43,7 @@ class Company(_Value):
 
 
 class ContactState(_Value):
-    """
-    A contact as its first event tells it; the .NET program omits what is null.
-    """
+    """A contact as its first event tells it; the .NET program omits what is null."""
 
     id: str
     name: Name
@@ -71,9 +63,7 @@ class ContactCreatedEvent(ContactEvent):
 
 
 class ContactUpdatedEvent(ContactEvent):
-    """
-    A part of a contact changed; the event of a new contact tells it with all the rest.
-    """
+    """A part of a contact changed; the event of a new contact tells it with all the rest."""
 
     implied_by_creation = True
 
@@ -99,9 +89,7 @@ class ContactDeletedEvent(ContactEvent):
 
 
 class Contact(SoftDeletable):
-    """
-    A person; its methods change it and record the event that says so.
-    """
+    """A person; its methods change it and record the event that says so."""
 
     name: Name
     description: DescriptionText = ""

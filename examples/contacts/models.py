@@ -34,17 +34,13 @@ class _Body(BaseModel):
 
 
 class NameBody(Name):
-    """
-    How a contact is called.
-    """
+    """How a contact is called."""
 
     model_config = ConfigDict(extra="forbid")  # the domain's own keeps up with documents of newer programs
 
 
 class CompanyBody(Company):
-    """
-    Where a contact works.
-    """
+    """Where a contact works."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -65,9 +61,7 @@ class NewDescription(_Body):
 
 
 class NewEmail(_Body):
-    """
-    A contact's new e-mail address; null removes it.
-    """
+    """A contact's new e-mail address; null removes it."""
 
     email: EmailText | None
 
@@ -77,9 +71,7 @@ class NewCompany(_Body):
 
 
 class ContactView(ContactState):
-    """
-    A contact as it is stored.
-    """
+    """A contact as it is stored."""
 
     deleted: bool = Field(default=False, exclude=True)  # such a one is not shown
     version: int = Field(description="How many commits changed the contact.")
@@ -93,9 +85,7 @@ class ContactView(ContactState):
 
 
 class ContactPage(BaseModel):
-    """
-    A page of contacts.
-    """
+    """A page of contacts."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
 

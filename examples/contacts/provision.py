@@ -17,9 +17,7 @@ async def provision(
     parked: str = "parked",
     directory: str = "directory",
 ) -> None:
-    """
-    Create the database and its containers where they do not exist yet.
-    """
+    """Create the database and its containers where they do not exist yet."""
     # -1: nothing expires by itself, but a document's own `ttl` counts. Without it events would stay for ever.
     async with CosmosClient.from_connection_string(connection_string) as client:
         made = await client.create_database_if_not_exists(database)

@@ -1,6 +1,4 @@
-"""
-What the subscriber received: one line of JSON for each message, in the order received.
-"""
+"""What the subscriber received: one line of JSON for each message, in the order received."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivedMessage:
-    """
-    One delivery of a message; a second delivery of the same message is a second record.
-    """
+    """One delivery of a message; a second delivery of the same message is a second record."""
 
     message_id: str
     session_id: str
@@ -26,7 +22,5 @@ class ReceivedMessage:
 
 
 def to_line(message: ReceivedMessage) -> str:
-    """
-    Return the record as a line of JSON.
-    """
+    """Return the record as a line of JSON."""
     return json.dumps(asdict(message), separators=(",", ":")) + "\n"

@@ -1,6 +1,4 @@
-"""
-The use cases: each reads, changes and commits contacts in one unit of work.
-"""
+"""The use cases: each reads, changes and commits contacts in one unit of work."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from examples.contacts.domain import Contact
 
 
 class ContactsUnitOfWork(UnitOfWork):
-    """
-    A unit of work with the repository of contacts at hand.
-    """
+    """A unit of work with the repository of contacts at hand."""
 
     @property
     def contacts(self) -> Repository[Contact]:
@@ -23,18 +19,14 @@ class ContactsUnitOfWork(UnitOfWork):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changed:
-    """
-    A contact as it is now stored, and the commit that stored it.
-    """
+    """A contact as it is now stored, and the commit that stored it."""
 
     contact: Contact
     commit: Commit
 
 
 async def create(uow: ContactsUnitOfWork, contact: Contact) -> Changed:
-    """
-    Store a new contact.
-    """
+    """Store a new contact."""
     uow.contacts.create(contact)
     return Changed(contact=contact, commit=await uow.commit())
 

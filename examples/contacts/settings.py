@@ -1,6 +1,4 @@
-"""
-Settings of both programs: the environment, read once.
-"""
+"""Settings of both programs: the environment, read once."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ class _FromEnvironment(BaseSettings):
 
 
 class Settings(_FromEnvironment):
-    """
-    Of the API; `Settings()` raises ConfigurationError, which names each variable that is wrong.
-    """
+    """Of the API; `Settings()` raises ConfigurationError, which names each variable that is wrong."""
 
     cosmos_connection_string: SecretStr | None = Field(default=None, description="Account with its key.")
     cosmos_endpoint: str | None = Field(
@@ -50,9 +46,7 @@ class Settings(_FromEnvironment):
 
 
 class SubscriberSettings(_FromEnvironment):
-    """
-    Of the subscriber: where it receives, and how many sessions it holds at once.
-    """
+    """Of the subscriber: where it receives, and how many sessions it holds at once."""
 
     servicebus_connection_string: str
     servicebus_transport: Literal["tcp", "websockets"] = "tcp"

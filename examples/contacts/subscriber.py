@@ -38,9 +38,7 @@ Record = Callable[[ReceivedMessage], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionTimes:
-    """
-    How long a receiver waits for a session, and for one more message of the session it holds.
-    """
+    """How long a receiver waits for a session, and for one more message of the session it holds."""
 
     accept_seconds: float = 20
     idle_seconds: float = 0.5
@@ -151,9 +149,7 @@ def _number(value: Any) -> int | None:
 
 
 async def run_until_stopped(settings: SubscriberSettings, record_file: Path) -> None:
-    """
-    Subscribe until SIGTERM or SIGINT, appending one line a message to the record file.
-    """
+    """Subscribe until SIGTERM or SIGINT, appending one line a message to the record file."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

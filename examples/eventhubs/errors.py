@@ -1,6 +1,4 @@
-"""
-The one place that translates exceptions of the Event Hubs SDK.
-"""
+"""The one place that translates exceptions of the Event Hubs SDK."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ _NO_HUB = {"not-found", "entity-disabled", "unauthorized-access"}
 
 
 def publish_error(error: EventHubError) -> PublishError:
-    """
-    Return this library's error for one of the SDK.
-    """
+    """Return this library's error for one of the SDK."""
     said = " ".join(str(error).split())
     if error.error in _REJECTED:
         return MessageRejected(f"The event hub will not take this message: {said}")

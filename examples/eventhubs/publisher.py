@@ -76,9 +76,7 @@ class EventHubPublisher:
 
 
 class _Lane:
-    """
-    One client, used by one call at a time.
-    """
+    """One client, used by one call at a time."""
 
     def __init__(
         self, open_client: Callable[[], EventHubProducerClient], timeout: float, grace: float
@@ -112,9 +110,7 @@ class _Lane:
         return self._client
 
     async def _call(self, request: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """
-        Return the answer to a request; the client is kept only if there is one.
-        """
+        """Return the answer to a request; the client is kept only if there is one."""
         # In a task of its own: a send that is cancelled half-way stays on the link, and would go out with the next one.
         task = asyncio.create_task(request)
         try:
@@ -145,9 +141,7 @@ class _Lane:
 
 
 def _fill(batch: EventDataBatch, messages: Sequence[OutboundMessage]) -> int:
-    """
-    Add as many messages as the batch holds, and return their number.
-    """
+    """Add as many messages as the batch holds, and return their number."""
     for count, message in enumerate(messages):
         try:
             batch.add(_outgoing(message))

@@ -1,6 +1,4 @@
-"""
-A function app with a relay and a consumer; `docs/how-to/azure-functions.md` is its page.
-"""
+"""A function app with a relay and a consumer; `docs/how-to/azure-functions.md` is its page."""
 
 from __future__ import annotations
 

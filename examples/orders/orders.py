@@ -1,6 +1,4 @@
-"""
-Orders: the domain, an event handler that runs in the same commit, and what the application does.
-"""
+"""Orders: the domain, an event handler that runs in the same commit, and what the application does."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ def write_receipt(event: OrderPaid, uow: UnitOfWork) -> None:
 
 
 def connect(outbox: Outbox) -> Outbox:
-    """
-    Register the handlers of this application.
-    """
+    """Register the handlers of this application."""
     outbox.on(OrderPaid, write_receipt)
     return outbox
 

@@ -30,9 +30,7 @@ async def ship(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
 
 
 def announce(message: Any, say: Callable[[str], None]) -> None:
-    """
-    Tell of an order, as azure-servicebus delivered it.
-    """
+    """Tell of an order, as azure-servicebus delivered it."""
     order = message.application_properties[b"entity-id"].decode()
     total = json.loads(b"".join(message.body))["total"]
     say(f"{message.subject}: {order} over {total}")

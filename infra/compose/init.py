@@ -45,9 +45,7 @@ def _problem(url: str) -> str | None:
 
 
 def main() -> int:
-    """
-    Do both, as the environment says; exit 1 if the emulators do not get ready.
-    """
+    """Do both, as the environment says; exit 1 if the emulators do not get ready."""
     try:
         wait_until_ready(os.environ["WAIT_FOR"].split(), seconds=float(os.environ["WAIT_SECONDS"]))
     except TimeoutError as error:

@@ -20,9 +20,7 @@ from cosmos_outbox.messages import Message, OutboundMessage
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """
-    What is compared of an event.
-    """
+    """What is compared of an event."""
 
     name: str
     fields: Mapping[str, Any]

@@ -1,6 +1,4 @@
-"""
-Clock: the time of a test, which passes on command.
-"""
+"""Clock: the time of a test, which passes on command."""
 
 from __future__ import annotations
 
@@ -23,25 +21,17 @@ class Clock:
         self._ids = count(1)
 
     def now(self) -> datetime:
-        """
-        Return the time in UTC.
-        """
+        """Return the time in UTC."""
         return (self._at or datetime.now(UTC)) + self._moved
 
     def time(self) -> float:
-        """
-        Return the seconds since 1970.
-        """
+        """Return the seconds since 1970."""
         return self.now().timestamp()
 
     def new_id(self) -> str:
-        """
-        Return the next id: a UUID that ends in 1, in 2, and so on.
-        """
+        """Return the next id: a UUID that ends in 1, in 2, and so on."""
         return f"00000000-0000-4000-8000-{next(self._ids):012}"
 
     def advance(self, by: timedelta | float) -> None:
-        """
-        Move the clock by a time, or by seconds.
-        """
+        """Move the clock by a time, or by seconds."""
         self._moved += by if isinstance(by, timedelta) else timedelta(seconds=by)

@@ -36,9 +36,7 @@ _ATTEMPTS = 3  # failures in a row; each commit has retried for a while
 
 
 class Outcome(StrEnum):
-    """
-    What became of a delivery.
-    """
+    """What became of a delivery."""
 
     HANDLED = "handled"  # it took effect
     REPEATED = "repeated"  # it had taken effect before
@@ -150,9 +148,7 @@ def _delivered(message: Message, settlement: Settlement, records: Sequence[Recor
 
 
 class _Passing:
-    """
-    A subscription whose calls, and those of its sessions, pass through functions.
-    """
+    """A subscription whose calls, and those of its sessions, pass through functions."""
 
     def __init__(self, subscription: Subscription, around: Sequence[Around]) -> None:
         self._subscription, self._around = surrounded(subscription, "subscription", around), around

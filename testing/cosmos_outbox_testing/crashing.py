@@ -45,9 +45,7 @@ class Process:
     task: asyncio.Task[object] | None = None
 
     def crash(self) -> None:
-        """
-        End it where it is; what it does while it ends reaches no port.
-        """
+        """End it where it is; what it does while it ends reaches no port."""
         self.crashed = True
         if self.task is not None:
             self.task.cancel()
@@ -81,9 +79,7 @@ _ANYONE = Process(APPLICATION)  # outside of a run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """
-    What one commit wrote, and which message was at hand, if a consumer's process wrote it.
-    """
+    """What one commit wrote, and which message was at hand, if a consumer's process wrote it."""
 
     step: str
     process: Process
@@ -92,16 +88,12 @@ class Batch:
 
     @property
     def documents(self) -> list[Document]:
-        """
-        Return what it wrote, without what it deleted.
-        """
+        """Return what it wrote, without what it deleted."""
         return [dict(write.document) for write in self.writes if write.document is not None]
 
     @property
     def inbox(self) -> list[str]:
-        """
-        Return the ids of the messages of which it says that they took effect.
-        """
+        """Return the ids of the messages of which it says that they took effect."""
         return [str((write.document or {})["messageId"]) for write in self.writes if is_inbox(write)]
 
     @property
@@ -128,9 +120,7 @@ class Run:
     _tokens: dict[str, object] = field(default_factory=dict)
 
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """
-        Carry out a call of a port, unless its process is dead, and have it die where this run says so.
-        """
+        """Carry out a call of a port, unless its process is dead, and have it die where this run says so."""
         process = _process.get(_ANYONE)
         if process.crashed:
             raise Crash
@@ -150,9 +140,7 @@ class Run:
             self._reach(f"{name}:after", process)
 
     async def record(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """
-        Carry out a call, and note what it committed, also if its answer gets lost on the way.
-        """
+        """Carry out a call, and note what it committed, also if its answer gets lost on the way."""
         answer = await proceed()
         if (call.port, call.method) == ("store", "commit"):
             process, message = _process.get(_ANYONE), _message.get()
@@ -181,9 +169,7 @@ class CrashHarness(OutboxHarness):
 
     @classmethod
     def of(cls, run: Run, stored: OutboxHarness) -> CrashHarness:
-        """
-        Return a harness for a run, on what another one stored.
-        """
+        """Return a harness for a run, on what another one stored."""
         harness = cls(**stored.stored)
         harness.run = run
         harness.around[:] = [run, *harness.around, run.record]

@@ -84,9 +84,7 @@ class OutboxEmulators:
 
     @property
     def environ(self) -> dict[str, str]:
-        """
-        Return the variables that a worker, or an application with the worker's settings, needs.
-        """
+        """Return the variables that a worker, or an application with the worker's settings, needs."""
         return {
             "OUTBOX_COSMOS_CONNECTION_STRING": self.cosmos.connection_string,
             "OUTBOX_COSMOS_DATABASE": self.database,
@@ -163,9 +161,7 @@ class OutboxEmulators:
         require_none_idle([said for said, is_idle in self._faults if is_idle()])
 
     def advance(self, seconds: float) -> None:
-        """
-        Move the clock of Cosmos DB forward, so that a TTL passes.
-        """
+        """Move the clock of Cosmos DB forward, so that a TTL passes."""
         self.cosmos.advance(seconds)
 
     async def _received(self, bus: Any) -> list[OutboundMessage]:

@@ -112,9 +112,7 @@ _WITH_KEYS = ("commit", "read", "send")
 
 
 class FaultNotStruck(AssertionError):
-    """
-    A fault struck no call, because none came that it concerns: the test did not test it.
-    """
+    """A fault struck no call, because none came that it concerns: the test did not test it."""
 
 
 def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
@@ -131,9 +129,7 @@ def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[st
 
 
 def said_of(operation: str, fault: str, **how: object) -> str:
-    """
-    Return a fault as a test asks for it.
-    """
+    """Return a fault as a test asks for it."""
     usual = {"times": 1, "skip": 0, "key": None}
     said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
     return f"fail({operation!r}, {fault!r}{said})"
@@ -176,9 +172,7 @@ class _Rule:
 
 
 class Faults:
-    """
-    What is to go wrong, each for so many calls; the first that strikes a call wins.
-    """
+    """What is to go wrong, each for so many calls; the first that strikes a call wins."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
@@ -225,9 +219,7 @@ class Faults:
         )
 
     def clear(self) -> None:
-        """
-        Have nothing go wrong any more.
-        """
+        """Have nothing go wrong any more."""
         self._rules.clear()
 
     def require_struck(self) -> None:
@@ -240,15 +232,11 @@ class Faults:
         require_none_idle([rule.said for rule in self._rules if not rule.struck])
 
     async def arrived(self) -> None:
-        """
-        Return when what was slow has arrived.
-        """
+        """Return when what was slow has arrived."""
         await self._late.done()
 
     async def around(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """
-        Carry a call out, unless something is to go wrong with it.
-        """
+        """Carry a call out, unless something is to go wrong with it."""
         fault = next((rule.fault for rule in self._rules if rule.strikes(call)), None)
         if fault is None:
             return await proceed()

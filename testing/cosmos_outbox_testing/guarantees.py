@@ -20,9 +20,7 @@ from cosmos_outbox_testing.harness import OutboxHarness
 
 
 def broken(run: Run, harness: OutboxHarness) -> Iterator[str]:
-    """
-    Say which guarantees do not hold, once everything is relayed and consumed.
-    """
+    """Say which guarantees do not hold, once everything is relayed and consumed."""
     yield from _broken_commits(run.batches)
     yield from _broken_topic(run.batches, harness)
     for consumer in run.consumers.values():
@@ -122,9 +120,7 @@ def _held(harness: OutboxHarness) -> set[str]:
 
 
 def _event_of(message: OutboundMessage, known: set[str]) -> str:
-    """
-    Return the id of the event that a message carries, also where its own id is another one.
-    """
+    """Return the id of the event that a message carries, also where its own id is another one."""
     if message.message_id in known:
         return message.message_id
     try:

@@ -182,9 +182,7 @@ class OutboxHarness:
 
     @property
     def stored(self) -> dict[str, Any]:
-        """
-        Return what outlives a program, as the arguments of a harness.
-        """
+        """Return what outlives a program, as the arguments of a harness."""
         return {name: getattr(self, name) for name in _STORED}
 
     @overload

@@ -98,9 +98,7 @@ def outbox_clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def outbox_container(request: pytest.FixtureRequest) -> MemoryContainer:
-    """
-    The container of entities and events, in memory; a project may have its own under this name.
-    """
+    """The container of entities and events, in memory; a project may have its own under this name."""
     from cosmos_outbox.adapters.memory import MemoryContainer  # noqa: PLC0415 - see above
 
     return MemoryContainer(now=_clock_of(request).time)
@@ -108,9 +106,7 @@ def outbox_container(request: pytest.FixtureRequest) -> MemoryContainer:
 
 @pytest.fixture
 def outbox_broker(request: pytest.FixtureRequest) -> MemoryBroker:
-    """
-    The topic, in memory.
-    """
+    """The topic, in memory."""
     from cosmos_outbox.adapters.memory import MemoryBroker  # noqa: PLC0415 - see above
 
     return MemoryBroker(clock=_clock_of(request).time)
@@ -133,17 +129,13 @@ def outbox_harness(
 
 @pytest.fixture
 def outbox(outbox_harness: OutboxHarness) -> Outbox:
-    """
-    An outbox in memory.
-    """
+    """An outbox in memory."""
     return outbox_harness.outbox
 
 
 @pytest.fixture
 def relay_all(outbox_harness: OutboxHarness) -> Callable[[], Awaitable[list[OutboundMessage]]]:
-    """
-    `await relay_all()` returns the messages that arrive at the topic, in order.
-    """
+    """`await relay_all()` returns the messages that arrive at the topic, in order."""
     return outbox_harness.relay_all
 
 

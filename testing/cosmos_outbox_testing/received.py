@@ -55,9 +55,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> Iterator[bytes]:
-        """
-        Return the body in parts, anew at each access.
-        """
+        """Return the body in parts, anew at each access."""
         return (part for part in (self.content,))
 
     def __str__(self) -> str:
@@ -98,9 +96,7 @@ def received_message(
 
 
 def sent_message(event: DomainEvent, key: str) -> OutboundMessage:
-    """
-    Return the message of an event, as the relay sends the first one of a new entity.
-    """
+    """Return the message of an event, as the relay sends the first one of a new entity."""
     meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
     [stored] = filter(None, [stored_event(event_document(event, partition_key=key, meta=meta, sequence=0))])
     return message_of(stored)

@@ -1,6 +1,4 @@
-"""
-Relaying: run a worker's processor and relay until nothing waits, without waiting for time.
-"""
+"""Relaying: run a worker's processor and relay until nothing waits, without waiting for time."""
 
 from __future__ import annotations
 
@@ -88,9 +86,7 @@ async def _is_done(name: str, feed: ChangeFeed, leases: LeaseStore) -> bool:
 
 
 class _Prompt:
-    """
-    A publisher whose broker asks for no pause.
-    """
+    """A publisher whose broker asks for no pause."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher, self.lanes = publisher, publisher.lanes

@@ -1,6 +1,4 @@
-"""
-Running: a processor works until nothing waits, or gets no further, without waiting for time.
-"""
+"""Running: a processor works until nothing waits, or gets no further, without waiting for time."""
 
 from __future__ import annotations
 

@@ -83,9 +83,7 @@ _OTHER_CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """
-    How a run ended: what is wrong, and the error that says so, if one does.
-    """
+    """How a run ended: what is wrong, and the error that says so, if one does."""
 
     run: Run
     points: tuple[str, ...]

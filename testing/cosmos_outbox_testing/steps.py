@@ -30,9 +30,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """
-    A call that was made: its number among those of its kind, by whom, and about what.
-    """
+    """A call that was made: its number among those of its kind, by whom, and about what."""
 
     name: str
     process: str
@@ -64,23 +62,17 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
 
 
 def is_inbox(write: Write) -> bool:
-    """
-    Say whether a write records that a message took effect.
-    """
+    """Say whether a write records that a message took effect."""
     return write.document is not None and write.document.get("type") == INBOX_TYPE
 
 
 def given(call: Call) -> tuple[Any, ...]:
-    """
-    Return the arguments of a call, in the order of the port's protocol.
-    """
+    """Return the arguments of a call, in the order of the port's protocol."""
     return (*call.arguments, *call.named.values())
 
 
 def about_of(call: Call) -> str:
-    """
-    Return a few words on what a call is about.
-    """
+    """Return a few words on what a call is about."""
     first, *others = given(call)
     match call.port, call.method:
         case "store" | "parked", "commit":

@@ -49,9 +49,7 @@ BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(7), uint(9), uint(9)))
 
 
 class Peer(asyncio.Transport):
-    """
-    The other side: keeps what is written, and says what a test has it say.
-    """
+    """The other side: keeps what is written, and says what a test has it say."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,9 +75,7 @@ class Peer(asyncio.Transport):
         self.connection.data_received(frame(5, performative(code, *fields) + payload))
 
     async def heard(self) -> list[tuple[int, list[Any]]]:
-        """
-        Return what was written since the last call.
-        """
+        """Return what was written since the last call."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         data, self.written = self.written, b""
@@ -121,9 +117,7 @@ async def attached(peer: Peer, *, ahead: int = 0) -> Link:
 
 
 class Broker(Peer):
-    """
-    Answers what it is asked over $cbs with a status.
-    """
+    """Answers what it is asked over $cbs with a status."""
 
     def __init__(self, status: int) -> None:
         super().__init__()
@@ -153,9 +147,7 @@ class Broker(Peer):
             self.gives_credit(100)
 
     def gives_credit(self, credit: int, *, seen: int = 0, window: int = 100) -> None:
-        """
-        Take so many requests more than those that were seen.
-        """
+        """Take so many requests more than those that were seen."""
         self.says(
             Code.FLOW, uint(seen), uint(window), uint(0), uint(1), uint(OWN_HANDLES), uint(seen), uint(credit)
         )
@@ -173,8 +165,6 @@ async def a_token(*_: str) -> AccessToken:
 
 
 def client_with(token_for: Callable[..., Awaitable[AccessToken]] = a_token) -> ServiceBusClient:
-    """
-    Return a client of the SDK with such a credential.
-    """
+    """Return a client of the SDK with such a credential."""
     credential: Any = SimpleNamespace(get_token=token_for)
     return open_service_bus_client(namespace="ns", credential=credential)

@@ -1,6 +1,4 @@
-"""
-The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and no bytes harm the reader.
-"""
+"""The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and no bytes harm the reader."""
 
 from __future__ import annotations
 

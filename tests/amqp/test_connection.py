@@ -258,9 +258,7 @@ class TestChannels:
 
 
 class Given:
-    """
-    A credential of Microsoft Entra ID that gives one token.
-    """
+    """A credential of Microsoft Entra ID that gives one token."""
 
     def __init__(self, seconds: float = 3600, text: str = "t") -> None:
         self.asked: list[str] = []

@@ -46,9 +46,7 @@ LOST = wire.rejected(Condition.SESSION_LOCK_LOST, "gone")
 
 
 class Slow(Broker):
-    """
-    Answers each request after some seconds; with None, never.
-    """
+    """Answers each request after some seconds; with None, never."""
 
     seconds: float | None = 2.0
 
@@ -161,9 +159,7 @@ class OutOfTime(Broker):
 
 
 class OutOfTimeForLinks(Broker):
-    """
-    Refuses each link after the two that a token is sent over, at once.
-    """
+    """Refuses each link after the two that a token is sent over, at once."""
 
     begun = 0
 

@@ -30,9 +30,7 @@ from tests.amqp.wire import FALSE, NULL, TRUE, binary, performative, string, sym
 
 
 def opening(*limits: bytes) -> Peer:
-    """
-    Return a peer whose open has these limits after its names.
-    """
+    """Return a peer whose open has these limits after its names."""
     peer = Peer()
     opened = frame(0, performative(Code.OPEN, string("peer"), NULL, *limits))
     peer.connection.data_received(WELCOME[: WELCOME.index(AMQP_HEADER)] + AMQP_HEADER + opened)
@@ -40,9 +38,7 @@ def opening(*limits: bytes) -> Peer:
 
 
 class Unhurried(Broker):
-    """
-    Gives no credit for requests but by the test.
-    """
+    """Gives no credit for requests but by the test."""
 
     def _attach(self, name: str, handle: int) -> None:
         self.says(Code.ATTACH, string(name), uint(handle + 3))
@@ -280,9 +276,7 @@ class TestTrust:
 
 
 class Garbled(Broker):
-    """
-    Answers with what is no AMQP.
-    """
+    """Answers with what is no AMQP."""
 
     def _reply(self, number: UUID) -> None:
         self.connection.data_received(bytes(8))
@@ -291,9 +285,7 @@ class Garbled(Broker):
 class TestFallback:
     @pytest.fixture
     def taken_over(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-        """
-        What the SDK's receiver is asked in place of a broker.
-        """
+        """What the SDK's receiver is asked in place of a broker."""
         asked: list[str] = []
 
         async def accept(sdk: ServiceBusSubscription, wait_seconds: float) -> None:

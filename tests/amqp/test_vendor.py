@@ -62,9 +62,7 @@ def typed(data: bytes, position: int = 0) -> tuple[Any, int]:
 
 
 def sections(data: bytes) -> list[Any]:
-    """
-    Return the parts of a message, each with its types.
-    """
+    """Return the parts of a message, each with its types."""
     found, position = [], 0
     while position < len(data):
         value, position = typed(data, position)
@@ -99,16 +97,12 @@ def trimmed(value: Any) -> Any:
 
 
 class Frames(NamedTuple):
-    """
-    The bodies of what was written.
-    """
+    """The bodies of what was written."""
 
     bodies: list[bytes]
 
     def of(self, code: int) -> bytes:
-        """
-        Take the first with this code.
-        """
+        """Take the first with this code."""
         return self.bodies.pop(next(n for n, body in enumerate(self.bodies) if body[2] == code))
 
 
@@ -285,9 +279,7 @@ FRAMES = st.one_of(
 
 
 def plain(value: Any) -> Any:
-    """
-    Return a value of the SDK's as our decoder shows it: with its number, and symbols as text.
-    """
+    """Return a value of the SDK's as our decoder shows it: with its number, and symbols as text."""
     match value:
         case tuple():
             return Described(value._code, [*map(plain, value)])  # type: ignore[attr-defined]

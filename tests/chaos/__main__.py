@@ -23,9 +23,7 @@ from tests.chaos.script import Kind
 
 
 def main() -> int:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="of disturbances under load (default 60)")
     parser.add_argument("--seed", type=int, help="default: a new one, which the last line names")

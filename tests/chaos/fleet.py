@@ -56,15 +56,11 @@ class Fleet:
 
     @property
     def workers(self) -> list[Child]:
-        """
-        Return the processes that have the places now.
-        """
+        """Return the processes that have the places now."""
         return [place.child for place in self._places]
 
     def measure(self, child: Child) -> None:
-        """
-        Note how much memory a worker has had at most; to be called before it ends.
-        """
+        """Note how much memory a worker has had at most; to be called before it ends."""
         with suppress(OSError):  # it is gone, or there is no /proc
             status = Path(f"/proc/{child.pid}/status").read_text()
             self.peak_mb = max(self.peak_mb, *(int(kb) // 1024 for kb in _PEAK.findall(status)), 0)

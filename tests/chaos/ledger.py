@@ -14,9 +14,7 @@ class Booked(DomainEvent):
 
 
 class Ledger(Entity):
-    """
-    What was deposited into one account.
-    """
+    """What was deposited into one account."""
 
     booked: int = 0
 

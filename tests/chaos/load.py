@@ -31,17 +31,13 @@ Record = Callable[[CommittedEvent], None]
 
 
 class Deposited(DomainEvent):
-    """
-    The event that most commits raise, some of them more than once.
-    """
+    """The event that most commits raise, some of them more than once."""
 
     amount: int
 
 
 class Account(Entity):
-    """
-    An entity whose events can only be understood in order.
-    """
+    """An entity whose events can only be understood in order."""
 
     balance: int = 0
     papers: list[dict[str, Any]] = Field(default_factory=list)
@@ -118,9 +114,7 @@ async def _committed(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEve
 
 
 async def _known(uow: UnitOfWork, account: Account) -> Account:
-    """
-    Return the account with the etag that it has now; a commit whose answer was lost may not know it.
-    """
+    """Return the account with the etag that it has now; a commit whose answer was lost may not know it."""
     while account.etag is None:
         uow.rollback()
         try:

@@ -97,15 +97,11 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """
-        Say whether every event arrived once and in order, and no worker failed by itself.
-        """
+        """Say whether every event arrived once and in order, and no worker failed by itself."""
         return self.audit.passed and self.effects.passed and not self.problems
 
     def as_dict(self) -> dict[str, int]:
-        """
-        Return what the last line of output says.
-        """
+        """Return what the last line of output says."""
         return {
             "committed": self.audit.committed,
             "delivered": self.audit.delivered,

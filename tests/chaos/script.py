@@ -1,6 +1,4 @@
-"""
-Script: what is done to a fleet and when, drawn from a seed before anything has started.
-"""
+"""Script: what is done to a fleet and when, drawn from a seed before anything has started."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ _FIRST_AT_SECONDS = 1.0
 
 
 class Kind(StrEnum):
-    """
-    What happens.
-    """
+    """What happens."""
 
     KILL = "kill"  # SIGKILL; a new process starts `seconds` later
     # SIGSTOP, and SIGCONT `seconds` later: past the expiry of its leases, it wakes as a zombie
@@ -55,9 +51,7 @@ _SECONDS = {Kind.FREEZE: (0.5, 8.0), Kind.HEAT: (1.0, 5.0), Kind.OUTAGE: (2.0, 6
 def script(
     seed: int | str, seconds: float, weights: Mapping[str, int] = _KINDS_AND_WEIGHTS
 ) -> list[Disturbance]:
-    """
-    Return what happens within so many seconds, in order; the same seed gives the same script.
-    """
+    """Return what happens within so many seconds, in order; the same seed gives the same script."""
     chance = random.Random(seed)
     found: list[Disturbance] = []
     at = _FIRST_AT_SECONDS

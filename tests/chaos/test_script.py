@@ -1,6 +1,4 @@
-"""
-The script of a chaos run.
-"""
+"""The script of a chaos run."""
 
 from __future__ import annotations
 

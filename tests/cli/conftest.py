@@ -1,6 +1,4 @@
-"""
-The outboxes that commands are tested on.
-"""
+"""The outboxes that commands are tested on."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def running() -> Iterator[Local]:
 
 @pytest.fixture
 def outbox(running: Local) -> Iterator[Local]:
-    """
-    Return an outbox with containers of its own; the topic and the clock are those of the module.
-    """
+    """Return an outbox with containers of its own; the topic and the clock are those of the module."""
     announced = {
         "cosmos": running.cosmos,
         "servicebus": running.servicebus,
@@ -41,8 +37,6 @@ def outbox(running: Local) -> Iterator[Local]:
 
 @pytest.fixture
 def alone() -> Iterator[Local]:
-    """
-    Return an outbox on emulators of its own: for tests that move the clock or count what the topic has.
-    """
+    """Return an outbox on emulators of its own: for tests that move the clock or count what the topic has."""
     with emulators() as local:
         yield local

@@ -44,9 +44,7 @@ def message(total: Any, *, number: int = 1, body: bytes | None = None) -> Messag
 
 
 def park(outbox: Local, *messages: Message) -> None:
-    """
-    Have the key `a` hold messages, as a process of the consumer does.
-    """
+    """Have the key `a` hold messages, as a process of the consumer does."""
 
     async def hold(database: DatabaseProxy) -> None:
         parking = Parking(CosmosParked(database.get_container_client("parked")), references=False)

@@ -20,9 +20,7 @@ MISTAKE = "not an object of strings: {'a': 1}"
 
 
 def damage(outbox: Local, lease: str = "0", **changes: Any) -> None:
-    """
-    Change fields of one lease document; by default, so that no worker can read it.
-    """
+    """Change fields of one lease document; by default, so that no worker can read it."""
 
     async def change(leases: ContainerProxy) -> None:
         async for item in leases.read_all_items():
@@ -33,9 +31,7 @@ def damage(outbox: Local, lease: str = "0", **changes: Any) -> None:
 
 
 def plant(outbox: Local, token: str, low: str, high: str, **changes: Any) -> None:
-    """
-    Create a lease beside those of token 0.
-    """
+    """Create a lease beside those of token 0."""
 
     async def create(leases: ContainerProxy) -> None:
         (lease,) = [item async for item in leases.read_all_items() if item.get("LeaseToken") == "0"]
@@ -139,9 +135,7 @@ def test_a_split_that_no_worker_finishes_is_a_warning_and_one_in_progress_is_not
 
 
 def tamper(outbox: Local, partition_key: str, document_id: str, **changes: Any) -> None:
-    """
-    Change fields of a document in the parked container.
-    """
+    """Change fields of a document in the parked container."""
 
     async def change(database: DatabaseProxy) -> None:
         container = database.get_container_client("parked")

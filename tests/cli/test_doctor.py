@@ -119,9 +119,7 @@ def test_an_account_that_does_not_answer_is_unknown_with_what_to_check(outbox: L
 
 
 def refused(outbox: Local, container: str, *arguments: str) -> dict[str, tuple[str, str]]:
-    """
-    Forbid every operation on a container in turn; return the finding of each that doctor names.
-    """
+    """Forbid every operation on a container in turn; return the finding of each that doctor names."""
     outbox.run("bootstrap")
     outbox.own_leases("worker-1")
     named = {}
@@ -354,9 +352,7 @@ def test_a_clock_that_is_wrong_is_found(alone: Local):
 
 
 def plant(outbox: Local, old: str, new: str, *, move: bool = False) -> None:
-    """
-    Have the leases also be there, or only, with another beginning of their ids.
-    """
+    """Have the leases also be there, or only, with another beginning of their ids."""
 
     async def write(leases):
         for item in [item async for item in leases.read_all_items()]:  # what is created would be read too

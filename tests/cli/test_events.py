@@ -1,6 +1,4 @@
-"""
-`cosmos-outbox replay` on live containers and a live topic.
-"""
+"""`cosmos-outbox replay` on live containers and a live topic."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-`cosmos-outbox bootstrap`, `status` and `leases …` on live containers.
-"""
+"""`cosmos-outbox bootstrap`, `status` and `leases …` on live containers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Many parked keys: grouped by cause, released and dropped together, and records that are erased.
-"""
+"""Many parked keys: grouped by cause, released and dropped together, and records that are erased."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Commands on a container whose partition key is hierarchical: operators name a key as it is shown.
-"""
+"""Commands on a container whose partition key is hierarchical: operators name a key as it is shown."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ ADA, GRACE = '["t1",1]', '["t1",2]'
 
 @pytest.fixture
 def events(outbox: Local) -> list[str]:
-    """
-    Return the ids of two events of Ada and two of Grace, which a relay has parked.
-    """
+    """Return the ids of two events of Ada and two of Grace, which a relay has parked."""
 
     async def fill(_: object) -> list[str]:
         async with open_cosmos_client(connection_string=outbox.cosmos) as client:

@@ -1,6 +1,4 @@
-"""
-`cosmos-outbox parked …`: what a relay parked is listed, shown, released and dropped.
-"""
+"""`cosmos-outbox parked …`: what a relay parked is listed, shown, released and dropped."""
 
 from __future__ import annotations
 

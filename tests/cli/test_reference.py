@@ -1,6 +1,4 @@
-"""
-The words of the command: help, tables, and the reference page, which `UPDATE_REFERENCE=1` writes anew.
-"""
+"""The words of the command: help, tables, and the reference page, which `UPDATE_REFERENCE=1` writes anew."""
 
 from __future__ import annotations
 
@@ -50,9 +48,7 @@ def described(name: str, command: Any) -> str:
 
 
 def replaced(begin: str, end: str, text: str) -> None:
-    """
-    Compare a part of the page with what it should be, or write it anew.
-    """
+    """Compare a part of the page with what it should be, or write it anew."""
     before, found, rest = PAGE.read_text().partition(begin)
     generated, closed, after = rest.partition(end)
     assert found

@@ -48,9 +48,7 @@ def taken(broker: MemoryBroker) -> list[str]:
 
 
 async def parked_ada() -> ParkedKeys:
-    """
-    Return the keys of a store in which all three events of a key are held.
-    """
+    """Return the keys of a store in which all three events of a key are held."""
     store, refusing = MemoryParked(), MemoryBroker(rejects=lambda message: True)
     await Relay(refusing.publisher(lanes=1), parking=Parking(store))(batch(*EVENTS[:3]))
     return ParkedKeys(store, resending(MemoryBroker().publisher(lanes=1)))

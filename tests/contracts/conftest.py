@@ -1,6 +1,4 @@
-"""
-Failures of the ports' contracts say what was compared, as those of tests do.
-"""
+"""Failures of the ports' contracts say what was compared, as those of tests do."""
 
 from __future__ import annotations
 

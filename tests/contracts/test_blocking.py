@@ -72,16 +72,12 @@ def test_no_increment_of_eight_threads_is_lost(outbox: BlockingOutbox):
 
 
 class ThreadingServer(ThreadingMixIn, WSGIServer):
-    """
-    A thread for each request, as in Flask's own server.
-    """
+    """A thread for each request, as in Flask's own server."""
 
 
 class Quiet(WSGIRequestHandler):
     def log_message(self, *args: object) -> None:
-        """
-        Say nothing of each request.
-        """
+        """Say nothing of each request."""
 
 
 @contextmanager

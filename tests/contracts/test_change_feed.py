@@ -1,6 +1,4 @@
-"""
-ChangeFeeds keep their contract.
-"""
+"""ChangeFeeds keep their contract."""
 
 from __future__ import annotations
 

@@ -79,9 +79,7 @@ class EventHub(PublisherBackend):
 
 
 def _as_sent(message: Message) -> OutboundMessage:
-    """
-    Return a message as the SDK's consumer reads it.
-    """
+    """Return a message as the SDK's consumer reads it."""
     payload = message.properties + message.application_properties + message.body
     event = EventData._from_message(decode_payload(memoryview(payload)))
     return OutboundMessage(

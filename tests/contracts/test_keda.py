@@ -41,17 +41,13 @@ GLOBAL_ENDPOINT = "https://acct.documents.azure.com:443/"
 
 
 class Scaler:
-    """
-    A KEDA scaler: plain HTTP, an account key, and the names in the trigger's metadata.
-    """
+    """A KEDA scaler: plain HTTP, an account key, and the names in the trigger's metadata."""
 
     def __init__(self, http: aiohttp.ClientSession, endpoint: str, key: str) -> None:
         self._http, self._endpoint, self._key = http, endpoint, key
 
     async def lags(self, prefix: str) -> dict[str, int]:
-        """
-        Return the lag of each lease by its token.
-        """
+        """Return the lag of each lease by its token."""
         found = {}
         for lease in await self._leases(prefix):
             if lease.get("LeaseToken"):
@@ -134,9 +130,7 @@ class World:
             await self._data.create_item({"id": str(n), "partitionKey": f"key-{n % 20}"})
 
     async def process(self, changes: int) -> None:
-        """
-        Run a processor until it handled so many changes and saved that on every lease, then stop it.
-        """
+        """Run a processor until it handled so many changes and saved that on every lease, then stop it."""
         seen = 0
 
         async def handle(batch: ChangeBatch) -> None:

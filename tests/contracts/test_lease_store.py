@@ -1,6 +1,4 @@
-"""
-LeaseStores keep their contract.
-"""
+"""LeaseStores keep their contract."""
 
 from __future__ import annotations
 

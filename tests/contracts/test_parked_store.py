@@ -1,6 +1,4 @@
-"""
-ParkedStores keep their contract, and parking works on them.
-"""
+"""ParkedStores keep their contract, and parking works on them."""
 
 from __future__ import annotations
 

@@ -45,9 +45,7 @@ class ThingMoved(DomainEvent):
 
 
 class Thing(Entity):
-    """
-    Lies where its list says: one value, or one for each level.
-    """
+    """Lies where its list says: one value, or one for each level."""
 
     at: list[KeyPart]
     note: str = ""
@@ -66,9 +64,7 @@ class Thing(Entity):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """
-    The paths of a container, three keys of it, and what a document of the first one holds for its key.
-    """
+    """The paths of a container, three keys of it, and what a document of the first one holds for its key."""
 
     paths: tuple[str, ...]
     keys: tuple[tuple[KeyPart, ...], ...]
@@ -138,9 +134,7 @@ def key_of(parts: tuple[KeyPart, ...]) -> PartitionKey:
 
 
 async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
-    """
-    Create and move a thing under each key, all with one id; return the ids of their events.
-    """
+    """Create and move a thing under each key, all with one id; return the ids of their events."""
     events = []
     for parts in shape.keys:
         async with Outbox(container.store).unit_of_work() as uow:
@@ -152,9 +146,7 @@ async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
 
 
 async def pages(container: Container) -> list[ChangeBatch]:
-    """
-    Return the whole feed as a processor hands it to its handler.
-    """
+    """Return the whole feed as a processor hands it to its handler."""
     described = await container.feed.describe()
     read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=Wanted())
     return [
@@ -384,9 +376,7 @@ async def test_a_release_that_does_not_know_the_container_says_so(container: Con
 
 
 async def _deleted(container: Container, event_ids: list[str]) -> dict[str, int]:
-    """
-    Have all events deleted as sent; return how many were of each key.
-    """
+    """Have all events deleted as sent; return how many were of each key."""
     deleted: dict[str, int] = {}
     complete = asyncio.Event()
 

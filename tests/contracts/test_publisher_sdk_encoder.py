@@ -30,9 +30,7 @@ Scenario = Callable[[PublisherBackend], Awaitable[None]]
 
 
 def scenarios() -> Iterator[tuple[str, Scenario]]:
-    """
-    Name the tests of the contract, each with all its parameters but the backend.
-    """
+    """Name the tests of the contract, each with all its parameters but the backend."""
     suite = contract.TestPublisher()
     for name in dir(suite):
         if not name.startswith("test_"):

@@ -1,6 +1,4 @@
-"""
-The settings of a live namespace are read as they are, and so is what keeps a receiver away.
-"""
+"""The settings of a live namespace are read as they are, and so is what keeps a receiver away."""
 
 from __future__ import annotations
 

@@ -203,9 +203,7 @@ async def _cancelled(publisher: ServiceBusPublisher, server: ServiceBusServer) -
 
 
 class _Recording:
-    """
-    A client that keeps the senders it gave out, and which of them were closed.
-    """
+    """A client that keeps the senders it gave out, and which of them were closed."""
 
     def __init__(self, client: ServiceBusClient) -> None:
         self._client = client
@@ -272,9 +270,7 @@ async def test_a_sender_whose_call_was_cancelled_while_its_link_opened_is_replac
 
 
 async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
-    """
-    It accepts connections and says nothing: the SDK alone would wait for a minute.
-    """
+    """It accepts connections and says nothing: the SDK alone would wait for a minute."""
     hung = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -296,9 +292,7 @@ async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
 
 
 class _Hanging:
-    """
-    A client whose senders wait for ever where the SDK does: for an answer it does not understand.
-    """
+    """A client whose senders wait for ever where the SDK does: for an answer it does not understand."""
 
     def __init__(self, client: ServiceBusClient) -> None:
         self._client, self.hangs = client, True
@@ -512,9 +506,7 @@ async def sent_by_the_sdk(
 
 
 class _Span:
-    """
-    What the SDK needs of a span.
-    """
+    """What the SDK needs of a span."""
 
     def __init__(self, **options: Any) -> None:
         pass

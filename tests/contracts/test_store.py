@@ -1,6 +1,4 @@
-"""
-Stores keep their contract, and an outbox works on them.
-"""
+"""Stores keep their contract, and an outbox works on them."""
 
 from __future__ import annotations
 
@@ -238,9 +236,7 @@ async def test_any_other_id_leads_back_to_its_document(store: Store, document_id
 
 
 def tokens_of_no_store() -> dict[str, str]:
-    """
-    What looks like a token of one of the stores, and is none.
-    """
+    """What looks like a token of one of the stores, and is none."""
     inside = {
         "number": "1",
         "numbers": "[1, 2]",

@@ -75,9 +75,7 @@ def leases_and_parked() -> dict[str, Document]:
 
 
 async def written() -> dict[str, Document]:
-    """
-    Return a document of each kind as this version writes it.
-    """
+    """Return a document of each kind as this version writes it."""
     container = MemoryContainer()
     async with Outbox(container).unit_of_work(ContactsUnitOfWork) as uow:
         contact = Contact(id="c1", name=Name(first_name="Ada", last_name="A"))
@@ -128,9 +126,7 @@ def is_held(document: Document, kind: str) -> bool:
 
 
 async def is_known_to_the_inbox(document: Document) -> bool:
-    """
-    Say whether the message of a record has no second effect.
-    """
+    """Say whether the message of a record has no second effect."""
     world = World(invoicing())
     await stored(world.container, document)
     world.subscription.deliver(message(OrderPaid(id=document["messageId"], order_id="o1")))

@@ -232,9 +232,7 @@ ON_EMULATOR: dict[str, Scenario] = {
 
 
 def wire_scenario(function: Scenario) -> Scenario:
-    """
-    Add a scenario of what memory has no counterpart for.
-    """
+    """Add a scenario of what memory has no counterpart for."""
     ON_EMULATOR[getattr(function, "__name__")] = function  # noqa: B009 - a callable need not have one
     return function
 

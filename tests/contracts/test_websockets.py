@@ -62,9 +62,7 @@ def no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 async def answering(
     answer: Answer, tls: ssl.SSLContext | None = None, path: str = PATH
 ) -> AsyncIterator[str]:
-    """
-    Serve an answer to WebSockets, and yield the connection string of what seems to be a namespace.
-    """
+    """Serve an answer to WebSockets, and yield the connection string of what seems to be a namespace."""
     application = web.Application()
     application.router.add_get(path, answer)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -81,9 +79,7 @@ async def answering(
 
 
 class Gateway:
-    """
-    Passes the bytes of WebSockets on to a broker's TCP port, and its own back in pieces.
-    """
+    """Passes the bytes of WebSockets on to a broker's TCP port, and its own back in pieces."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -126,18 +122,14 @@ async def server() -> AsyncIterator[ServiceBusServer]:
 
 @pytest.fixture
 def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """
-    Both ways trust the authority of this certificate only.
-    """
+    """Both ways trust the authority of this certificate only."""
     context = certificate.server_context(tmp_path)
     monkeypatch.setattr(certifi, "where", lambda: str(tmp_path / certificate.AUTHORITY))
     return context
 
 
 async def relayed(address: str, **settings: Any) -> list[tuple[str, bytes]]:
-    """
-    Send messages of two sessions and receive them, each way as the settings of a consumer have it.
-    """
+    """Send messages of two sessions and receive them, each way as the settings of a consumer have it."""
     values = {"cosmos_database": "d", "cosmos_container": "c", "topic": "t", "subscription": "s"}
     asked = ConsumerSettings(
         **{
@@ -229,9 +221,7 @@ async def test_a_key_that_is_refused_is_no_outage(server: ServiceBusServer) -> N
 
 
 class Proxy:
-    """
-    An HTTP proxy that wants a password, and tunnels whatever is asked for to one port.
-    """
+    """An HTTP proxy that wants a password, and tunnels whatever is asked for to one port."""
 
     def __init__(self, port: int) -> None:
         self.port = port

@@ -98,9 +98,7 @@ def microsoft(**namespace):
 
 
 def test_the_configuration_of_the_compose_stack_serves_both_emulators():
-    """
-    With the same entities as on Microsoft's.
-    """
+    """With the same entities as on Microsoft's."""
     broker = broker_of(json.loads(COMPOSE.read_text()))
     events = broker.topic("events")
     assert (3600, 300) == (events.config.ttl_s, events.config.dedup_window_s)

@@ -1,6 +1,4 @@
-"""
-`--data`: what a client was told is there after the process was killed.
-"""
+"""`--data`: what a client was told is there after the process was killed."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ ENTITIES = {
 
 @asynccontextmanager
 async def emulators(folder: Path, *, killed: bool):
-    """
-    A process on the folder, with clients of both services; it ends by SIGKILL, or as Ctrl-C does it.
-    """
+    """A process on the folder, with clients of both services; it ends by SIGKILL, or as Ctrl-C does it."""
     config = folder.parent / "config.json"
     config.write_text(json.dumps(ENTITIES))
     process = await asyncio.create_subprocess_exec(
@@ -158,9 +154,7 @@ def publish(broker, topic, *messages):
 
 
 def settle(broker, path, *outcomes):
-    """
-    Receive as many messages as there are outcomes, and settle each; None leaves it locked.
-    """
+    """Receive as many messages as there are outcomes, and settle each; None leaves it locked."""
     queue, receiver = broker.queue(path), Recorder(credit=len(outcomes))
     session = queue.sessions.accept(receiver, "s") if queue.sessions else None
     queue.pump(receiver, session)
@@ -175,9 +169,7 @@ def held(queue):
 
 
 def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Path):
-    """
-    Killed: its folder is copied while it runs.
-    """
+    """Killed: its folder is copied while it runs."""
     first, clock = broker(ENTITIES)
     with kept(tmp_path / "data", Account(), first) as save:
         odd = message(

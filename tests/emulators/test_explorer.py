@@ -1,6 +1,4 @@
-"""
-The explorer: what its pages show of both engines, and what they never do.
-"""
+"""The explorer: what its pages show of both engines, and what they never do."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ async def explored(seed=None) -> AsyncIterator[tuple[CosmosServer, object, objec
 
 
 def rows_of(text: str) -> list[list[str]]:
-    """
-    The cells of all tables as text.
-    """
+    """The cells of all tables as text."""
     lines = re.findall(r"<tr>(<td.*?)</tr>", text, re.DOTALL)
     plain = [re.findall(r"<td[^>]*>(.*?)</td>", line, re.DOTALL) for line in lines]
     return [[unescape(re.sub(r"<[^>]*>", "", cell)) for cell in cells] for cells in plain]

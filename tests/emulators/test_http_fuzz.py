@@ -110,9 +110,7 @@ BODIES = st.binary(max_size=40) | (SHAPED | BATCHES).map(lambda value: json.dump
 
 
 def picture(driver: Driver):
-    """
-    What an account holds, by what changes with each write.
-    """
+    """What an account holds, by what changes with each write."""
     return {
         container.path: (container.properties["_etag"], [part.lsn for part in container.partitions])
         for database in driver.account.databases.values()

@@ -53,9 +53,7 @@ async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_
 
 
 async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> None:
-    """
-    Of each public attribute of a message of the SDK, but for what it is made of.
-    """
+    """Of each public attribute of a message of the SDK, but for what it is made of."""
     async with (
         open_service_bus_client(connection_string=emulators.servicebus.connection_string) as bus,
         bus.get_subscription_receiver(emulators.topic, emulators.subscription, session_id="o1") as receiver,

@@ -1,6 +1,4 @@
-"""
-TLS: the unmodified SDKs connect with verification on, and trust the certificate's authority alone.
-"""
+"""TLS: the unmodified SDKs connect with verification on, and trust the certificate's authority alone."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ JANE = {"name": {"firstName": "Jane", "lastName": "Doe"}, "company": {"companyNa
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """
-    Serve the API from a thread of its own, because schemathesis blocks the one that it runs in.
-    """
+    """Serve the API from a thread of its own, because schemathesis blocks the one that it runs in."""
     address: Future[str] = Future()
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 

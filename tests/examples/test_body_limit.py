@@ -1,6 +1,4 @@
-"""
-A request whose body is too large is refused before it is read.
-"""
+"""A request whose body is too large is refused before it is read."""
 
 from __future__ import annotations
 

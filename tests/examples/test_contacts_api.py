@@ -1,6 +1,4 @@
-"""
-The contacts API: what Microsoft's sample does, and better.
-"""
+"""The contacts API: what Microsoft's sample does, and better."""
 
 from __future__ import annotations
 
@@ -476,9 +474,7 @@ async def test_a_failing_store_is_a_problem_that_says_when_to_try_again_and_no_s
 
 
 class _Forgetful(FaultyStore):
-    """
-    Writes, does not say so, and asks for more time than there is.
-    """
+    """Writes, does not say so, and asks for more time than there is."""
 
     async def commit(self, partition_key, writes):
         await super().commit(partition_key, writes)

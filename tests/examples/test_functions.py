@@ -1,6 +1,4 @@
-"""
-The function app: what it declares to the host, and its functions on the emulators.
-"""
+"""The function app: what it declares to the host, and its functions on the emulators."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ def local() -> Iterator[Local]:
 
 @pytest.fixture
 def app(local: Local, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """
-    A fresh function_app, as a process of the host imports it.
-    """
+    """A fresh function_app, as a process of the host imports it."""
     for name, value in (local.environment | {"OUTBOX_PARKED_CONTAINER": "parked"}).items():
         if name.startswith("OUTBOX_"):
             monkeypatch.setenv(name, value)

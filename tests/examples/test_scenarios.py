@@ -1,6 +1,4 @@
-"""
-What Microsoft's sample tests of its contacts, by behaviour, on memory and through the vendor SDK.
-"""
+"""What Microsoft's sample tests of its contacts, by behaviour, on memory and through the vendor SDK."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-How the example's programs appear in traces.
-"""
+"""How the example's programs appear in traces."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The audit finds exactly the losses, duplicates and reorderings that were planted.
-"""
+"""The audit finds exactly the losses, duplicates and reorderings that were planted."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Children end when they are told to, when we end, and are missed when they end by themselves.
-"""
+"""Children end when they are told to, when we end, and are missed when they end by themselves."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Bad arguments get a clear message and exit code 2, before anything is started.
-"""
+"""Bad arguments get a clear message and exit code 2, before anything is started."""
 
 from __future__ import annotations
 

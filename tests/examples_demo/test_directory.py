@@ -1,6 +1,4 @@
-"""
-The company directory follows the contacts, and says what it changed.
-"""
+"""The company directory follows the contacts, and says what it changed."""
 
 from __future__ import annotations
 

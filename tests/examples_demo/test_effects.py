@@ -1,6 +1,4 @@
-"""
-The audit of effects finds exactly the losses, doublings and reorderings that were planted.
-"""
+"""The audit of effects finds exactly the losses, doublings and reorderings that were planted."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ COMMITTED = [
 
 
 def recorded(*event_ids: str) -> list[dict[str, Any]]:
-    """
-    Return what a consumer stores that handled these events in this order, one commit each.
-    """
+    """Return what a consumer stores that handled these events in this order, one commit each."""
     versions: dict[str, int] = {}
     found = []
     for event_id in event_ids:

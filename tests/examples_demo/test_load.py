@@ -1,6 +1,4 @@
-"""
-The driver sends each contact's changes in order with If-Match, and reports what the responses say.
-"""
+"""The driver sends each contact's changes in order with If-Match, and reports what the responses say."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 class FakeApi:
-    """
-    Contacts with versions and If-Match, as the API's contract has them.
-    """
+    """Contacts with versions and If-Match, as the API's contract has them."""
 
     def __init__(self, *, refusals: int = 0, broken: bool = False) -> None:
         self.versions: dict[str, int] = {}

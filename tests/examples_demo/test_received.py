@@ -1,6 +1,4 @@
-"""
-The record of received messages survives being read while it is written.
-"""
+"""The record of received messages survives being read while it is written."""
 
 from __future__ import annotations
 

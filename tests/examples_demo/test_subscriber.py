@@ -1,6 +1,4 @@
-"""
-The subscriber takes every message of every session in order and completes it, on the emulator.
-"""
+"""The subscriber takes every message of every session in order and completes it, on the emulator."""
 
 from __future__ import annotations
 

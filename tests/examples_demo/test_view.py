@@ -1,6 +1,4 @@
-"""
-What people see: the line, the picture, the table, the JSON.
-"""
+"""What people see: the line, the picture, the table, the JSON."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ ROUNDS = int(os.environ.get("OUTBOX_TEST_FAULT_ROUNDS", examples(6, many=20)))
 
 @dataclass
 class Ledger:
-    """
-    What the callers of commit() were told.
-    """
+    """What the callers of commit() were told."""
 
     unread: int = 0  # reads that failed, so that nothing was tried
     tried: int = 0
@@ -60,17 +58,13 @@ class Ledger:
 
 
 class Noted(DomainEvent):
-    """
-    What documents of an application's own shape raise.
-    """
+    """What documents of an application's own shape raise."""
 
     number: int
 
 
 class TenantsContact(Contact):
-    """
-    A contact under a hierarchical partition key.
-    """
+    """A contact under a hierarchical partition key."""
 
     entity_type = "contact"
 

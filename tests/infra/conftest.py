@@ -1,6 +1,4 @@
-"""
-The images, built once for all tests that ask.
-"""
+"""The images, built once for all tests that ask."""
 
 from __future__ import annotations
 

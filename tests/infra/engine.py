@@ -27,9 +27,7 @@ PATIENCE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """
-    The commands that build and run, each with the arguments that this machine needs.
-    """
+    """The commands that build and run, each with the arguments that this machine needs."""
 
     build: tuple[str, ...]
     run: tuple[str, ...]
@@ -41,9 +39,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
-    """
-    The images, built.
-    """
+    """The images, built."""
 
     engine: Engine
     worker: str
@@ -52,9 +48,7 @@ class Images:
 
 
 def checked(command: list[str], environment: Mapping[str, str] | None = None) -> str:
-    """
-    Run a command that has to succeed, and return what it prints.
-    """
+    """Run a command that has to succeed, and return what it prints."""
     done = subprocess.run(  # noqa: S603 # commands of the tests
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
@@ -63,9 +57,7 @@ def checked(command: list[str], environment: Mapping[str, str] | None = None) ->
 
 
 def wait_until(fact: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    """
-    Return as soon as a fact holds; fail with what `otherwise` tells if it does not in time.
-    """
+    """Return as soon as a fact holds; fail with what `otherwise` tells if it does not in time."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not fact():
         assert time.monotonic() < deadline, otherwise()
@@ -101,9 +93,7 @@ def _answers(environment: Mapping[str, str] | None = None) -> bool:
 
 
 def build_images(scratch: Path) -> Images:
-    """
-    Build the images with the engine of this machine, or skip.
-    """
+    """Build the images with the engine of this machine, or skip."""
     os.environ.setdefault("STORAGE_DRIVER", "overlay")
     engine = find_engine()
     bases = local_bases(engine, scratch) if engine.control == "podman" else ()

@@ -41,9 +41,7 @@ def test_what_it_provisions_is_the_template():
 
 @pytest.mark.parametrize("name", PROJECT["services"])
 def test_a_service_is_built_from_the_stage_that_has_its_name_on_bases_that_an_operator_may_choose(name: str):
-    """
-    The registry builds the last stage, for azd tells it arguments and no target.
-    """
+    """The registry builds the last stage, for azd tells it arguments and no target."""
     service, docker = PROJECT["services"][name], PROJECT["services"][name]["docker"]
     dockerfile = (ROOT / service["project"] / docker["path"]).read_text()
     bases = dict(re.findall(r"^ARG (\w+_IMAGE)=(.*)$", dockerfile, re.MULTILINE))

@@ -1,6 +1,4 @@
-"""
-The one-shot service of the compose stack waits for both emulators, then creates what the others need.
-"""
+"""The one-shot service of the compose stack waits for both emulators, then creates what the others need."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ SCRIPT = ROOT / "infra/compose/init.py"
 
 @pytest.fixture
 async def late_service() -> AsyncIterator[tuple[str, list[int]]]:
-    """
-    Yield the URL of a service that is not ready at its first two askings, and the list of its answers.
-    """
+    """Yield the URL of a service that is not ready at its first two askings, and the list of its answers."""
     answers: list[int] = []
 
     async def ready(_: web.Request) -> web.Response:

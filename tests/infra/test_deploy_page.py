@@ -37,9 +37,7 @@ ADDED = {
 
 
 def unknown_names(page: str) -> set[str]:
-    """
-    Return what a page names in commands and that no file declares.
-    """
+    """Return what a page names in commands and that no file declares."""
     known = {
         r"azd env set (\w+)": set(VARIABLES),
         r"azd deploy +([a-z]\w*)": set(yaml.safe_load((ROOT / "azure.yaml").read_text())["services"]),
@@ -90,9 +88,7 @@ def test_every_parameter_that_the_page_names_is_one_of_the_template():
 
 
 def test_what_a_job_and_a_pod_run_is_a_command_with_its_options():
-    """
-    Their arguments are lists, which no other test takes for a command.
-    """
+    """Their arguments are lists, which no other test takes for a command."""
     reference = (ROOT / "docs/reference/cli.md").read_text()
     lists = re.findall(r"\[(?:\"cosmos-outbox\", )?(\"?parked[^]]*)\]", DEPLOY)
     sections = {part.partition("`")[0]: part for part in reference.split("### `cosmos-outbox ")[1:]}
@@ -122,9 +118,7 @@ def test_the_job_runs_once_with_settings_that_a_worker_reads():
 
 
 def test_the_pod_has_the_workers_identity_and_is_one_that_its_namespace_lets_in():
-    """
-    The namespace enforces the restricted standard.
-    """
+    """The namespace enforces the restricted standard."""
     pod = r"kubectl run .*? --labels (\S+) --overrides '(.*?)'$"
     ((labels, overrides),) = re.findall(pod, DEPLOY.replace("\\\n", " "), re.DOTALL | re.MULTILINE)
     spec = json.loads(overrides)["spec"]

@@ -18,9 +18,7 @@ TARGETS = ("worker", "consumer", "api")
 
 
 def instructions(target: str) -> dict[str, str]:
-    """
-    Return what counts in an image: the last of each instruction, its base's first.
-    """
+    """Return what counts in an image: the last of each instruction, its base's first."""
     return dict(re.findall(r"^([A-Z]+) (.*)$", STAGES["runtime"] + STAGES[target], re.MULTILINE))
 
 
@@ -48,9 +46,7 @@ def test_an_image_is_asked_where_its_program_listens(target: str):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_an_image_starts_is_copied_into_it(target: str):
-    """
-    The command is that of a wheel, which is installed; a consumer is named by an argument.
-    """
+    """The command is that of a wheel, which is installed; a consumer is named by an argument."""
     final, build = instructions(target), STAGES[f"build-{target}"]
     named = re.match(r'\["(\w+)[.\w]*:\w+"\]', final.get("CMD", "")) or re.search(
         r'"-m", "(\w+)', final["ENTRYPOINT"]

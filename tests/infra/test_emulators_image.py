@@ -29,9 +29,7 @@ BUILD, FINAL = (part.split("\nFROM ")[0] for part in re.split(r"AS build\n|AS em
 
 
 def command(instruction: str) -> list[str]:
-    """
-    Return the words of an instruction in exec form.
-    """
+    """Return the words of an instruction in exec form."""
     return json.loads(re.search(rf"{instruction} (\[.*\])", FINAL)[1])
 
 

@@ -26,9 +26,7 @@ OURS = {
 
 
 def pins(path: Path) -> dict[str, str]:
-    """
-    Return name and version of each pinned requirement.
-    """
+    """Return name and version of each pinned requirement."""
     found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", path.read_text(), re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}
 
@@ -60,9 +58,7 @@ def test_an_image_has_everything_that_its_extras_ask_for(image: str):
 
 @pytest.mark.parametrize("program", ["worker", "consumer"])
 def test_a_program_in_a_container_answers_probes_from_outside(program: str):
-    """
-    Its default is the loopback, which no kubelet reaches.
-    """
+    """Its default is the loopback, which no kubelet reaches."""
     dockerfile = (ROOT / "worker/Dockerfile").read_text()
     stage = dockerfile.split(f"FROM runtime AS {program}")[1].split("\nFROM ")[0]
     assert "ENV OUTBOX_HEALTH_PORT=0.0.0.0:8080" in stage

@@ -154,9 +154,7 @@ def test_a_worker_on_a_read_only_file_system_drains_on_sigterm_and_exits_with_0(
 
 
 def test_the_command_line_is_in_the_image_of_the_worker(images: Images):
-    """
-    Where keys are off and the network is closed, that is the one place to run it.
-    """
+    """Where keys are off and the network is closed, that is the one place to run it."""
     command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=cosmos-outbox", images.worker]
     assert "--by-error" in checked([*command, "parked", "list", "--help"])
 
@@ -165,9 +163,7 @@ def test_the_command_line_is_in_the_image_of_the_worker(images: Images):
 def test_a_builder_that_names_no_stage_gets_the_image_of_the_service_it_names(
     images: Images, tmp_path_factory: pytest.TempPathFactory, service: str
 ):
-    """
-    As azd has the registry build, which passes on arguments and no target.
-    """
+    """As azd has the registry build, which passes on arguments and no target."""
     bases: tuple[str, ...] = ()
     if images.engine.control == "podman":
         bases = local_bases(images.engine, tmp_path_factory.mktemp("bases"))

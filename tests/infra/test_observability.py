@@ -1,6 +1,4 @@
-"""
-Every metric that dashboards, rules and alerts read is one that a worker or a consumer really shows.
-"""
+"""Every metric that dashboards, rules and alerts read is one that a worker or a consumer really shows."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ OF_EVERY_LINE = {"time", "level", "logger", "message", "event"}
 
 
 def shown_by(topic: str | None, *, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
-    """
-    Return the exposition of a worker of a topic, or of a consumer; new, or after something happened.
-    """
+    """Return the exposition of a worker of a topic, or of a consumer; new, or after something happened."""
     with opened_telemetry(topic=topic, instance="one", environ={}) as telemetry:
         after(telemetry.instruments)
         exposition = telemetry.exposition()[0].decode()
@@ -84,9 +80,7 @@ def test_there_is_a_rule_for_each_metric_that_the_page_wakes_people_up_by():
 
 
 async def test_what_rules_wait_to_rise_a_new_worker_or_consumer_shows_at_zero():
-    """
-    A counter that begins with its first event never rises by it.
-    """
+    """A counter that begins with its first event never rises by it."""
     rules = yaml.safe_load((OBSERVABILITY / "alerts.yaml").read_text())["groups"][0]["rules"]
     risen = {name for rule in rules for name in re.findall(r"increase\((\w+)", rule["expr"])}
     new = [sample for sample in shown_by_new_ones() if sample.name in risen]
@@ -149,9 +143,7 @@ async def test_queries_ask_for_metrics_that_are_shown_and_records_that_are_logge
 
 @pytest.mark.parametrize("name", QUERIES)
 def test_a_query_fires_at_what_was_decided_on(name: str):
-    """
-    What it asks, how values become one in each step, and what is then too much.
-    """
+    """What it asks, how values become one in each step, and what is then too much."""
     code = re.sub(r"//.*", "", QUERIES[name]).strip()
     asked = re.search(r"(?:\bName|entry\.event\)?)\s*==\s*'([^']+)'", code)
     steps = re.findall(r"\bsummarize\s+\w+\s*=\s*(\w+\(\w*\))", code)
@@ -163,9 +155,7 @@ def test_a_query_fires_at_what_was_decided_on(name: str):
 
 
 def test_a_query_reaches_back_far_beyond_the_silence_that_it_looks_for():
-    """
-    A query that reaches no further back than the silence never sees a worker that spoke before it.
-    """
+    """A query that reaches no further back than the silence never sees a worker that spoke before it."""
     alerts = (OBSERVABILITY.parent / "modules/alerts.bicep").read_text()
     reaches = dict(re.findall(r"queries/([\w-]+)\.kql'\)[^}]*? reach: 'P(\d+D|T\d+M)'", alerts, re.DOTALL))
     silences = {name: ago for name, text in QUERIES.items() for ago in re.findall(r"ago\((\d+)m\)", text)}

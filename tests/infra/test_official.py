@@ -1,6 +1,4 @@
-"""
-The suites for other endpoints never pass by testing nothing, and run on whatever the variables name.
-"""
+"""The suites for other endpoints never pass by testing nothing, and run on whatever the variables name."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ TARGETS = {"init": "api", "api": "api", "subscriber": "api", "worker": "worker",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """
-    A compose project on an engine.
-    """
+    """A compose project on an engine."""
 
     environment: dict[str, str]
     name: str
@@ -41,9 +39,7 @@ class Stack:
         return checked([COMPOSE, "--project-name", self.name, *FILES, *arguments], self.environment)
 
     def containers(self, service: str) -> list[dict[str, Any]]:
-        """
-        Return what the engine knows of each container of a service.
-        """
+        """Return what the engine knows of each container of a service."""
         names = self.compose("ps", "--all", "--quiet", service).split()
         found: list[dict[str, Any]] = json.loads(checked(["docker", "inspect", *names], self.environment))
         return found
@@ -55,9 +51,7 @@ class Stack:
         return self.compose("exec", "-T", f"--index={index}", service, "python", "-c", program)
 
     def send(self, method: str, path: str, body: object = None) -> Message:
-        """
-        Send a request to the API, from outside; return the headers of the answer.
-        """
+        """Send a request to the API, from outside; return the headers of the answer."""
         request = urllib.request.Request(
             f"http://{self.compose('port', 'api', '8000')}{path}",
             data=json.dumps(body).encode(),
@@ -109,9 +103,7 @@ def add_contact(stack: Stack) -> str:
 
 
 def printed_of(stack: Stack, contact: str) -> list[int]:
-    """
-    Return the versions of a contact that the subscriber has printed, in its order.
-    """
+    """Return the versions of a contact that the subscriber has printed, in its order."""
     records = [json.loads(line) for line in stack.log("subscriber").splitlines() if line.startswith("{")]
     return [
         record["entity_version"] for record in records if record["session_id"] == contact.rpartition("/")[2]

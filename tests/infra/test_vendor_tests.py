@@ -1,6 +1,4 @@
-"""
-How the runs of the vendors' own tests are judged, and that what they need is pinned.
-"""
+"""How the runs of the vendors' own tests are judged, and that what they need is pinned."""
 
 from __future__ import annotations
 

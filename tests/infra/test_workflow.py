@@ -1,6 +1,4 @@
-"""
-The workflows run what is there: targets of the Makefile, actions pinned to a commit, no right to write.
-"""
+"""The workflows run what is there: targets of the Makefile, actions pinned to a commit, no right to write."""
 
 from __future__ import annotations
 

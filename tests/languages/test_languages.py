@@ -165,9 +165,7 @@ def as_read(message: OutboundMessage, text: str, integer: str) -> dict[str, obje
 
 
 def publish(emulators: Mapping[str, str], language: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """
-    Send the library's messages, and check that its own encoder wrote all but the first.
-    """
+    """Send the library's messages, and check that its own encoder wrote all but the first."""
     told: list[Record] = []
     appended: list[bool] = []
     append = encoding.append

@@ -43,9 +43,7 @@ sys.addaudithook(_record)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """
-    A virtual environment and a folder to work in, both outside the repository.
-    """
+    """A virtual environment and a folder to work in, both outside the repository."""
 
     python: Path
     folder: Path
@@ -54,9 +52,7 @@ class Environment:
     def run(
         self, *arguments: str | Path, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """
-        Run the environment's Python in the folder.
-        """
+        """Run the environment's Python in the folder."""
         return subprocess.run(  # noqa: S603 - our own code
             [self.python, *arguments],
             cwd=self.folder,
@@ -68,24 +64,18 @@ class Environment:
         )
 
     def opened_in_repository(self) -> list[str]:
-        """
-        Return the files of the repository that a process of this environment opened.
-        """
+        """Return the files of the repository that a process of this environment opened."""
         return self.opened.read_text().splitlines() if self.opened.exists() else []
 
 
 def clean_environment() -> dict[str, str]:
-    """
-    Return this process's variables but those that lead an interpreter, or the library, anywhere.
-    """
+    """Return this process's variables but those that lead an interpreter, or the library, anywhere."""
     ours = ("OUTBOX_", "PYTHON", "VIRTUAL_ENV", "PYTEST_", "COVERAGE_", "MAKE", "MFLAGS")
     return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 def make_environment(folder: Path, wheels: Mapping[Path, Iterable[str]], *more: str) -> Environment:
-    """
-    Make an environment with wheels, each with extras, and with more requirements.
-    """
+    """Make an environment with wheels, each with extras, and with more requirements."""
     venv.create(folder / "venv", symlinks=True)
     python = folder / "venv/bin/python"
     subprocess.run(  # noqa: S603 - our own wheels
@@ -117,9 +107,7 @@ def make_environment(folder: Path, wheels: Mapping[Path, Iterable[str]], *more: 
 
 
 def _needed(asked: list[str], ours: Mapping[str, Distribution]) -> list[Distribution]:
-    """
-    Return the distributions that requirements lead to, but ours.
-    """
+    """Return the distributions that requirements lead to, but ours."""
     here = {_name(each): each for each in distributions()} | ours
     due = [
         (canonicalize_name(each.name), extra)

@@ -1,6 +1,4 @@
-"""
-What a user installs: all distributions are built, installed into empty environments, and used there.
-"""
+"""What a user installs: all distributions are built, installed into empty environments, and used there."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ TUTORIAL = blocks_of((ROOT / "docs/tutorial/first-message.md").read_text())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """
-    The wheel and the sdist of one distribution.
-    """
+    """The wheel and the sdist of one distribution."""
 
     wheel: Path
     sdist: Path
@@ -65,9 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Built]:
 
 @pytest.fixture
 def guarded() -> Iterator[list[Environment]]:
-    """
-    Environments in which, after the test, no file of the repository was opened.
-    """
+    """Environments in which, after the test, no file of the repository was opened."""
     used: list[Environment] = []
     yield used
     assert [] == [path for environment in used for path in environment.opened_in_repository()]
@@ -75,17 +69,13 @@ def guarded() -> Iterator[list[Environment]]:
 
 @pytest.fixture(scope="module")
 def library(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """
-    The library without any extra.
-    """
+    """The library without any extra."""
     return make_environment(tmp_path_factory.mktemp("library"), {built["cosmos_outbox"].wheel: ()})
 
 
 @pytest.fixture(scope="module")
 def emulators(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """
-    The emulators alone.
-    """
+    """The emulators alone."""
     return make_environment(
         tmp_path_factory.mktemp("emulators"), {built["cosmos_outbox_emulators"].wheel: ()}
     )
@@ -93,9 +83,7 @@ def emulators(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def everything(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    """
-    The library with the worker and the command line, the emulators, and pytest.
-    """
+    """The library with the worker and the command line, the emulators, and pytest."""
     wheels = {
         built["cosmos_outbox"].wheel: ("worker",),
         built["cosmos_outbox_worker"].wheel: (),
@@ -239,9 +227,7 @@ def test_the_readme_of_the_emulators(everything: Environment, guarded):
 
 
 def test_the_tutorial(everything: Environment, guarded):
-    """
-    All but its installation.
-    """
+    """All but its installation."""
     guarded.append(everything)
     _install, *blocks = TUTORIAL
 
@@ -249,9 +235,7 @@ def test_the_tutorial(everything: Environment, guarded):
 
 
 def test_the_example_project_tests_itself_with_the_kit(built: dict[str, Built], guarded, tmp_path: Path):
-    """
-    On the emulators too in the long run.
-    """
+    """On the emulators too in the long run."""
     wheels = {
         built["cosmos_outbox"].wheel: ("testing",),
         built["cosmos_outbox_testing"].wheel: (),

@@ -1,6 +1,4 @@
-"""
-What a program sets up for its whole process, and a test that runs it in its own has to undo.
-"""
+"""What a program sets up for its whole process, and a test that runs it in its own has to undo."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ def no_log_handler_is_left() -> Iterator[None]:
 
 @pytest.fixture
 def logging_of_a_program() -> Iterator[None]:
-    """
-    Undo at the end of a test what `logs.configure` sets.
-    """
+    """Undo at the end of a test what `logs.configure` sets."""
     sender = "azure.servicebus.aio._base_handler_async"
     names = ("", "azure", "azure.cosmos", "azure.cosmos._routing", sender, "uamqp")
     before = {name: logging.getLogger(name).level for name in names}

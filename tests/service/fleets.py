@@ -1,6 +1,4 @@
-"""
-Fleets as a status page may find them: all well, in trouble, very large, empty, and hostile.
-"""
+"""Fleets as a status page may find them: all well, in trouble, very large, empty, and hostile."""
 
 from __future__ import annotations
 

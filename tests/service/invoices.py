@@ -1,6 +1,4 @@
-"""
-A consumer as an application writes it, for processes that tests start by its name.
-"""
+"""A consumer as an application writes it, for processes that tests start by its name."""
 
 from __future__ import annotations
 

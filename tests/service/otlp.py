@@ -1,6 +1,4 @@
-"""
-An OTLP/HTTP receiver: keeps what exporters send, decoded from protobuf.
-"""
+"""An OTLP/HTTP receiver: keeps what exporters send, decoded from protobuf."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ from tests.support.patience import HUNG_SECONDS
 
 
 class Receiver:
-    """
-    What arrived: spans, the names of metrics with their points, and the resources that sent them.
-    """
+    """What arrived: spans, the names of metrics with their points, and the resources that sent them."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -67,9 +63,7 @@ class Receiver:
 
 
 def values(attributes: Any) -> dict[str, Any]:
-    """
-    Return attributes as plain values.
-    """
+    """Return attributes as plain values."""
     return {
         attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
         for attribute in attributes

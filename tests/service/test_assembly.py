@@ -1,6 +1,4 @@
-"""
-What the worker's settings ask for is what it is put together of.
-"""
+"""What the worker's settings ask for is what it is put together of."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ def test_the_processors_options_are_what_the_settings_ask_for():
 
 
 async def test_every_setting_is_read():
-    """
-    One that nothing reads does nothing, and says nothing of it.
-    """
+    """One that nothing reads does nothing, and says nothing of it."""
     read = set[str]()
 
     class Watched(Settings):
@@ -120,9 +116,7 @@ async def test_a_worker_that_starts_now_leaves_out_what_was_committed_before():
 
 
 async def planted(site: Site, name: str) -> None:
-    """
-    Have another processor have a lease of the container.
-    """
+    """Have another processor have a lease of the container."""
     database = site.client.get_database_client("contacts")
     properties = await database.get_container_client("data").read()
     lease = f"{name}localhost_{database_rid(properties['_rid'])}_{properties['_rid']}..0"

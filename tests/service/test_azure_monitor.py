@@ -1,6 +1,4 @@
-"""
-Spans and metrics of a worker process, asserted at an ingestion endpoint of Application Insights.
-"""
+"""Spans and metrics of a worker process, asserted at an ingestion endpoint of Application Insights."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ KEY = "00000000-0000-0000-0000-00000000beef"
 
 
 class Ingestion:
-    """
-    What arrived, by its kind: RemoteDependencyData are spans, MetricData are metrics.
-    """
+    """What arrived, by its kind: RemoteDependencyData are spans, MetricData are metrics."""
 
     def __init__(self) -> None:
         self.url = ""

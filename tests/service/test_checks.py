@@ -174,9 +174,7 @@ def test_what_is_planted_is_the_one_finding(
 
 
 def tables() -> set[str]:
-    """
-    Return the keys of all checks, those outside of tables included.
-    """
+    """Return the keys of all checks, those outside of tables included."""
     modules = (containers, leases, service_bus, doctor)
     found = [value for module in modules for value in vars(module).values() if isinstance(value, tuple)]
     return {one.key for table in found for one in table if isinstance(one, Check)} | {"account.refused"}

@@ -1,6 +1,4 @@
-"""
-When a consumer counts as ready, what it remembers of what hooks told it, and how its page shows that.
-"""
+"""When a consumer counts as ready, what it remembers of what hooks told it, and how its page shows that."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ from tests.support.shop import SOURCE, OrderPaid, World, invoicing, message
 
 
 class State:
-    """
-    What the health is told of by the rest of a consumer.
-    """
+    """What the health is told of by the rest of a consumer."""
 
     sessions: tuple[SessionStatus, ...] = ()
     halted = delayed = receiving = False
@@ -119,9 +115,7 @@ async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health,
 
 
 async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61) -> None:
-    """
-    Have messages delivered again and again, for so long.
-    """
+    """Have messages delivered again and again, for so long."""
     for _ in range(seconds):
         for key in keys:
             health(delayed(key))

@@ -1,6 +1,4 @@
-"""
-`cosmos-outbox consume`: consumers as processes of their own, and inside another program.
-"""
+"""`cosmos-outbox consume`: consumers as processes of their own, and inside another program."""
 
 from __future__ import annotations
 
@@ -240,9 +238,7 @@ async def test_the_process_that_has_a_session_holds_it_once_it_sees_that_an_oper
 
 
 async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
-    """
-    One that no code reads does nothing, and says nothing of it.
-    """
+    """One that no code reads does nothing, and says nothing of it."""
     read = set[str]()
 
     class Watched(ConsumerSettings):

@@ -1,6 +1,4 @@
-"""
-The worker inside another program: it relays, shows its health, and drains at the end of the block.
-"""
+"""The worker inside another program: it relays, shows its health, and drains at the end of the block."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Heartbeats: what workers say of themselves, where no listing of leases finds it.
-"""
+"""Heartbeats: what workers say of themselves, where no listing of leases finds it."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class Clock:
 
 
 class WithoutTtl(MemoryLeases):
-    """
-    A container whose default time to live is off: it keeps what should have gone.
-    """
+    """A container whose default time to live is off: it keeps what should have gone."""
 
     def _put(self, document: Document) -> Document:  # type: ignore[override] # wider than a Mapping is not needed
         return super()._put({name: value for name, value in document.items() if name != "ttl"})

@@ -1,6 +1,4 @@
-"""
-The Flask and Django code of docs/how-to/sync.md, under the frameworks themselves.
-"""
+"""The Flask and Django code of docs/how-to/sync.md, under the frameworks themselves."""
 
 from __future__ import annotations
 

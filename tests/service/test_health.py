@@ -1,6 +1,4 @@
-"""
-When a worker counts as ready, and what it remembers of what hooks told it.
-"""
+"""When a worker counts as ready, and what it remembers of what hooks told it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Coverage: every way in which leases miss keys, or have some in common.
-"""
+"""Coverage: every way in which leases miss keys, or have some in common."""
 
 from __future__ import annotations
 

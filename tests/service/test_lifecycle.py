@@ -1,6 +1,4 @@
-"""
-The first signal drains, the second aborts; exit codes tell which, and why a worker could not start.
-"""
+"""The first signal drains, the second aborts; exit codes tell which, and why a worker could not start."""
 
 from __future__ import annotations
 
@@ -185,9 +183,7 @@ def run_worker(*arguments: str, **variables: str):
 
 
 def asked(*arguments: str) -> tuple[int, str]:
-    """
-    Return the exit code of `cosmos-outbox worker` for arguments that start nothing, and what it prints.
-    """
+    """Return the exit code of `cosmos-outbox worker` for arguments that start nothing, and what it prints."""
     with redirect_stdout(StringIO()) as printed, redirect_stderr(StringIO()):
         return work(arguments), printed.getvalue()
 

@@ -1,6 +1,4 @@
-"""
-A log line is one JSON object, whatever was logged.
-"""
+"""A log line is one JSON object, whatever was logged."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ def test_a_line_written_inside_a_span_names_trace_and_span():
 
 @contextmanager
 def logging_as_the_worker() -> Iterator[list[dict[str, object]]]:
-    """
-    Collect the lines of the library, made when they are logged.
-    """
+    """Collect the lines of the library, made when they are logged."""
     lines: list[dict[str, object]] = []
 
     class Collecting(logging.Handler):

@@ -1,6 +1,4 @@
-"""
-`package.module:consumer`: what it may name, and what is said of a name that cannot be used.
-"""
+"""`package.module:consumer`: what it may name, and what is said of a name that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A worker on a container of another partition key: it relays what it can, and refuses what it cannot.
-"""
+"""A worker on a container of another partition key: it relays what it can, and refuses what it cannot."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 async def session(site: Site) -> tuple[str, list[str]]:
-    """
-    Return the name of the next session, and the ids of its messages, which are then completed.
-    """
+    """Return the name of the next session, and the ids of its messages, which are then completed."""
     async with (
         ServiceBusClient.from_connection_string(site.bus.connection_string, retry_total=0) as bus,
         bus.get_subscription_receiver(

@@ -1,6 +1,4 @@
-"""
-Watching what is parked, which many workers do every few seconds.
-"""
+"""Watching what is parked, which many workers do every few seconds."""
 
 from __future__ import annotations
 
@@ -169,9 +167,7 @@ async def watching(
     reach: Callable[[], Awaitable[None]] = succeed,
     observe: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
-    """
-    Watch for as long as the block lasts.
-    """
+    """Watch for as long as the block lasts."""
     leases = leases or MemoryLeases()
     async with asyncio.TaskGroup() as group:
         task = group.create_task(

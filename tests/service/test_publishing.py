@@ -1,6 +1,4 @@
-"""
-What leaves the worker: which topics, which form, and what is said about the topics at start.
-"""
+"""What leaves the worker: which topics, which form, and what is said about the topics at start."""
 
 from __future__ import annotations
 

@@ -124,9 +124,7 @@ async def test_the_page_on_metrics_names_them_all(topic, use, part):
 
 
 def counted_by(record: records.Record) -> list[str]:
-    """
-    Return the names of the metrics that a record changes.
-    """
+    """Return the names of the metrics that a record changes."""
     names = set()
     for topic, _ in PROGRAMS:
         reader = InMemoryMetricReader()
@@ -141,9 +139,7 @@ def counted_by(record: records.Record) -> list[str]:
 
 
 def measured(point: DataPointT) -> bool:
-    """
-    Tell whether anything was, for counters are there from the start.
-    """
+    """Tell whether anything was, for counters are there from the start."""
     return isinstance(point, HistogramDataPoint) or (isinstance(point, NumberDataPoint) and point.value != 0)
 
 

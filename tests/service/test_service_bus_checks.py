@@ -1,6 +1,4 @@
-"""
-The checks of Service Bus: each setting that is wrong is told alone, with its fix.
-"""
+"""The checks of Service Bus: each setting that is wrong is told alone, with its fix."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The worker's settings: every mistake at once, by the name of its variable, and never a secret.
-"""
+"""The worker's settings: every mistake at once, by the name of its variable, and never a secret."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The status page: complete, escaped and accessible; `test_status_page_in_a_browser` looks at it.
-"""
+"""The status page: complete, escaped and accessible; `test_status_page_in_a_browser` looks at it."""
 
 from __future__ import annotations
 
@@ -64,9 +62,7 @@ SNAPSHOT = Snapshot(
 
 
 class Page(HTMLParser):
-    """
-    The text, the tags, and whether every tag is closed in order.
-    """
+    """The text, the tags, and whether every tag is closed in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -35,9 +35,7 @@ SHOTS = {
 
 
 class Site:
-    """
-    A status page whose worker is what the test says.
-    """
+    """A status page whose worker is what the test says."""
 
     def __init__(self) -> None:
         self.snapshot = HEALTHY

@@ -185,9 +185,7 @@ async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_w
 
 
 def ancestors_of(span: Span, spans: Sequence[Span]) -> list[bytes]:
-    """
-    Return the ids of the spans that a span is inside of, the nearest first.
-    """
+    """Return the ids of the spans that a span is inside of, the nearest first."""
     parents = {one.span_id: one.parent_span_id for one in spans}
     found = [span.parent_span_id]
     while parents.get(found[-1]):
@@ -213,9 +211,7 @@ async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
 
 
 async def cause_of_a_commit() -> str:
-    """
-    Commit something, and return what its event says it was caused by.
-    """
+    """Commit something, and return what its event says it was caused by."""
     store = MemoryContainer()
     async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
         created = await create(uow, Contact(id="caused", name=Name(first_name="Ada", last_name="Lovelace")))
@@ -407,7 +403,5 @@ async def test_parked_keys_are_no_longer_told_where_the_parked_container_cannot_
 
 
 def _plain(exposition: str) -> str:
-    """
-    Return the exposition without labels.
-    """
+    """Return the exposition without labels."""
     return re.sub(r"\{[^}]*\}", "", exposition)

@@ -28,9 +28,7 @@ from tests.simulation.relay_script import random_relay_script
 
 
 def run_once(seed: int) -> tuple[int, str | None]:
-    """
-    Play the script of a seed; return its length, and what went wrong.
-    """
+    """Play the script of a seed; return its length, and what went wrong."""
     random.seed(seed)  # jitter and back-off draw from the module's generator
     length, shown, playing = _drawn(seed)
     loop = looptime.new_event_loop()
@@ -61,9 +59,7 @@ def _listed(ranges: int, script: list[Step]) -> str:
 
 
 def main() -> int:
-    """
-    Run from the command line.
-    """
+    """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
     parser.add_argument("--seed", type=int, help="play this one run and no other")

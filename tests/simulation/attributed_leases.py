@@ -1,6 +1,4 @@
-"""
-AttributedLeases: the lease container as one actor uses it, so that each write is known by its writer.
-"""
+"""AttributedLeases: the lease container as one actor uses it, so that each write is known by its writer."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from tests.simulation.invariants import Invariants
 
 
 class AttributedLeases:
-    """
-    The lease container as one actor uses it, with the invariants checked at each write.
-    """
+    """The lease container as one actor uses it, with the invariants checked at each write."""
 
     def __init__(
         self,

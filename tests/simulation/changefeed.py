@@ -47,9 +47,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """
-    One step of a script; what `a` and `b` mean depends on the kind, and every value means something.
-    """
+    """One step of a script; what `a` and `b` mean depends on the kind, and every value means something."""
 
     kind: str
     a: int
@@ -57,9 +55,7 @@ class Step:
 
 
 class Violation(AssertionError):
-    """
-    An invariant did not hold.
-    """
+    """An invariant did not hold."""
 
 
 class Simulation:
@@ -240,17 +236,13 @@ class Simulation:
             self.container.split(overlapping.id)
 
     async def _touch(self, number: int) -> None:
-        """
-        Write a lease without changing it, as a .NET processor or an operator's tool might.
-        """
+        """Write a lease without changing it, as a .NET processor or an operator's tool might."""
         found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
             await self._rewrite(found[number % len(found)])
 
     async def _set_ahead(self, number: int) -> None:
-        """
-        Set a lease far ahead of its range, as an operator does who edits the wrong one.
-        """
+        """Set a lease far ahead of its range, as an operator does who edits the wrong one."""
         found = (await self._operator.list(f"{self.prefix}..")).documents
         if found:
             lease = from_document(found[number % len(found)])
@@ -260,9 +252,7 @@ class Simulation:
                 await self._operator.replace(ahead.raw, etag=lease.etag or "")
 
     def _lose(self) -> None:
-        """
-        Have the account fail over to a region that knows nothing of what came since the leap.
-        """
+        """Have the account fail over to a region that knows nothing of what came since the leap."""
         self._lost = True
         self.invariants.goes_astray(EVERY_KEY)
         for partition in self.container._partitions:
@@ -278,9 +268,7 @@ class Simulation:
             await self._operator.replace(current, etag=current["_etag"])
 
     async def _recreate(self, ranges: int) -> None:
-        """
-        Delete the container and create it again; what was not handled is gone with it.
-        """
+        """Delete the container and create it again; what was not handled is gone with it."""
         await self._stop_neighbour(clean=False)
         self._created_times += 1
         self.container.recreate(ranges=ranges)
@@ -399,9 +387,7 @@ class Simulation:
         self._check()
 
     async def _missing_beside_the_hot(self) -> list[str]:
-        """
-        Return what did not arrive of the ranges that are not throttled, where one is.
-        """
+        """Return what did not arrive of the ranges that are not throttled, where one is."""
         if self._hot is None:
             return []
         return [
@@ -413,9 +399,7 @@ class Simulation:
         ]
 
     async def _ahead_in_silence(self) -> list[str]:
-        """
-        Return the leases that lie ahead of their ranges and are not halted, or that no worker reported.
-        """
+        """Return the leases that lie ahead of their ranges and are not halted, or that no worker reported."""
         await self._stop_neighbour(clean=True)  # it knows nothing of such leases
         newest = {partition.range: partition.lsn for partition in self.container._partitions}
         silent = []
@@ -429,9 +413,7 @@ class Simulation:
         return silent
 
     async def _reset(self) -> None:
-        """
-        Do what the alarm says: stop all workers, have all leases begin again, and start one.
-        """
+        """Do what the alarm says: stop all workers, have all leases begin again, and start one."""
         for name, worker in list(self.workers.items()):
             worker.processor.stop()
             await asyncio.wait({worker.task}, timeout=40)
@@ -466,9 +448,7 @@ class Simulation:
 
 
 def random_script(source: random.Random) -> tuple[int, list[Step]]:
-    """
-    Return a number of ranges and a script.
-    """
+    """Return a number of ranges and a script."""
     steps = [
         Step(source.choice(KINDS), source.randrange(8), source.randrange(30))
         for _ in range(source.randrange(5, 60))

@@ -46,9 +46,7 @@ SUBJECT = "OrderPaid"
 
 
 class Act(StrEnum):
-    """
-    What an operator does to every parked key.
-    """
+    """What an operator does to every parked key."""
 
     RELEASE = "release"
     TWICE = "release twice at once"
@@ -59,9 +57,7 @@ class Act(StrEnum):
 
 
 class Habit(StrEnum):
-    """
-    What a handler does with one message, each time or the first times.
-    """
+    """What a handler does with one message, each time or the first times."""
 
     FAILS = "it raises"
     HANGS = "it never returns"
@@ -90,9 +86,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """
-    A person who looks after the parked keys once, and whose program may be killed.
-    """
+    """A person who looks after the parked keys once, and whose program may be killed."""
 
     starts_at: float
     lives_for: float
@@ -129,9 +123,7 @@ class Script:
 
     @property
     def expected(self) -> dict[str, list[str]]:
-        """
-        Return the ids of the messages of each key, in order.
-        """
+        """Return the ids of the messages of each key, in order."""
         ids: dict[str, dict[str, None]] = defaultdict(dict)
         for _, message in self.deliveries:
             ids[str(message.session_id)][message.message_id] = None
@@ -147,9 +139,7 @@ class InvoiceIssued(DomainEvent):
 
 
 class Invoice(Entity):
-    """
-    An effect; its id does not tell the message, so only the inbox prevents a second one.
-    """
+    """An effect; its id does not tell the message, so only the inbox prevents a second one."""
 
     of: str
     key: str
@@ -160,15 +150,11 @@ class Invoice(Entity):
 
 
 class HandlerFailed(Exception):
-    """
-    What a handler raises as the script says.
-    """
+    """What a handler raises as the script says."""
 
 
 class Ledger(MemoryContainer):
-    """
-    The container of the effects, which notes each batch as it is applied.
-    """
+    """The container of the effects, which notes each batch as it is applied."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(now=simulation.now)
@@ -181,9 +167,7 @@ class Ledger(MemoryContainer):
 
 
 class Counted(Passing):
-    """
-    The parked store, which notes for what keys are parked.
-    """
+    """The parked store, which notes for what keys are parked."""
 
     def __init__(self, simulation: Simulation, store: ParkedStore) -> None:
         super().__init__(store)
@@ -198,9 +182,7 @@ class Counted(Passing):
 
 
 class Breaking(Counted):
-    """
-    The same, through a client that breaks as the script says.
-    """
+    """The same, through a client that breaks as the script says."""
 
     async def call(
         self, operation: str, partition_key: str, request: Callable[[], Awaitable[ResultT]]
@@ -212,9 +194,7 @@ class Breaking(Counted):
 
 
 class Simulation:
-    """
-    One run of a script; mutations replace single parts.
-    """
+    """One run of a script; mutations replace single parts."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -400,9 +380,7 @@ class Simulation:
         return await keys.release(key, edited={"state": MENDED}, event_id=first.event_id)
 
     async def _drain(self) -> None:
-        """
-        Have one process handle what waits, without any fault.
-        """
+        """Have one process handle what waits, without any fault."""
         program = Program()
         processor = self._processor(program)
         running = asyncio.ensure_future(program.run(processor.run(), lives_for=3600))
@@ -548,7 +526,5 @@ _REASONS = (
 
 
 def body(state: str = "") -> bytes:
-    """
-    Return the body of a message.
-    """
+    """Return the body of a message."""
     return json.dumps({"state": state}).encode()

@@ -1,6 +1,4 @@
-"""
-A random script for the processes of a consumer, all of it drawn from one seed, or by Hypothesis.
-"""
+"""A random script for the processes of a consumer, all of it drawn from one seed, or by Hypothesis."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(14))
 
 @dataclass(slots=True)
 class _Producer:
-    """
-    The messages of one key.
-    """
+    """The messages of one key."""
 
     key: str
     count: int = 0
@@ -38,9 +34,7 @@ class _Producer:
 
 
 def random_consumers_script(chance: Random) -> Script:
-    """
-    Return a script; in some there are many keys, so that a failure of all handlers meets them.
-    """
+    """Return a script; in some there are many keys, so that a failure of all handlers meets them."""
     many = chance.randrange(5) == 0
     keys = _MANY if many else _FEW
     on_failure = chance.choice((OnFailure.PARK, OnFailure.PARK, OnFailure.PARK, OnFailure.DEAD_LETTER))

@@ -26,9 +26,7 @@ ACQUIRE, RENEW, EXPIRATION, POLL = 13.0, 17.0, timedelta(seconds=60), 5.0
 
 
 class DotNetNeighbour:
-    """
-    One host of a .NET fleet on the same leases.
-    """
+    """One host of a .NET fleet on the same leases."""
 
     def __init__(
         self,
@@ -60,9 +58,7 @@ class DotNetNeighbour:
             await asyncio.gather(*self._work.values(), return_exceptions=True)
 
     async def release(self) -> None:
-        """
-        Give up every lease, as StopAsync does after the work ended.
-        """
+        """Give up every lease, as StopAsync does after the work ended."""
         listing = await self._leases.list(f"{self._prefix}..")
         for lease in map(from_document, listing.documents):
             if lease.owner == self.name:

@@ -1,6 +1,4 @@
-"""
-The network between one worker and the services, with faults that can be switched on.
-"""
+"""The network between one worker and the services, with faults that can be switched on."""
 
 from __future__ import annotations
 

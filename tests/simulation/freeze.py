@@ -13,9 +13,7 @@ from typing import Any
 
 
 class Freeze:
-    """
-    What one worker's callbacks check before they run; those held back run, in order, after `thaw`.
-    """
+    """What one worker's callbacks check before they run; those held back run, in order, after `thaw`."""
 
     def __init__(self) -> None:
         self.frozen = False

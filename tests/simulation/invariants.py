@@ -138,9 +138,7 @@ class Invariants:
         ]
 
     def misnamed(self, partitions: Collection[str]) -> list[str]:
-        """
-        Return the version 0 leases that name no partition: .NET and KEDA could not read on from them.
-        """
+        """Return the version 0 leases that name no partition: .NET and KEDA could not read on from them."""
         leases = [lease for lease in self.leases.values() if self._current(lease) and lease.version == 0]
         return [lease.id for lease in leases if lease.token not in partitions]
 

@@ -29,9 +29,7 @@ LATE_SECONDS = 4.0
 
 
 class Port(StrEnum):
-    """
-    A kind of requests, each of which takes the next fault of its list.
-    """
+    """A kind of requests, each of which takes the next fault of its list."""
 
     SESSION = "accept, receive, renew, close"
     SETTLE = "settle"
@@ -41,9 +39,7 @@ class Port(StrEnum):
 
 
 class Fault(StrEnum):
-    """
-    What goes wrong with one request.
-    """
+    """What goes wrong with one request."""
 
     DIES_BEFORE = "the program dies, and the request never leaves"
     DIES_AFTER = "the program dies, and the request is carried out"
@@ -77,9 +73,7 @@ class Program:
         self.dead = False
 
     async def run(self, work: Awaitable[object], lives_for: float) -> None:
-        """
-        Run until the work ends or the program dies, which it does after this time at the latest.
-        """
+        """Run until the work ends or the program dies, which it does after this time at the latest."""
         self._running = asyncio.ensure_future(work)
         await asyncio.wait({self._running}, timeout=lives_for)
         self.die()
@@ -88,9 +82,7 @@ class Program:
             raise error
 
     def die(self) -> None:
-        """
-        End at once: what the program does while it is cancelled reaches no port.
-        """
+        """End at once: what the program does while it is cancelled reaches no port."""
         self.dead = True
         if self._running is not None:
             self._running.cancel()
@@ -98,9 +90,7 @@ class Program:
     async def request(
         self, port: Port, call: Callable[[], Awaitable[ResultT]], *, changes: bool = False
     ) -> ResultT:
-        """
-        Make a request; one that changes something is not called back by a cancellation.
-        """
+        """Make a request; one that changes something is not called back by a cancellation."""
         if self.dead:
             raise asyncio.CancelledError
         faults = self._faults.get(port)
@@ -142,9 +132,7 @@ class Program:
 
 
 class Container:
-    """
-    The Store of a program.
-    """
+    """The Store of a program."""
 
     def __init__(self, program: Program, container: MemoryContainer) -> None:
         self._program, self._container = program, container
@@ -174,9 +162,7 @@ class Container:
 
 
 class Parked(Passing):
-    """
-    The ParkedStore of a program.
-    """
+    """The ParkedStore of a program."""
 
     def __init__(self, program: Program, store: ParkedStore) -> None:
         super().__init__(store)
@@ -189,9 +175,7 @@ class Parked(Passing):
 
 
 class Receiver:
-    """
-    The Subscription of a program.
-    """
+    """The Subscription of a program."""
 
     def __init__(self, program: Program, subscription: MemorySubscription) -> None:
         self._program, self._subscription = program, subscription
@@ -203,9 +187,7 @@ class Receiver:
 
 
 class Held:
-    """
-    The Session of a program.
-    """
+    """The Session of a program."""
 
     def __init__(self, program: Program, session: MemorySession) -> None:
         self._program, self.session = program, session

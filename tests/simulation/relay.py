@@ -47,9 +47,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Act(StrEnum):
-    """
-    What an operator does to every parked key.
-    """
+    """What an operator does to every parked key."""
 
     LOOK = "look"
     RELEASE = "release"
@@ -75,9 +73,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """
-    An operator who looks after the parked keys once, and may be killed.
-    """
+    """An operator who looks after the parked keys once, and may be killed."""
 
     starts_at: float
     lives_for: float
@@ -130,9 +126,7 @@ class Processor:
 
 
 class Simulation:
-    """
-    One run of a script; mutations replace single parts.
-    """
+    """One run of a script; mutations replace single parts."""
 
     def __init__(self, script: Script) -> None:
         self.script = script
@@ -178,9 +172,7 @@ class Simulation:
         return self.publisher(processor, lanes=1, batch_size=2)
 
     def save(self, processor: Processor, tenure: int, *, checkpoint: int, notes: Notes) -> None:
-        """
-        Write the lease: the checkpoint and the notes at once, by the owner that has it and no other.
-        """
+        """Write the lease: the checkpoint and the notes at once, by the owner that has it and no other."""
         if processor.newest == tenure:
             processor.checkpoint, processor.notes = checkpoint, notes.text
 

@@ -1,6 +1,4 @@
-"""
-A random script for the relays of two processors, all of it drawn from one seed.
-"""
+"""A random script for the relays of two processors, all of it drawn from one seed."""
 
 from __future__ import annotations
 

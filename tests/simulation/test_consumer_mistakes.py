@@ -177,9 +177,7 @@ class OutagesAreFailures(Simulation):
 
 
 def planted(*lines: tuple[Any, str, str, str]) -> type[Simulation]:
-    """
-    Return the simulation of a library in which lines of functions read otherwise.
-    """
+    """Return the simulation of a library in which lines of functions read otherwise."""
 
     class Planted(Simulation):
         async def play(self) -> None:
@@ -239,9 +237,7 @@ MISTAKES = {
 
 
 def told(number: int) -> Message:
-    """
-    Return message b/`number`.
-    """
+    """Return message b/`number`."""
     return Message(message_id=f"b/{number}", session_id="b", subject=SUBJECT, body=body())
 
 
@@ -291,9 +287,7 @@ STORIES = {
 
 
 def violated(kind: type[Simulation], seed: int) -> bool:
-    """
-    Say whether the story of a mistake, or else the script of a seed, shows a violation.
-    """
+    """Say whether the story of a mistake, or else the script of a seed, shows a violation."""
     random.seed(seed)  # jitter and back-off draw from the module's generator
     script = STORIES.get(kind) or random_consumers_script(random.Random(seed))
 

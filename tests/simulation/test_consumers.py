@@ -1,6 +1,4 @@
-"""
-I1 to I5 for any script of a consumer's processes, as Hypothesis draws and shrinks them.
-"""
+"""I1 to I5 for any script of a consumer's processes, as Hypothesis draws and shrinks them."""
 
 from __future__ import annotations
 

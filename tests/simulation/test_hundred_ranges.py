@@ -22,9 +22,7 @@ LOAD = [Step("write", key, 19) for key in range(7)]
 
 class Fleet(Simulation):
     async def balanced(self, *, within_intervals: float) -> None:
-        """
-        Wait until every lease is owned and no worker has more than its share.
-        """
+        """Wait until every lease is owned and no worker has more than its share."""
         seconds = within_intervals * ACQUIRE_SECONDS * 1.1  # an interval is up to a tenth longer
         async with asyncio.timeout(seconds):
             while not self._is_balanced():  # noqa: ASYNC110 - no event signals it; the time is virtual

@@ -43,9 +43,7 @@ class Mistake:
     said: str
 
     def plant(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """
-        Compile the function anew with its line replaced, in its own module.
-        """
+        """Compile the function anew with its line replaced, in its own module."""
         function = getattr(self.owner, self.name)
         source = textwrap.dedent(inspect.getsource(function))
         if self.right not in source:  # no AssertionError: that is how a mistake is noticed

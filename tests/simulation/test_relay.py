@@ -1,6 +1,4 @@
-"""
-G2 and G3 with a quarantine lane, for any script.
-"""
+"""G2 and G3 with a quarantine lane, for any script."""
 
 from __future__ import annotations
 

@@ -40,9 +40,7 @@ class NewOwnerKnowsNothing(Simulation):
 
 
 class NamesAreSavedBehindTheCheckpoint(Simulation):
-    """
-    As in a program that writes the names by a request of its own, which its death cuts off.
-    """
+    """As in a program that writes the names by a request of its own, which its death cuts off."""
 
     late: Notes | None = None
 
@@ -169,9 +167,7 @@ def tale(
     rejected: str = "b/1",
     **more: Any,
 ) -> Script:
-    """
-    b/1 is rejected for good, and nine events come one after another.
-    """
+    """b/1 is rejected for good, and nine events come one after another."""
     numbers = [(0.0, [0]), (1.0, [1, 2]), (2.0, [3]), (3.0, [4, 5]), (12.45, [6]), (12.65, [7]), (12.85, [8])]
     return Script(
         pages=tuple((at, tuple(event("b", number) for number in found)) for at, found in numbers),
@@ -209,9 +205,7 @@ def operator(starts_at: float, act: Act, link: Link) -> Operator:
 
 
 def story(*, successor: Link = FAST, releases: Link = FAST, faults: tuple[Fault | None, ...] = ()) -> Script:
-    """
-    One owner parks the key; the next one holds b/3 … b/5; an operator mends b/1 and releases at 4 s.
-    """
+    """One owner parks the key; the next one holds b/3 … b/5; an operator mends b/1 and releases at 4 s."""
     return tale(
         owners=(
             owner(0, 0, 1.5, FAST),

@@ -89,9 +89,7 @@ class Worker:
         self.failures, self.hang, self.swallows = 0, 0.0, False
 
     def trusted(self) -> list[tuple[str, Lease, float]]:
-        """
-        Return what this worker may act on, and until when.
-        """
+        """Return what this worker may act on, and until when."""
         now = asyncio.get_running_loop().time()
         return [
             (self.instance, owned.lease, owned.trusted_until)

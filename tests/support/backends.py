@@ -1,6 +1,4 @@
-"""
-The Cosmos DB that a contract runs on: memory, the emulator through the vendor SDK, or a real account.
-"""
+"""The Cosmos DB that a contract runs on: memory, the emulator through the vendor SDK, or a real account."""
 
 from __future__ import annotations
 

@@ -36,9 +36,7 @@ MISSING = "NO CHROMIUM: the page was not looked at by a browser (install the pac
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """
-    A window; its address is that of a WebDriver session.
-    """
+    """A window; its address is that of a WebDriver session."""
 
     http: aiohttp.ClientSession
     session: str
@@ -47,25 +45,19 @@ class Browser:
         await self._command("url", url=url)
 
     async def run(self, script: str, *arguments: object) -> Any:
-        """
-        Run the body of a function in the page; return what it returns, awaited.
-        """
+        """Run the body of a function in the page; return what it returns, awaited."""
         # A page's own policy forbids `eval`, and what WebDriver sends is none.
         return await self._command("execute/sync", script=script, args=arguments)
 
     async def press(self, key: str) -> None:
-        """
-        Press a key and let go of it.
-        """
+        """Press a key and let go of it."""
         strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         await self._command("actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
 
     async def show_as(
         self, width: int, height: int = 1000, *, scheme: str = "light", motion: str = "no-preference"
     ) -> None:
-        """
-        Have the window show pages in a size, and its reader prefer a color scheme and motion.
-        """
+        """Have the window show pages in a size, and its reader prefer a color scheme and motion."""
         await self._devtools(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -78,9 +70,7 @@ class Browser:
         await self._devtools("Emulation.setEmulatedMedia", features=wanted)
 
     async def picture(self) -> bytes:
-        """
-        Return what the window shows, as a PNG.
-        """
+        """Return what the window shows, as a PNG."""
         taken = await self._devtools("Page.captureScreenshot", format="png")
         return base64.b64decode(taken["data"])
 
@@ -95,9 +85,7 @@ class Browser:
 
 
 def size_of(picture: bytes) -> tuple[int, int]:
-    """
-    Return width and height of a PNG.
-    """
+    """Return width and height of a PNG."""
     width, height = struct.unpack(">II", picture[16:24])
     return width, height
 
@@ -143,9 +131,7 @@ def _asked(address: str, method: str, body: str = "") -> Any:
 
 
 def axe_core() -> str:
-    """
-    Return the source of axe-core, the rules of accessibility that a program can check.
-    """
+    """Return the source of axe-core, the rules of accessibility that a program can check."""
     found = importlib.util.find_spec("axe_core_python")
     if found is None or found.origin is None:
         pytest.skip(

@@ -1,6 +1,4 @@
-"""
-A container, its lease container and several workers in memory, under the loop's virtual time.
-"""
+"""A container, its lease container and several workers in memory, under the loop's virtual time."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ def virtual_utcnow() -> datetime:
 
 
 class Faulty:
-    """
-    A port as one worker sees it: calls by their names fail, or hang until they are cancelled.
-    """
+    """A port as one worker sees it: calls by their names fail, or hang until they are cancelled."""
 
     def __init__(self, port: object) -> None:
         self._port = port
@@ -65,9 +61,7 @@ class World:
         self._written: dict[str, int] = defaultdict(int)
 
     async def write(self, partition_key: str) -> None:
-        """
-        Write the next number of a partition key.
-        """
+        """Write the next number of a partition key."""
         number = self._written[partition_key]
         self._written[partition_key] += 1
         document = {"id": f"{partition_key}-{number}", "partitionKey": partition_key, "n": number}
@@ -110,9 +104,7 @@ class World:
         await task
 
     async def kill(self, name: str) -> None:
-        """
-        End a worker as SIGKILL does: nothing is released.
-        """
+        """End a worker as SIGKILL does: nothing is released."""
         _, task = self.workers.pop(name)
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -136,9 +128,7 @@ class World:
         return dict(counts)
 
     async def until(self, fact: Callable[[], bool], *, within: timedelta = timedelta(minutes=10)) -> float:
-        """
-        Wait for a fact; return how many virtual seconds it took.
-        """
+        """Wait for a fact; return how many virtual seconds it took."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         async with asyncio.timeout(within.total_seconds()):

@@ -1,6 +1,4 @@
-"""
-The contacts API served over real HTTP on a free port of this machine, and a contact that it takes.
-"""
+"""The contacts API served over real HTTP on a free port of this machine, and a contact that it takes."""
 
 from __future__ import annotations
 

@@ -12,9 +12,7 @@ LONG = bool(os.environ.get("OUTBOX_TEST_LONG"))
 
 
 def examples(few: int, *, many: int) -> int:
-    """
-    Return how many examples to try: a tenth of the few in the quick profile, and at least two.
-    """
+    """Return how many examples to try: a tenth of the few in the quick profile, and at least two."""
     if LONG:
         return many
     return max(2, few // 10) if QUICK else few

@@ -1,6 +1,4 @@
-"""
-Event documents as the change feed delivers them, and batches of them.
-"""
+"""Event documents as the change feed delivers them, and batches of them."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ def event(
     size: int = 0,
     **meta: Any,
 ) -> Document:
-    """
-    An event of a partition key; without a sequence it is one of Microsoft's .NET sample.
-    """
+    """An event of a partition key; without a sequence it is one of Microsoft's .NET sample."""
     document: Document = {
         "id": f"{key}/{number}",
         "partitionKey": key,

@@ -32,9 +32,7 @@ class ReadFault(StrEnum):
 
 
 class FaultyStore:
-    """
-    Each commit and each read takes the next fault of its script; after the script's end all goes well.
-    """
+    """Each commit and each read takes the next fault of its script; after the script's end all goes well."""
 
     def __init__(
         self,
@@ -54,9 +52,7 @@ class FaultyStore:
         return self._store.key_paths
 
     async def arrived(self) -> None:
-        """
-        Return when no request is on its way any more.
-        """
+        """Return when no request is on its way any more."""
         await asyncio.gather(*self._on_their_way)
 
     async def read(

@@ -1,6 +1,4 @@
-"""
-Statuses of leases, made for tests.
-"""
+"""Statuses of leases, made for tests."""
 
 from __future__ import annotations
 

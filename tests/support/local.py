@@ -1,6 +1,4 @@
-"""
-A local outbox for commands: emulators in a thread, named by the environment, as for any user.
-"""
+"""A local outbox for commands: emulators in a thread, named by the environment, as for any user."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ testing._get_command = cache(testing._get_command)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """
-    The running emulators, and an environment that names them.
-    """
+    """The running emulators, and an environment that names them."""
 
     cosmos: str
     servicebus: str
@@ -56,30 +52,22 @@ class Local:
     environment: dict[str, str]
 
     def run(self, *arguments: str, code: int | None = 0, **variables: str) -> testing.Result:
-        """
-        Run a command in this process and check its exit code, if there is one to expect.
-        """
+        """Run a command in this process and check its exit code, if there is one to expect."""
         result = testing.CliRunner().invoke(app, arguments, env=self.environment | variables)
         assert code in (None, result.exit_code), (result.output, result.stderr, result.exception)
         return result
 
     def json(self, *arguments: str, code: int | None = 0, **variables: str) -> Any:
-        """
-        Run a command with --json and return what it says.
-        """
+        """Run a command with --json and return what it says."""
         return json.loads(self.run(*arguments, "--json", code=code, **variables).stdout)
 
     def rows(self, *arguments: str, code: int | None = 0, **variables: str) -> Any:
-        """
-        Run a command that lists something, and return its rows.
-        """
+        """Run a command that lists something, and return its rows."""
         (rows,) = self.json(*arguments, code=code, **variables).values()
         return rows
 
     def steer(self, path: str, **body: object) -> Any:
-        """
-        Send a request to the emulators' control API.
-        """
+        """Send a request to the emulators' control API."""
         request = urllib.request.Request(  # noqa: S310 - our own server
             self.control + path, data=json.dumps(body).encode(), method="POST" if body else "GET"
         )
@@ -88,16 +76,12 @@ class Local:
         return json.loads(text) if text else None
 
     def steer_delete(self, path: str) -> None:
-        """
-        Take back what was steered, such as all faults.
-        """
+        """Take back what was steered, such as all faults."""
         request = urllib.request.Request(self.control + path, method="DELETE")  # noqa: S310 - our own server
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
 
     def on_database(self, work: Callable[[DatabaseProxy], Awaitable[T]]) -> T:
-        """
-        Do something with the database, outside of any command.
-        """
+        """Do something with the database, outside of any command."""
 
         async def opened() -> T:
             async with open_cosmos_client(connection_string=self.cosmos) as client:
@@ -109,9 +93,7 @@ class Local:
         return self.on_database(lambda database: work(database.get_container_client("leases")))
 
     def own_leases(self, owner: str | None) -> None:
-        """
-        Write an owner into every lease, as a live worker does.
-        """
+        """Write an owner into every lease, as a live worker does."""
 
         async def own(leases: ContainerProxy) -> None:
             async for item in leases.read_all_items():
@@ -121,9 +103,7 @@ class Local:
         self.on_leases(own)
 
     def pass_all(self) -> None:
-        """
-        Write into every lease that all changes so far are done, as workers do.
-        """
+        """Write into every lease that all changes so far are done, as workers do."""
         self.run("bootstrap")
 
         async def move(database: DatabaseProxy) -> None:
@@ -144,9 +124,7 @@ class Local:
         self.on_database(move)
 
     def commit(self, *names: str) -> list[str]:
-        """
-        Create a contact and rename it, once for each name; return the ids of all events.
-        """
+        """Create a contact and rename it, once for each name; return the ids of all events."""
 
         async def write(database: DatabaseProxy) -> list[str]:
             outbox = Outbox(CosmosStore(database.get_container_client("data")))
@@ -164,17 +142,13 @@ class Local:
 
     @property
     def accepted(self) -> int:
-        """
-        Return how many messages the topic has taken, duplicates not among them.
-        """
+        """Return how many messages the topic has taken, duplicates not among them."""
         return int(self.steer("/servicebus/stats")["topics"]["events"]["subscriptions"]["all"]["active"])
 
 
 @contextmanager
 def emulators(*, partitions: int = 2) -> Iterator[Local]:
-    """
-    Run emulators in a thread of this process, and provision one outbox on them.
-    """
+    """Run emulators in a thread of this process, and provision one outbox on them."""
     addresses: Future[dict[str, str]] = Future()
     loop, over = asyncio.new_event_loop(), asyncio.Event()
 
@@ -205,9 +179,7 @@ def emulators(*, partitions: int = 2) -> Iterator[Local]:
 
 
 def provisioned(announced: Mapping[str, str], database: str) -> Local:
-    """
-    Create an outbox on running emulators.
-    """
+    """Create an outbox on running emulators."""
     asyncio.run(provision(announced["cosmos"], database=database))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
     return Local(

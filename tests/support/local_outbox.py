@@ -1,6 +1,4 @@
-"""
-The outbox that how-to pages are followed on: some events are sent, and the key `ada` is parked.
-"""
+"""The outbox that how-to pages are followed on: some events are sent, and the key `ada` is parked."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-A small domain for tests: notes that are written, changed, tagged and archived.
-"""
+"""A small domain for tests: notes that are written, changed, tagged and archived."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ class Note(SoftDeletable):
 
 
 class Remark(Note):
-    """
-    A note on a book, stored beside it.
-    """
+    """A note on a book, stored beside it."""
 
     book: str
 
@@ -99,9 +95,7 @@ def stored(container: MemoryContainer, document_type: str) -> list[dict[str, Any
 
 
 def events(container: MemoryContainer, partition_key: str | None = None) -> list[dict[str, Any]]:
-    """
-    Return the event documents in the order that the relay sends them.
-    """
+    """Return the event documents in the order that the relay sends them."""
     found = [
         document
         for document in stored(container, "domainEvent")

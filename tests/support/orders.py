@@ -1,6 +1,4 @@
-"""
-Orders that are placed and paid: what the tests of the kit for users' tests share.
-"""
+"""Orders that are placed and paid: what the tests of the kit for users' tests share."""
 
 from __future__ import annotations
 

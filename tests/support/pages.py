@@ -71,9 +71,7 @@ wait $until_ctrl_c || test $? -eq 130 || { cat $until_ctrl_c_log >&2; exit 1; }"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """
-    One fenced block: what its fence says, its text, and the line it begins at.
-    """
+    """One fenced block: what its fence says, its text, and the line it begins at."""
 
     info: str
     text: str
@@ -86,9 +84,7 @@ class Block:
 
     @property
     def mistake(self) -> str | None:
-        """
-        Say why the tests do not know what to do with the block, or return None.
-        """
+        """Say why the tests do not know what to do with the block, or return None."""
         if self.info == "sh no-run":
             if not _NEEDS.fullmatch(self.text.partition("\n")[0]):
                 return "its first line does not tell the reader what it needs: '# Needs …'"
@@ -104,9 +100,7 @@ class Block:
 
 
 def blocks_of(markdown: str) -> tuple[Block, ...]:
-    """
-    Return the fenced blocks of a page, in order.
-    """
+    """Return the fenced blocks of a page, in order."""
     return tuple(
         Block(info=match[1].strip(), text=match[2], line=markdown.count("\n", 0, match.start()) + 1)
         for match in _FENCE.finditer(markdown)
@@ -114,23 +108,17 @@ def blocks_of(markdown: str) -> tuple[Block, ...]:
 
 
 def is_followed(blocks: Sequence[Block]) -> bool:
-    """
-    Say whether a page has commands to follow.
-    """
+    """Say whether a page has commands to follow."""
     return any(block.info in ("sh", "sh until-ctrl-c") for block in blocks)
 
 
 def copy_repository(folder: Path) -> None:
-    """
-    Make a folder that holds what a fresh clone does, and changes that are not committed yet.
-    """
+    """Make a folder that holds what a fresh clone does, and changes that are not committed yet."""
     shutil.copytree(ROOT, folder, ignore=shutil.ignore_patterns(".*", "__pycache__"))
 
 
 def set_up(clone: Path) -> None:
-    """
-    Give a copy of the repository what `make setup` does, by links to the environment that runs this.
-    """
+    """Give a copy of the repository what `make setup` does, by links to the environment that runs this."""
     (clone / ".venv").mkdir()
     for path in Path(sys.prefix).iterdir():
         if path.name != ".installed":
@@ -140,9 +128,7 @@ def set_up(clone: Path) -> None:
 
 
 def script_of(blocks: Sequence[Block]) -> str:
-    """
-    Return one script of all files and commands of a page, with a mark after each block.
-    """
+    """Return one script of all files and commands of a page, with a mark after each block."""
     parts = ["set -euo pipefail"]
     runs = False
     for block in blocks:

@@ -1,6 +1,4 @@
-"""
-Parked stores around others, for tests that change single requests or documents.
-"""
+"""Parked stores around others, for tests that change single requests or documents."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ ResultT = TypeVar("ResultT")
 
 
 class Passing:
-    """
-    A store that passes everything on, each request through `call`.
-    """
+    """A store that passes everything on, each request through `call`."""
 
     def __init__(self, store: ParkedStore) -> None:
         self.store = store
@@ -57,9 +53,7 @@ class Passing:
 async def tampered(
     store: MemoryParked, document_id: str, partition_key: str, change: Callable[[Document], object]
 ) -> None:
-    """
-    Change a document as no version of this library does.
-    """
+    """Change a document as no version of this library does."""
     document = await store.read(document_id, partition_key)
     change(document)
     write = Write(kind=WriteKind.REPLACE, id=document_id, document=document, etag=document["_etag"])

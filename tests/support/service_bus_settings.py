@@ -1,6 +1,4 @@
-"""
-Settings of topics and subscriptions as they should be, but for what a test plants.
-"""
+"""Settings of topics and subscriptions as they should be, but for what a test plants."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ GOOD: dict[str, Any] = {
 
 
 def described(kind: Any, name: str, **fields: Any) -> Any:
-    """
-    A description as the SDK makes it of the service's answer; what is not given is None.
-    """
+    """A description as the SDK makes it of the service's answer; what is not given is None."""
     parameters = inspect.signature(kind.__init__).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     return kind(name, **dict.fromkeys(names) | fields)

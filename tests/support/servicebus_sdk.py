@@ -1,6 +1,4 @@
-"""
-What the tests with the unmodified SDK share: a served broker and a client of it.
-"""
+"""What the tests with the unmodified SDK share: a served broker and a client of it."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ from tests.support.patience import HUNG_SECONDS
 async def serving(
     config=None, *, clock=time.time, **client_options
 ) -> AsyncIterator[tuple[ServiceBusServer, ServiceBusClient]]:
-    """
-    A broker on a free port, and a client that retries quickly.
-    """
+    """A broker on a free port, and a client that retries quickly."""
     broker = Broker.from_config(config, clock=clock) if config else Broker.default()
     options = {"retry_backoff_factor": 0.05, **client_options}
     async with (
@@ -49,9 +45,7 @@ def leaky_sockets() -> Iterator[None]:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """
-    Log nothing: the records that pytest keeps would keep what the SDK does not close.
-    """
+    """Log nothing: the records that pytest keeps would keep what the SDK does not close."""
     logging.disable()
     try:
         yield
@@ -60,9 +54,7 @@ def unlogged() -> Iterator[None]:
 
 
 def topic_config(name="t", *, topic=None, **subscription):
-    """
-    One topic with the subscription "s".
-    """
+    """One topic with the subscription "s"."""
     return {"topics": [{"name": name, **(topic or {}), "subscriptions": [{"name": "s", **subscription}]}]}
 
 
@@ -89,9 +81,7 @@ def subscription_stats(server, topic="t", subscription="s"):
 
 
 async def until(fact: Callable[[], object]) -> None:
-    """
-    Wait for something the broker does by itself.
-    """
+    """Wait for something the broker does by itself."""
     async with asyncio.timeout(HUNG_SECONDS):
         while not fact():  # noqa: ASYNC110  # facts of the engine have no event to wait for
             await asyncio.sleep(0.02)

@@ -1,6 +1,4 @@
-"""
-A consumer of orders that writes invoices: what the tests of consumers share.
-"""
+"""A consumer of orders that writes invoices: what the tests of consumers share."""
 
 from __future__ import annotations
 
@@ -64,9 +62,7 @@ def message(event: DomainEvent, *, session: str = "o1", **fields: Any) -> Messag
 
 @dataclass
 class World:
-    """
-    A consumer with all that it needs, in memory.
-    """
+    """A consumer with all that it needs, in memory."""
 
     consumer: Consumer
     container: MemoryContainer = field(default_factory=lambda: MemoryContainer(ranges=1))
@@ -85,9 +81,7 @@ class World:
         self.keys = ParkedKeys(self.parked, self.handling.release, scope=self.handling.scope)
 
     async def run(self, until: Callable[[], bool] | None = None, *, seconds: float = 600) -> None:
-        """
-        Process until nothing waits, or until a fact holds; at most for this virtual time.
-        """
+        """Process until nothing waits, or until a fact holds; at most for this virtual time."""
         processor = SessionProcessor(
             self.subscription,
             self.handling,

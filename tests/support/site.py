@@ -1,6 +1,4 @@
-"""
-A place for workers: both emulators in this process, and workers as processes of their own.
-"""
+"""A place for workers: both emulators in this process, and workers as processes of their own."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ from tests.support.patience import HUNG_SECONDS
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """
-    A worker; its log lines are kept as they come.
-    """
+    """A worker; its log lines are kept as they come."""
 
     process: Process
     following: asyncio.Task[None] = field(init=False)
@@ -54,9 +50,7 @@ class WorkerProcess:
         self.news.set()
 
     async def said(self, text: str) -> str:
-        """
-        Return the first log line with a text in it, as soon as there is one.
-        """
+        """Return the first log line with a text in it, as soon as there is one."""
         async with asyncio.timeout(HUNG_SECONDS):
             while True:
                 found = next((line for line in self.lines if text in line), None)
@@ -92,9 +86,7 @@ class Site:
     async def commit(
         self, *, tracer_provider: TracerProvider | None = None, contact_id: str | None = None
     ) -> str:
-        """
-        Create a contact; return the id of its event.
-        """
+        """Create a contact; return the id of its event."""
         outbox = Outbox(self.store, tracer_provider=tracer_provider)
         async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
             contact = Contact(
@@ -104,9 +96,7 @@ class Site:
         return created.commit.events[0].id
 
     async def send(self, *orders: tuple[str, int]) -> None:
-        """
-        Send an OrderPaid for each order and total; the message id is `<order>-<total>`.
-        """
+        """Send an OrderPaid for each order and total; the message id is `<order>-<total>`."""
         bus = ServiceBusClient.from_connection_string(self.bus.connection_string)
         async with bus, bus.get_topic_sender("events") as sender:
             for order, total in orders:
@@ -118,9 +108,7 @@ class Site:
                 await sender.send_messages(message)
 
     async def invoices(self) -> list[tuple[str, int]]:
-        """
-        Return order and total of every invoice.
-        """
+        """Return order and total of every invoice."""
         container = self.client.get_database_client("contacts").get_container_client("data")
         return [
             (item["data"]["orderId"], item["data"]["total"])
@@ -129,15 +117,11 @@ class Site:
         ]
 
     async def start_worker(self, **variables: str | None) -> WorkerProcess:
-        """
-        Start a worker; a variable that is None is taken away.
-        """
+        """Start a worker; a variable that is None is taken away."""
         return await self.start("-m", "cosmos_outbox_worker", "worker", **variables)
 
     async def start_consumer(self, name: str, **variables: str | None) -> WorkerProcess:
-        """
-        Start a consumer of `tests.service.invoices`; a variable that is None is taken away.
-        """
+        """Start a consumer of `tests.service.invoices`; a variable that is None is taken away."""
         asked = {
             "OUTBOX_SUBSCRIPTION": "all",
             "OUTBOX_PARKED_CONTAINER": "parked",
@@ -204,17 +188,13 @@ async def opened_site(
 
 
 async def fetched(url: str) -> tuple[int, str]:
-    """
-    Return status and body of a URL.
-    """
+    """Return status and body of a URL."""
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         return response.status, await response.text()
 
 
 async def eventually(url: str, fact: Callable[[int, str], bool], *, within: float = HUNG_SECONDS) -> str:
-    """
-    Return the body of a URL as soon as a fact holds of its status and body.
-    """
+    """Return the body of a URL as soon as a fact holds of its status and body."""
     status, body = 0, ""
     try:
         async with asyncio.timeout(within):

@@ -1,6 +1,4 @@
-"""
-Each instrument of the programs, used once.
-"""
+"""Each instrument of the programs, used once."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no
 
 
 def examples(kind: type[records.Record]) -> list[records.Record]:
-    """
-    Return a record of a kind for each of its outcomes, with something in every field.
-    """
+    """Return a record of a kind for each of its outcomes, with something in every field."""
     values = {one.name: _EXAMPLES.get(str(one.type).partition(" | ")[0]) for one in fields(kind)}
     if "outcome" not in values:
         return [kind(**values)]
@@ -34,9 +30,7 @@ RECORDS = tuple(record for kind in records.KINDS for record in examples(kind))
 
 
 def used(telemetry: Telemetry) -> None:
-    """
-    Have every instrument measure something.
-    """
+    """Have every instrument measure something."""
     lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
     identity = {"instance": "w", "processor": "p", "container": "c", "topic": "t"}
     vitals = WorkerVitals(

@@ -1,6 +1,4 @@
-"""
-A parked store that keeps all its versions, and ways to it that are slow, read older ones, or fail.
-"""
+"""A parked store that keeps all its versions, and ways to it that are slow, read older ones, or fail."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from cosmos_outbox.ports import CommitResult, Write
 
 
 class StoreFault(StrEnum):
-    """
-    What goes wrong with one write to the parked store.
-    """
+    """What goes wrong with one write to the parked store."""
 
     LOST = "lost"
     ACK_LOST = "ack-lost"
@@ -29,9 +25,7 @@ class StoreFault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """
-    One program's way to the parked store: how slow, how far behind its reads, and what fails on it.
-    """
+    """One program's way to the parked store: how slow, how far behind its reads, and what fails on it."""
 
     seconds: float = 0.0
     behind: float = 0.0
@@ -39,9 +33,7 @@ class Link:
 
 
 class Service:
-    """
-    The parked store with all its versions: a read gets an older one, a write the newest.
-    """
+    """The parked store with all its versions: a read gets an older one, a write the newest."""
 
     def __init__(self) -> None:
         self.newest = MemoryParked(now=lambda: asyncio.get_running_loop().time())

@@ -23,9 +23,7 @@ from cosmos_outbox.retries import Backoff
 
 
 async def main(connection_string: str, name: str, sink_path: str) -> None:
-    """
-    Process changes until SIGTERM.
-    """
+    """Process changes until SIGTERM."""
     # One write of a short line to a file opened so is atomic: the file tells the order in which changes arrived.
     sink = os.open(sink_path, os.O_WRONLY | os.O_APPEND)
 

@@ -31,9 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class World:
-    """
-    The emulator, its containers, the workers and the file that their handlers write to.
-    """
+    """The emulator, its containers, the workers and the file that their handlers write to."""
 
     def __init__(
         self,
@@ -103,9 +101,7 @@ class World:
         return [item async for item in items if "LeaseToken" in item]
 
     async def leases(self) -> dict[str, tuple[str | None, int]]:
-        """
-        Return owner and position of each lease by its token.
-        """
+        """Return owner and position of each lease by its token."""
         return {
             item["LeaseToken"]: (item["Owner"], int((item["ContinuationToken"] or '"0"').strip('"')))
             for item in await self.lease_documents()
@@ -119,9 +115,7 @@ class World:
         return [(worker, key, int(n)) for worker, key, n in lines]
 
     def repeated(self) -> list[tuple[str, int]]:
-        """
-        Return the changes that arrived more than once.
-        """
+        """Return the changes that arrived more than once."""
         copies = Counter((key, n) for _, key, n in self.arrivals())
         return [change for change, count in copies.items() if count > 1]
 
@@ -132,9 +126,7 @@ class World:
         return all(numbers[key] == set(range(count)) for key, count in self._written.items())
 
     def out_of_order(self) -> list[tuple[str, int]]:
-        """
-        Return the changes whose first copy arrived before that of an earlier one of their key.
-        """
+        """Return the changes whose first copy arrived before that of an earlier one of their key."""
         reached: dict[str, int] = defaultdict(int)
         wrong = []
         for _, key, n in self.arrivals():
@@ -171,9 +163,7 @@ async def a_world(directory: Path) -> AsyncIterator[World]:
 
 
 async def owned_by(world: World, *names: str) -> None:
-    """
-    Wait until these workers alone own the leases, each of them a fair share.
-    """
+    """Wait until these workers alone own the leases, each of them a fair share."""
 
     async def fact() -> bool:
         shares = Counter(await world.owners())

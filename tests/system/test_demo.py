@@ -1,6 +1,4 @@
-"""
-The main job for real: every process, HTTP and AMQP, one worker killed, everything accounted for.
-"""
+"""The main job for real: every process, HTTP and AMQP, one worker killed, everything accounted for."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ def files_in(temporary: Path) -> list[Path]:
 
 
 def running_in(temporary: Path) -> list[str]:
-    """
-    Name the processes that were started with this directory for temporary files.
-    """
+    """Name the processes that were started with this directory for temporary files."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -53,9 +49,7 @@ def running_in(temporary: Path) -> list[str]:
 
 
 def children_of(pid: int) -> dict[str, int]:
-    """
-    Return the pids of a process's children by the module they run.
-    """
+    """Return the pids of a process's children by the module they run."""
     pids: dict[str, int] = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:

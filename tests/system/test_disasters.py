@@ -43,9 +43,7 @@ FAST = {
 
 
 class Place:
-    """
-    An outbox on emulators, its operator's commands, and a worker where one is to run.
-    """
+    """An outbox on emulators, its operator's commands, and a worker where one is to run."""
 
     def __init__(self, emulators: OutboxEmulators) -> None:
         self.emulators = emulators
@@ -63,9 +61,7 @@ class Place:
         return self.bus.stats()["topics"][self.name]
 
     def sent(self) -> int:
-        """
-        Return how many messages the topic has taken, those among them that it knew already too.
-        """
+        """Return how many messages the topic has taken, those among them that it knew already too."""
         return int(self.topic["published"] + self.topic["duplicates"])
 
     def command(self, *arguments: str, code: int = 0) -> str:
@@ -81,9 +77,7 @@ class Place:
         asyncio.run(opened())
 
     def commit(self, *names: str) -> None:
-        """
-        Commit an event for each name, of the key "k".
-        """
+        """Commit an event for each name, of the key "k"."""
 
         async def write() -> None:
             async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
@@ -97,9 +91,7 @@ class Place:
         asyncio.run(write())
 
     def lose(self, container: str, key: str) -> None:
-        """
-        Delete a container, and create it anew.
-        """
+        """Delete a container, and create it anew."""
 
         async def work(database: DatabaseProxy) -> None:
             await database.delete_container(container)
@@ -108,9 +100,7 @@ class Place:
         self.on_database(work)
 
     def work(self, until: Callable[[Worker], bool]) -> None:
-        """
-        Run a worker until something is so; its end drains it.
-        """
+        """Run a worker until something is so; its end drains it."""
 
         async def run() -> None:
             async with self.worker() as worker:
@@ -120,9 +110,7 @@ class Place:
 
     @asynccontextmanager
     async def worker(self, name: str = "worker") -> AsyncIterator[Worker]:
-        """
-        Run a worker with the settings as they are now.
-        """
+        """Run a worker with the settings as they are now."""
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in {**self.environment, "OUTBOX_INSTANCE": name}.items():
                 patch.setenv(variable, value)
@@ -132,9 +120,7 @@ class Place:
 
     @asynccontextmanager
     async def api(self) -> AsyncIterator[Client]:
-        """
-        Serve the contacts with the account's key as it is in the settings now.
-        """
+        """Serve the contacts with the account's key as it is in the settings now."""
         account = self.environment["OUTBOX_COSMOS_CONNECTION_STRING"]
         settings = Settings(cosmos_connection_string=account, cosmos_database=self.emulators.database)
         async with served(create_app(settings)) as client:
@@ -153,9 +139,7 @@ class Place:
         }
 
     def relay(self, sent: int) -> None:
-        """
-        Run a worker until so many messages were sent in all.
-        """
+        """Run a worker until so many messages were sent in all."""
         self.work(lambda worker: self.sent() >= sent)
         assert sent == self.sent()
 
@@ -203,9 +187,7 @@ def test_the_lease_container_is_lost_and_a_start_before_that_sends_again_what_th
 
 
 def test_a_region_fails_over_without_its_latest_writes(place: Place):
-    """
-    Its LSNs fall back, so the leases lie ahead of their ranges.
-    """
+    """Its LSNs fall back, so the leases lie ahead of their ranges."""
     place.commit("1", "2")
     place.relay(2)
     place.cosmos.take_snapshot(place.emulators.database, "data")
@@ -222,9 +204,7 @@ def test_a_region_fails_over_without_its_latest_writes(place: Place):
 
 
 def test_a_container_is_restored_as_a_new_one_and_read_from_its_beginning(place: Place):
-    """
-    It has another resource id, so leases and parked keys of the old one are not its own.
-    """
+    """It has another resource id, so leases and parked keys of the old one are not its own."""
     place.commit("1", "2")
     place.relay(2)
     place.command("parked", "park", "k", "--reason", "by hand", "--yes")
@@ -291,9 +271,7 @@ def test_a_credential_expires_and_nothing_is_lost_until_there_is_a_new_one(
 
 
 def test_keys_are_rotated_while_api_and_workers_go_on(place: Place):
-    """
-    A window with both keys is what each service has two of them for.
-    """
+    """A window with both keys is what each service has two of them for."""
 
     async def rotate() -> None:
         async with AsyncExitStack() as with_new:

@@ -1,6 +1,4 @@
-"""
-An application of FastAPI as programs write it: never run, read by mypy.
-"""
+"""An application of FastAPI as programs write it: never run, read by mypy."""
 
 from __future__ import annotations
 

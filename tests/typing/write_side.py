@@ -1,6 +1,4 @@
-"""
-The write side as programs use it: never run, read by mypy.
-"""
+"""The write side as programs use it: never run, read by mypy."""
 
 from __future__ import annotations
 

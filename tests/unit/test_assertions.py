@@ -1,6 +1,4 @@
-"""
-What the kit's assertions take for equal, and what they say where something is not.
-"""
+"""What the kit's assertions take for equal, and what they say where something is not."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-What is said of the benchmarks' figures: the table of the documentation, and the warnings.
-"""
+"""What is said of the benchmarks' figures: the table of the documentation, and the warnings."""
 
 from __future__ import annotations
 

@@ -70,9 +70,7 @@ def nothing_can_be_shipped() -> Consumer:
 
 
 class Wrapped:
-    """
-    A port around another one, which overrides single calls.
-    """
+    """A port around another one, which overrides single calls."""
 
     def __init__(self, port):
         self.port = port
@@ -234,9 +232,7 @@ async def sent_at_once(harness: OutboxHarness, event_ids: list[str]) -> None:
 
 @crash_points
 async def later_events_are_sent_before_earlier_ones(harness: OutboxHarness) -> None:
-    """
-    What was just committed is sent at once, so that it need not wait for the relay.
-    """
+    """What was just committed is sent at once, so that it need not wait for the relay."""
     async with harness.outbox.unit_of_work() as uow:
         try:
             await uow.repository(Order).read("o1")
@@ -341,9 +337,7 @@ def listed() -> Iterator[Chosen]:
 
 @pytest.mark.parametrize("scenario", MISTAKES, ids=lambda scenario: scenario.__name__)
 async def test_a_planted_mistake_is_found_and_its_first_point_named(scenario: Scenario, listed: Chosen):
-    """
-    In the quick profile the point is played alone, so that it need not be the first.
-    """
+    """In the quick profile the point is played alone, so that it need not be the first."""
     point, said = MISTAKES[scenario]
     if QUICK and "#" in point:
         listed.point = point

@@ -1,6 +1,4 @@
-"""
-The harness: an outbox, its worker and a topic in memory.
-"""
+"""The harness: an outbox, its worker and a topic in memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Faults by name on the harness: what the library does about each of them.
-"""
+"""Faults by name on the harness: what the library does about each of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-OutboundMessage is a value: what is sent again is equal to what was sent.
-"""
+"""OutboundMessage is a value: what is sent again is equal to what was sent."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Partition keys: their text, their place in documents, and what is refused.
-"""
+"""Partition keys: their text, their place in documents, and what is refused."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ triples = st.tuples(parts, parts, parts)
 
 
 def same(one: Any, other: Any) -> bool:
-    """
-    Say whether two values are one in JSON, whose numbers are 64-bit floats.
-    """
+    """Say whether two values are one in JSON, whose numbers are 64-bit floats."""
     if isinstance(one, tuple):
         return all(map(same, one, other))
     kinds = [

@@ -1,6 +1,4 @@
-"""
-The fixtures that the library gives pytest, in a project with pytest-asyncio and anyio.
-"""
+"""The fixtures that the library gives pytest, in a project with pytest-asyncio and anyio."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Hooks hear what happened; what one of them makes of it changes nothing.
-"""
+"""Hooks hear what happened; what one of them makes of it changes nothing."""
 
 from __future__ import annotations
 
@@ -53,23 +51,17 @@ def broken(_: Record) -> None:
 
 @pytest.fixture
 def a_hook_fails(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """
-    See to it in the end that one did: otherwise the test proves nothing.
-    """
+    """See to it in the end that one did: otherwise the test proves nothing."""
     yield
     assert any(line.getMessage().startswith("hook.failed") for line in caplog.get_records("call"))
 
 
 async def nothing(_: ChangeBatch) -> None:
-    """
-    Have everything sent.
-    """
+    """Have everything sent."""
 
 
 async def alone() -> tuple[str, ...]:
-    """
-    Say that no other processor reads the container.
-    """
+    """Say that no other processor reads the container."""
     return ()
 
 

@@ -1,6 +1,4 @@
-"""
-What `cosmos_outbox_testing` gives to the tests of an application.
-"""
+"""What `cosmos_outbox_testing` gives to the tests of an application."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ _CLOSING_SECONDS, _LOITERING_SECONDS = 15, 60
 
 
 def variables(program: str) -> dict[str, Any]:
-    """
-    Return the variables that a program reads, each with its default as JSON; None where it has none.
-    """
+    """Return the variables that a program reads, each with its default as JSON; None where it has none."""
     module, _, path = _READERS[program]
     found: Any = importlib.import_module(module)
     for name in path.split("."):
@@ -70,9 +68,7 @@ def problems(program: str, environment: Mapping[str, str], stopped_after: float 
 
 
 def asked(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """
-    Return what `problems` answers to each of these arguments, or `variables` to a program alone.
-    """
+    """Return what `problems` answers to each of these arguments, or `variables` to a program alone."""
     done = subprocess.run(  # noqa: S603 # the project's own interpreter, on this module
         [str(ROOT / ".venv/bin/python"), "-m", "tools.infra_check.programs"],
         cwd=ROOT,

@@ -1,6 +1,4 @@
-"""
-Whether an alert's Kusto query parses, and reads columns that exist.
-"""
+"""Whether an alert's Kusto query parses, and reads columns that exist."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ _TABLES = {
 
 
 def judge(query: str) -> Iterator[str]:
-    """
-    Yield what is wrong with a query.
-    """
+    """Yield what is wrong with a query."""
     parser, complaints = KqlTraverse(), io.StringIO()
     try:
         # The parser prints what it stumbles over, instead of putting it into its exception.

@@ -1,6 +1,4 @@
-"""
-The tools of others, each started from the environment that this runs in.
-"""
+"""The tools of others, each started from the environment that this runs in."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ INFRA = ROOT / "infra"
 
 
 def run(*command: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """
-    Run a tool; its exit code is the caller's business.
-    """
+    """Run a tool; its exit code is the caller's business."""
     # Credentials and contexts of this machine have no business here: docker's are looked for in an empty place.
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "DOCKER_CONFIG": empty, "KUBECONFIG": f"{empty}/none"}

@@ -19,9 +19,7 @@ _DEPLOYED_TO = ("--subscription-id", "00000000-0000-0000-0000-000000000000", "--
 
 
 def sources_hash() -> str:
-    """
-    Return a hash of all that the snapshots are made of.
-    """
+    """Return a hash of all that the snapshots are made of."""
     digest = hashlib.sha256()
     for suffix in ("bicep", "bicepparam", "kql"):
         for file in sorted(INFRA.rglob(f"*.{suffix}")):
@@ -30,9 +28,7 @@ def sources_hash() -> str:
 
 
 def main(*, validate: bool) -> int:
-    """
-    Make or compare the snapshots; return 1 where the compiler warns, or a snapshot differs.
-    """
+    """Make or compare the snapshots; return 1 where the compiler warns, or a snapshot differs."""
     if shutil.which("bicep") is None:
         sys.stdout.write("NOT VERIFIED: no `bicep` is in PATH, so the snapshots were not compared\n")
         return 0 if validate else 1

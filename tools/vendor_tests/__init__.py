@@ -1,3 +1,1 @@
-"""
-The vendor SDKs' own tests, run against our emulators.
-"""
+"""The vendor SDKs' own tests, run against our emulators."""

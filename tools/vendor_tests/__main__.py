@@ -25,25 +25,19 @@ SUITES = {suite.name: suite for suite in (cosmos.SUITE, servicebus.SUITE)}
 
 
 def say(text: str) -> None:
-    """
-    Print a line at once.
-    """
+    """Print a line at once."""
     print(text, flush=True)  # noqa: T201  # the output of this command
 
 
 def chosen(suite: Suite, tests: Path, only: Sequence[str]) -> list[str]:
-    """
-    Return the files of a suite that shall run, by path inside the folder of the tests.
-    """
+    """Return the files of a suite that shall run, by path inside the folder of the tests."""
     found = {str(file.relative_to(tests)) for glob in suite.files for file in tests.glob(glob)}
     out = {file for file in found for glob in suite.left_out if fnmatchcase(file, glob)}
     return [file for file in sorted(found - out) if not only or any(fnmatchcase(file, glob) for glob in only)]
 
 
 def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str]) -> Verdict:
-    """
-    Fetch, unpack and run a suite, some files at a time; say of each file how it went.
-    """
+    """Fetch, unpack and run a suite, some files at a time; say of each file how it went."""
     logs = folder / f"{suite.name}-logs"
     logs.mkdir(parents=True, exist_ok=True)
     tests = unpack(suite, sdist(suite.distribution, folder), folder / suite.name)
@@ -64,9 +58,7 @@ def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str]) -> 
 
 
 def report(name: str, verdict: Verdict) -> dict[str, int]:
-    """
-    Say what is wrong and what is mended; return the figures.
-    """
+    """Say what is wrong and what is mended; return the figures."""
     for result in verdict.wrong:
         say(f"wrong: {result.test}\n       {result.why}")
     for pattern in verdict.mended:
@@ -81,9 +73,7 @@ def report(name: str, verdict: Verdict) -> dict[str, int]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """
-    Run the suites; return 1 where something is wrong.
-    """
+    """Run the suites; return 1 where something is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.vendor_tests", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}; default: all")
     parser.add_argument("--only", nargs="+", default=(), metavar="GLOB", help="these files of the tests")

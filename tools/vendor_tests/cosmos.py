@@ -1,6 +1,4 @@
-"""
-The tests of azure-cosmos: those that Microsoft runs on its emulator, and the live ones of one region.
-"""
+"""The tests of azure-cosmos: those that Microsoft runs on its emulator, and the live ones of one region."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ from tools.vendor_tests.suite import Addresses, Edit, Suite, parts
 
 
 def environment(addresses: Addresses) -> dict[str, str]:
-    """
-    Name the account. Tests of several regions take `localhost` and `127.0.0.1` for two of them.
-    """
+    """Name the account. Tests of several regions take `localhost` and `127.0.0.1` for two of them."""
     account = parts(addresses.cosmos)
     return {
         "ACCOUNT_HOST": account["AccountEndpoint"].replace("127.0.0.1", "localhost"),

@@ -1,6 +1,4 @@
-"""
-The failures that are known, each with its cause, and what a run says about them.
-"""
+"""The failures that are known, each with its cause, and what a run says about them."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from tools.vendor_tests.running import Outcome, Result
 
 
 class Kind(StrEnum):
-    """
-    Why a failure is accepted.
-    """
+    """Why a failure is accepted."""
 
     DOCUMENTED = "documented"  # the emulators' README says that this differs from Azure
     ENVIRONMENT = "environment"  # the test needs what is not here: TLS, Entra ID, a second region
@@ -39,17 +35,13 @@ class Expected:
     tests: tuple[str, ...]
 
     def explains(self, result: Result) -> bool:
-        """
-        Say whether this is the cause of a failure of one of the tests.
-        """
+        """Say whether this is the cause of a failure of one of the tests."""
         return all(any(error in said for error in self.errors) for said in result.failures)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """
-    What a run came to.
-    """
+    """What a run came to."""
 
     passed: int = 0
     skipped: int = 0
@@ -104,7 +96,5 @@ def judge(results: Sequence[Result], expected: Iterable[Expected]) -> Verdict:
 
 
 def matches(test: str, pattern: str) -> bool:
-    """
-    Say whether a pattern means a test; brackets, which parametrised tests have, are plain text.
-    """
+    """Say whether a pattern means a test; brackets, which parametrised tests have, are plain text."""
     return fnmatchcase(test, pattern.replace("[", "[[]"))

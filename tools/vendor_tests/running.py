@@ -23,9 +23,7 @@ _NOTHING_SELECTED = 5
 
 
 class Outcome(StrEnum):
-    """
-    What became of a test.
-    """
+    """What became of a test."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -46,9 +44,7 @@ class Result:
 
 @contextmanager
 def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
-    """
-    Run both emulators on free ports; what they log goes to a file.
-    """
+    """Run both emulators on free ports; what they log goes to a file."""
     command = [
         sys.executable,
         "-m",
@@ -72,9 +68,7 @@ def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
 
 
 def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
-    """
-    Run the selected tests of one file; a file that exceeds its time is one failure more.
-    """
+    """Run the selected tests of one file; a file that exceeds its time is one failure more."""
     stem = file.replace("/", ".").removesuffix(".py")
     report = logs / f"{stem}.xml"
     report.unlink(missing_ok=True)
@@ -120,9 +114,7 @@ def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
 
 
 def read_report(report: Path, file: str) -> Iterator[Result]:
-    """
-    Yield the results of a JUnit report; a test with a failure and an error at its end is one result.
-    """
+    """Yield the results of a JUnit report; a test with a failure and an error at its end is one result."""
     module = file.removesuffix(".py").rpartition("/")[2]
     seen: dict[str, Result] = {}
     for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  # pytest wrote it

@@ -1,6 +1,4 @@
-"""
-The tests of azure-servicebus: the live ones of sending, receiving, sessions and management.
-"""
+"""The tests of azure-servicebus: the live ones of sending, receiving, sessions and management."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from tools.vendor_tests.suite import HERE, Addresses, Suite, parts
 
 
 def environment(addresses: Addresses) -> dict[str, str]:
-    """
-    Name the namespace by host and port, and its key.
-    """
+    """Name the namespace by host and port, and its key."""
     namespace = parts(addresses.servicebus)
     where = urlsplit(namespace["Endpoint"])
     return {

@@ -18,9 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def pin(distribution: str) -> str:
-    """
-    Return the requirement of requirements/dev.txt for a distribution, with its hashes.
-    """
+    """Return the requirement of requirements/dev.txt for a distribution, with its hashes."""
     text = (ROOT / "requirements/dev.txt").read_text(encoding="utf-8")
     found = re.search(rf"^{re.escape(distribution)}==[^\\\n]*(?:\\\n[^\\\n]*)*", text, re.MULTILINE)
     if found is None:
@@ -29,9 +27,7 @@ def pin(distribution: str) -> str:
 
 
 def sdist(distribution: str, folder: Path) -> Path:
-    """
-    Return the sdist of the pinned version, fetched by pip unless it is in the folder.
-    """
+    """Return the sdist of the pinned version, fetched by pip unless it is in the folder."""
     requirement = pin(distribution)
     version = requirement.split("==")[1].split()[0]
     file = folder / f"{distribution.replace('-', '_')}-{version}.tar.gz"

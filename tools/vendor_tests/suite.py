@@ -1,6 +1,4 @@
-"""
-What there is to know of one SDK's tests before they run.
-"""
+"""What there is to know of one SDK's tests before they run."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """
-    Where the emulators of one test file listen: two connection strings and the URL of the control API.
-    """
+    """Where the emulators of one test file listen: two connection strings and the URL of the control API."""
 
     cosmos: str
     servicebus: str
@@ -23,17 +19,13 @@ class Addresses:
 
 
 def parts(connection_string: str) -> dict[str, str]:
-    """
-    Return the values of a connection string by name, such as `AccountKey`.
-    """
+    """Return the values of a connection string by name, such as `AccountKey`."""
     return dict(text.split("=", 1) for text in connection_string.split(";") if text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """
-    One text of an unpacked file that is replaced; the run fails where the text is gone.
-    """
+    """One text of an unpacked file that is replaced; the run fails where the text is gone."""
 
     file: str
     old: str

@@ -1,6 +1,4 @@
-"""
-`python -m cosmos_outbox_worker`: the command, where its script is not on the path.
-"""
+"""`python -m cosmos_outbox_worker`: the command, where its script is not on the path."""
 
 from __future__ import annotations
 

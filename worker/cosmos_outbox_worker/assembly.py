@@ -34,9 +34,7 @@ _logger = logging.getLogger("worker")
 
 
 class Worker(Program[ChangeFeedProcessor, Snapshot]):
-    """
-    A worker that is put together: it reads the change feed and sends the events.
-    """
+    """A worker that is put together: it reads the change feed and sends the events."""
 
 
 @asynccontextmanager
@@ -156,9 +154,7 @@ async def _refuse_to_delete_what_others_read(others: Others) -> None:
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:
-    """
-    Return the processor's options that the settings ask for.
-    """
+    """Return the processor's options that the settings ask for."""
     return ProcessorOptions(
         processor_name=settings.processor_name,
         instance_name=settings.instance_name,

@@ -43,9 +43,7 @@ from cosmos_outbox_worker.settings import MessageFormat, Settings, Transport, re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """
-    The Cosmos DB side of an outbox, open; `service_bus` opens the other side.
-    """
+    """The Cosmos DB side of an outbox, open; `service_bus` opens the other side."""
 
     settings: Settings
     client: CosmosClient
@@ -70,9 +68,7 @@ class Connection:
 
     @property
     def fleet(self) -> Fleet:
-        """
-        Return the heartbeats of the processor's workers.
-        """
+        """Return the heartbeats of the processor's workers."""
         return Fleet(self.leases, processor=self.settings.processor_name, container=self.settings.container)
 
     async def key_named(self, text: str) -> str:
@@ -210,9 +206,7 @@ class Connection:
 
     @property
     def namespace(self) -> dict[str, Any]:
-        """
-        Return how the namespace of Service Bus is reached: what each adapter takes.
-        """
+        """Return how the namespace of Service Bus is reached: what each adapter takes."""
         return {
             "connection_string": _text(self.settings.servicebus_connection_string),
             "namespace": self.settings.servicebus_namespace,

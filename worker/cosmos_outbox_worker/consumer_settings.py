@@ -1,6 +1,4 @@
-"""
-Consumer settings: the environment variables of a consumer; most are those of a worker.
-"""
+"""Consumer settings: the environment variables of a consumer; most are those of a worker."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ from cosmos_outbox_worker.settings import Seconds, Settings, loaded, topic_name
 
 
 class Receiver(StrEnum):
-    """
-    What receives messages.
-    """
+    """What receives messages."""
 
     SDK = "sdk"  # of Service Bus: a connection for each session
     AMQP = "amqp"  # the distribution cosmos-outbox-amqp: one connection
@@ -71,9 +67,7 @@ class ConsumerSettings(Settings):
 
     @property
     def source(self) -> str:
-        """
-        Return where messages come from: `topic/subscription`, or the queue.
-        """
+        """Return where messages come from: `topic/subscription`, or the queue."""
         return "/".join(filter(None, (self.topic, self.subscription)))
 
     def contradictions(self) -> list[str]:
@@ -102,7 +96,5 @@ CONSUMER_FIELDS: Mapping[str, FieldInfo] = {
 
 
 def load_consumer(*, for_command: bool = False) -> ConsumerSettings:
-    """
-    Read the settings of a consumer from the environment; see `load`.
-    """
+    """Read the settings of a consumer from the environment; see `load`."""
     return loaded(ConsumerSettings, for_command=for_command)

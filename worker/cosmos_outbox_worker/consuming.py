@@ -29,9 +29,7 @@ _logger = logging.getLogger("consumer")
 
 
 class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
-    """
-    A consumer that is put together: it receives messages and has its handlers take them.
-    """
+    """A consumer that is put together: it receives messages and has its handlers take them."""
 
 
 @asynccontextmanager
@@ -119,9 +117,7 @@ async def assembled_consumer(
 
 
 def session_options(settings: ConsumerSettings, consumer: Consumer) -> SessionOptions:
-    """
-    Return the options of the session processor that the settings ask for.
-    """
+    """Return the options of the session processor that the settings ask for."""
     return SessionOptions(
         max_concurrent_sessions=settings.concurrent_sessions,
         max_handling=2 * consumer.policy.longest_handling + _MARGIN,

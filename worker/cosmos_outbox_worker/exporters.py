@@ -42,18 +42,14 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenedTelemetry:
-    """
-    Instruments, spans and the Prometheus exposition of one process.
-    """
+    """Instruments, spans and the Prometheus exposition of one process."""
 
     instruments: Telemetry
     tracer_provider: trace.TracerProvider
     registry: CollectorRegistry
 
     def exposition(self) -> tuple[bytes, str]:
-        """
-        Return the metrics as Prometheus reads them, and their content type.
-        """
+        """Return the metrics as Prometheus reads them, and their content type."""
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 

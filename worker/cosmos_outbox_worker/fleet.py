@@ -28,9 +28,7 @@ _LEAVING_SECONDS = 2.0
 
 
 class Phase(StrEnum):
-    """
-    Where a process is between its start and its end.
-    """
+    """Where a process is between its start and its end."""
 
     STARTING = "starting"  # a worker has not seen a lease for every range yet, a consumer not reached its subscription
     RUNNING = "running"
@@ -65,9 +63,7 @@ class Heartbeat:
 
     @property
     def forgotten(self) -> bool:
-        """
-        Return whether the worker is left out of the fleet, as one that was replaced.
-        """
+        """Return whether the worker is left out of the fleet, as one that was replaced."""
         return self.silent_for > self.kept
 
     @property
@@ -76,9 +72,7 @@ class Heartbeat:
 
     @property
     def troubled(self) -> bool:
-        """
-        Return whether it works, says so, and is not ready.
-        """
+        """Return whether it works, says so, and is not ready."""
         return bool(self.unready) and self.phase == Phase.RUNNING and not self.silent
 
     def state(self, *, owns: bool) -> str:

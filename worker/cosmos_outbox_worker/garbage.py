@@ -1,6 +1,4 @@
-"""
-Garbage: how often the process of a worker or a consumer collects it.
-"""
+"""Garbage: how often the process of a worker or a consumer collects it."""
 
 from __future__ import annotations
 

@@ -26,9 +26,7 @@ MOST_SHOWN = 10  # of stalled keys
 
 
 class Severity(StrEnum):
-    """
-    How bad a finding is.
-    """
+    """How bad a finding is."""
 
     UNREADY = "unready"  # the process itself does not get on
     HALTED = "halted"  # work stands still, wherever it is
@@ -37,9 +35,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """
-    What is wrong, in a sentence.
-    """
+    """What is wrong, in a sentence."""
 
     severity: Severity
     reason: str
@@ -87,9 +83,7 @@ class State:
     unready: tuple[str, ...]
 
     def findings(self) -> tuple[Finding, ...]:
-        """
-        Return what is wrong, the worst first.
-        """
+        """Return what is wrong, the worst first."""
         found = (
             (Severity.UNREADY, self.unready),
             (Severity.HALTED, self.halted()),
@@ -100,22 +94,16 @@ class State:
         )
 
     def halted(self) -> Iterable[str]:
-        """
-        Return what stands still, besides the reasons why the process is unready.
-        """
+        """Return what stands still, besides the reasons why the process is unready."""
         return ()
 
     def waits(self) -> Iterable[str]:
-        """
-        Return what waits for a person, one sentence each.
-        """
+        """Return what waits for a person, one sentence each."""
         parked = self.parked.count if self.parked else 0
         return ("1 parked key." if parked == 1 else f"{parked:,} parked keys.",) if parked else ()
 
     def readiness(self) -> dict[str, Any]:
-        """
-        Return what `/readyz` answers, as JSON.
-        """
+        """Return what `/readyz` answers, as JSON."""
         status = "unready" if self.unready else "ready"
         return {"status": status, "phase": self.phase, "reasons": list(self.unready)}
 
@@ -329,9 +317,7 @@ def reasons_against(
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """
-    What has failed for how long, and with which error at last.
-    """
+    """What has failed for how long, and with which error at last."""
 
     seconds: float
     error: BaseException
@@ -406,9 +392,7 @@ def troubles(lag: Lag, parked: ParkedSeen | None) -> tuple[str, ...]:
 
 
 def parked_seen(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSeen:
-    """
-    Return what is parked, of all keys that were listed; one that cannot be read hides no other.
-    """
+    """Return what is parked, of all keys that were listed; one that cannot be read hides no other."""
     keys = tuple(key for key in listed if isinstance(key, ParkedKey))
     unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
     return ParkedSeen(
@@ -422,9 +406,7 @@ def parked_seen(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSeen:
 
 
 def oldest_of(keys: Iterable[ParkedKey]) -> datetime | None:
-    """
-    Return since when the oldest of some keys is parked; None if none says so.
-    """
+    """Return since when the oldest of some keys is parked; None if none says so."""
     moments = []
     for key in keys:
         with suppress(ValueError):  # written by another program
@@ -434,9 +416,7 @@ def oldest_of(keys: Iterable[ParkedKey]) -> datetime | None:
 
 
 def duration_text(length: timedelta) -> str:
-    """
-    Return a length of time in its largest unit of which it has two.
-    """
+    """Return a length of time in its largest unit of which it has two."""
     seconds = int(length.total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

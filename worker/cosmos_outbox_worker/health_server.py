@@ -1,6 +1,4 @@
-"""
-Health server: /livez, /readyz and /metrics for machines, and the status page at / for people.
-"""
+"""Health server: /livez, /readyz and /metrics for machines, and the status page at / for people."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Lifecycle: the first SIGTERM or SIGINT drains a worker or a consumer, the second aborts it.
-"""
+"""Lifecycle: the first SIGTERM or SIGINT drains a worker or a consumer, the second aborts it."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Aborted(Exception):
-    """
-    A second signal came while the program was draining; what it holds expires by itself.
-    """
+    """A second signal came while the program was draining; what it holds expires by itself."""
 
 
 async def run_until_signalled(

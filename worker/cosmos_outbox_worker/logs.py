@@ -49,9 +49,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """
-    Send all logs to standard error: as plain text to a terminal, else as JSON, one object a line.
-    """
+    """Send all logs to standard error: as plain text to a terminal, else as JSON, one object a line."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(plain if for_people() else JsonFormatter())
@@ -70,9 +68,7 @@ def names_no_leak(record: logging.LogRecord) -> bool:
 
 
 def for_people() -> bool:
-    """
-    Return whether a person reads standard error, not a program line by line.
-    """
+    """Return whether a person reads standard error, not a program line by line."""
     return sys.stderr.isatty()
 
 

@@ -39,18 +39,14 @@ _TELEMETRY = (
 
 
 def work(arguments: Sequence[str]) -> int:
-    """
-    Run a worker; return its exit code.
-    """
+    """Run a worker; return its exit code."""
     if arguments:
         return _shown(_usage("worker", Settings.model_fields), arguments)
     return _ended("worker", load, assembled)
 
 
 def consume(arguments: Sequence[str]) -> int:
-    """
-    Run the consumer that the arguments name; return its exit code.
-    """
+    """Run the consumer that the arguments name; return its exit code."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         return _shown(_usage("consume package.module:consumer", CONSUMER_FIELDS), arguments)
     return _ended(
@@ -65,9 +61,7 @@ def _ended(
     load_settings: Callable[[], SettingsT],
     assemble: Callable[[SettingsT], AbstractAsyncContextManager[Program[Any, Any]]],
 ) -> int:
-    """
-    Run a program to its end; return its exit code.
-    """
+    """Run a program to its end; return its exit code."""
     logger = logging.getLogger(name)
     try:
         settings = load_settings()
@@ -100,9 +94,7 @@ def _ended(
 
 
 def _ended_by(error: Exception, name: str) -> int:
-    """
-    Report what ended the program; return its exit code.
-    """
+    """Report what ended the program; return its exit code."""
     cause = error
     while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
@@ -135,9 +127,7 @@ def _usage(command: str, settings: Mapping[str, FieldInfo]) -> str:
 
 
 def _report(name: str, sentence: str, error: Exception) -> None:
-    """
-    Say why a program ends with 2: to a person line by line, to a log as one record.
-    """
+    """Say why a program ends with 2: to a person line by line, to a log as one record."""
     causes = str(error).splitlines()
     if logs.for_people():
         sys.stderr.write("\n".join([sentence, *(f"  {cause}" for cause in causes), ""]))

@@ -32,9 +32,7 @@ _BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
 
 
 class MeteredFeed:
-    """
-    A change feed that reports the charge of each page.
-    """
+    """A change feed that reports the charge of each page."""
 
     def __init__(self, feed: ChangeFeed, *, charged: Callable[[float], None]) -> None:
         self._feed, self._charged = feed, charged
@@ -55,9 +53,7 @@ class MeteredFeed:
 
 
 class WatchedSubscription:
-    """
-    A subscription that reports each answer of the broker.
-    """
+    """A subscription that reports each answer of the broker."""
 
     def __init__(self, subscription: Subscription, *, reached: Callable[[], None]) -> None:
         self._subscription, self._reached = subscription, reached

@@ -30,9 +30,7 @@ ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
 
 
 class Processor(Protocol):
-    """
-    What does the work.
-    """
+    """What does the work."""
 
     async def run(self) -> None: ...
 
@@ -40,9 +38,7 @@ class Processor(Protocol):
 
 
 class Health(Protocol[SnapshotT_co]):
-    """
-    What a program knows of itself; a hook.
-    """
+    """What a program knows of itself; a hook."""
 
     def __call__(self, record: Record) -> None: ...
 
@@ -54,9 +50,7 @@ class Health(Protocol[SnapshotT_co]):
 
 
 class Program(Generic[ProcessorT, SnapshotT_co]):
-    """
-    A program; its assembly sets the processor, which reports to it, and the polls.
-    """
+    """A program; its assembly sets the processor, which reports to it, and the polls."""
 
     processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
@@ -83,43 +77,31 @@ class Program(Generic[ProcessorT, SnapshotT_co]):
             self.health.ended(error)
 
     def drain(self) -> None:
-        """
-        Ask it to finish what is at hand, release what it holds and end.
-        """
+        """Ask it to finish what is at hand, release what it holds and end."""
         self.health.draining()
         self.processor.stop()
 
     def snapshot(self) -> SnapshotT_co:
-        """
-        Return its health now; `unready` and `readiness()` are for probes.
-        """
+        """Return its health now; `unready` and `readiness()` are for probes."""
         return self.health.snapshot()
 
     def observe(self) -> None:
-        """
-        Have the gauges show the health as it is now.
-        """
+        """Have the gauges show the health as it is now."""
         self._telemetry.instruments.observed = self.snapshot()
 
     def metrics(self) -> tuple[bytes, str]:
-        """
-        Return the Prometheus exposition as it is now, and its content type.
-        """
+        """Return the Prometheus exposition as it is now, and its content type."""
         self.observe()
         return self._telemetry.exposition()
 
     def serving(self, address: str) -> AbstractAsyncContextManager[str]:
-        """
-        Serve health and metrics; see `serving_health`.
-        """
+        """Serve health and metrics; see `serving_health`."""
         return serving_health(self.snapshot, metrics=self.metrics, address=address)
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """
-    What every program needs open; `stack` closes it, and what else is opened.
-    """
+    """What every program needs open; `stack` closes it, and what else is opened."""
 
     stack: AsyncExitStack
     telemetry: OpenedTelemetry
@@ -128,9 +110,7 @@ class Parts:
 
     @property
     def times(self) -> dict[str, timedelta]:
-        """
-        Return the times of the program's vitals.
-        """
+        """Return the times of the program's vitals."""
         settings = self.connection.settings
         return {
             "stalled_after": timedelta(seconds=settings.stalled_seconds),

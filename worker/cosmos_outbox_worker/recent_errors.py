@@ -1,6 +1,4 @@
-"""
-Recent errors: the newest errors that a worker reported, one entry for all reports of the same error.
-"""
+"""Recent errors: the newest errors that a worker reported, one entry for all reports of the same error."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ _SUBJECT = ("lease", "task", "partition_key", "event_id", "document_id", "action
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentError:
-    """
-    An error: when it was last reported, its text then, and how often it was reported.
-    """
+    """An error: when it was last reported, its text then, and how often it was reported."""
 
     at: datetime
     event: str
@@ -38,9 +34,7 @@ class RecentErrors:
         self._kept: dict[Hashable, RecentError] = {}
 
     def note(self, record: Record, *, at: datetime) -> None:
-        """
-        Keep a record as the newest error.
-        """
+        """Keep a record as the newest error."""
         event = type(record).__name__
         error = type(getattr(record, "error", None)).__name__
         key = (event, error, *(getattr(record, name, None) for name in _SUBJECT))
@@ -51,15 +45,11 @@ class RecentErrors:
             del self._kept[next(iter(self._kept))]
 
     def newest_first(self) -> tuple[RecentError, ...]:
-        """
-        Return all errors that are kept.
-        """
+        """Return all errors that are kept."""
         return tuple(reversed(self._kept.values()))
 
     def last_since(self, moment: datetime) -> str | None:
-        """
-        Return the newest error as text, unless it is older than a moment.
-        """
+        """Return the newest error as text, unless it is older than a moment."""
         last = next(reversed(self._kept.values()), None)
         return None if last is None or last.at < moment else f"{last.event} {last.text}"
 

@@ -1,6 +1,4 @@
-"""
-Series: which records become counters, and which facts of health gauges.
-"""
+"""Series: which records become counters, and which facts of health gauges."""
 
 from __future__ import annotations
 

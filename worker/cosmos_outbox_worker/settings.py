@@ -50,18 +50,14 @@ def _with_parts(*parts: str) -> AfterValidator:
 
 
 class Transport(StrEnum):
-    """
-    What AMQP goes over, to Service Bus.
-    """
+    """What AMQP goes over, to Service Bus."""
 
     TCP = "tcp"  # port 5671
     WEBSOCKETS = "websockets"  # port 443, through a proxy if there is one
 
 
 class MessageFormat(StrEnum):
-    """
-    The form of a message's body and properties.
-    """
+    """The form of a message's body and properties."""
 
     PLAIN = "plain"  # the event's data as its body
     CLOUDEVENTS_STRUCTURED = "cloudevents-structured"
@@ -137,9 +133,7 @@ _LONGEST_TTL = 2_147_483_647  # the largest that Cosmos DB accepts
 
 
 class Settings(BaseSettings):
-    """
-    The settings of a worker. Each field's variable is `OUTBOX_` and the field's name in capitals.
-    """
+    """The settings of a worker. Each field's variable is `OUTBOX_` and the field's name in capitals."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
 
@@ -243,9 +237,7 @@ class Settings(BaseSettings):
 
     @property
     def container(self) -> str:
-        """
-        Return the container of the entities and events, as `database/container`.
-        """
+        """Return the container of the entities and events, as `database/container`."""
         return f"{self.cosmos_database}/{self.cosmos_container}"
 
     @property
@@ -257,9 +249,7 @@ class Settings(BaseSettings):
 
     @property
     def renew_seconds(self) -> float:
-        """
-        Return the time between two renewals of a lease, as with `acquire_seconds`.
-        """
+        """Return the time between two renewals of a lease, as with `acquire_seconds`."""
         return self.lease_expiration_seconds * 17 / 60
 
     @property
@@ -271,23 +261,17 @@ class Settings(BaseSettings):
 
     @property
     def signs_in(self) -> bool:
-        """
-        Whether Cosmos DB or Service Bus is reached with the default Azure credential.
-        """
+        """Whether Cosmos DB or Service Bus is reached with the default Azure credential."""
         return self.cosmos_endpoint is not None or self.servicebus_namespace is not None
 
     @property
     def topics(self) -> Routes:
-        """
-        Return which topics receive which events.
-        """
+        """Return which topics receive which events."""
         return parse_routes(self.routes or "", default=self.topic)
 
     @property
     def namespace(self) -> str | None:
-        """
-        Return the host of the Service Bus namespace, whichever setting names it.
-        """
+        """Return the host of the Service Bus namespace, whichever setting names it."""
         secret = self.servicebus_connection_string
         named = re.search(
             "Endpoint=sb://([^;/]+)", secret.get_secret_value() if secret else "", re.IGNORECASE
@@ -295,9 +279,7 @@ class Settings(BaseSettings):
         return named[1] if named else self.servicebus_namespace
 
     def contradictions(self) -> list[str]:
-        """
-        Return one line for every two settings that contradict each other.
-        """
+        """Return one line for every two settings that contradict each other."""
         errors = self.shared_containers()
         if self.stalled_seconds < self.acquire_seconds * 2:
             errors.append(
@@ -307,9 +289,7 @@ class Settings(BaseSettings):
         return errors
 
     def shared_containers(self) -> list[str]:
-        """
-        Return one line for every container that is named twice.
-        """
+        """Return one line for every container that is named twice."""
         names = ("cosmos_container", "lease_container", "parked_container")
         return shared_containers({variable(name): named for name in names if (named := getattr(self, name))})
 
@@ -344,9 +324,7 @@ def load(*, for_command: bool = False) -> Settings:
 
 
 def loaded(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
-    """
-    Read settings of a kind from the environment; otherwise as `load`.
-    """
+    """Read settings of a kind from the environment; otherwise as `load`."""
     errors = []
     for names in _ONE_OF_EACH:
         given = sum(bool(os.environ.get(variable(name))) for name in names)

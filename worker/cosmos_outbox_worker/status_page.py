@@ -33,9 +33,7 @@ _TURNS = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0
 
 
 def page_of(snapshot: State) -> str:
-    """
-    Return the page of a worker or a consumer.
-    """
+    """Return the page of a worker or a consumer."""
     findings = snapshot.findings()
     facts = {
         "snapshot": snapshot,
@@ -127,9 +125,7 @@ def _of_consumer(snapshot: ConsumerSnapshot) -> dict[str, Any]:
 
 
 def _parked(snapshot: State, *, of_messages: bool = False) -> dict[str, Any]:
-    """
-    Return the rows of what is parked: by cause, with the commands to copy, and the first keys.
-    """
+    """Return the rows of what is parked: by cause, with the commands to copy, and the first keys."""
     if snapshot.parked is None:
         return {"causes": [], "keys": []}
     option = _OF_CONSUMER if of_messages else ""

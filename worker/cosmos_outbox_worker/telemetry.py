@@ -58,9 +58,7 @@ class Telemetry:
             meter.create_observable_gauge(name, [self._reading(read)], unit=unit, description=description)
 
     def __call__(self, record: Record) -> None:
-        """
-        Count a record.
-        """
+        """Count a record."""
         level, name = level_of(record), type(record).__name__
         if level >= logging.ERROR:
             self._alarms.add(1, {"outbox.alarm": name})
@@ -74,9 +72,7 @@ class Telemetry:
             counter.add(*count(record))
 
     def charged(self, request_units: float) -> None:
-        """
-        Count what a read of the feed cost.
-        """
+        """Count what a read of the feed cost."""
         self._request_units.add(request_units, {"outbox.operation": "read_feed"})
 
     def _measure_sends(self, meter: Meter, topic: str) -> None:

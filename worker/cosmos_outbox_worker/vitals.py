@@ -81,9 +81,7 @@ class Vitals:
         self._errors = RecentErrors()
 
     def __call__(self, record: Record) -> None:
-        """
-        Hear a record, from any thread: the watchdog of the event loop has its own.
-        """
+        """Hear a record, from any thread: the watchdog of the event loop has its own."""
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self, record)
             return
@@ -92,26 +90,18 @@ class Vitals:
         self._hear(record, self._loop.time())
 
     def _hear(self, record: Record, now: float) -> None:
-        """
-        Learn what this kind of process learns from a record.
-        """
+        """Learn what this kind of process learns from a record."""
 
     def draining(self) -> None:
-        """
-        Note that the process was asked to stop.
-        """
+        """Note that the process was asked to stop."""
         self._draining = True
 
     def ended(self, error: BaseException | None) -> None:
-        """
-        Note that it has ended, and the error if it did not drain.
-        """
+        """Note that it has ended, and the error if it did not drain."""
         self._end = f"The {self.name} has ended." if error is None else f"The {self.name} has ended: {error}"
 
     def seen_parked(self, parked: ParkedSeen) -> None:
-        """
-        Note what is parked; of very many keys, only their number.
-        """
+        """Note what is parked; of very many keys, only their number."""
         if len(parked.keys) > _MOST_KEYS:
             parked = replace(parked, keys=())
         self._parked = (parked, self._utcnow(), self._loop.time())
@@ -132,9 +122,7 @@ class Vitals:
         return self._parked[0] if self._parked and not self._unseen(self._parked[2]) else None
 
     def _unseen(self, polled_at: float) -> timedelta:
-        """
-        Return for how long polls have failed; zero while they succeed.
-        """
+        """Return for how long polls have failed; zero while they succeed."""
         since = timedelta(seconds=self._loop.time() - polled_at)
         return since if since > self.poll_interval + self.stalled_after else timedelta(0)
 
@@ -146,9 +134,7 @@ class Vitals:
         return Phase.STARTING if starting else Phase.RUNNING
 
     def _facts(self, unready: tuple[str, ...]) -> dict[str, Any]:
-        """
-        Return what each snapshot has.
-        """
+        """Return what each snapshot has."""
         return {
             **self._named,
             "at": self._utcnow(),
@@ -195,15 +181,11 @@ class WorkerVitals(Vitals):
             self._balanced_at = now
 
     def unreached(self, why: str | None) -> None:
-        """
-        Note why it is not known that events can be sent; None once a link to each topic was opened.
-        """
+        """Note why it is not known that events can be sent; None once a link to each topic was opened."""
         self._unreached = why
 
     def measured(self, lag: Lag) -> None:
-        """
-        Note what waits.
-        """
+        """Note what waits."""
         now = self._loop.time()
         self._lag = (lag, self._utcnow(), now)
         self._ages = {
@@ -214,9 +196,7 @@ class WorkerVitals(Vitals):
         }
 
     def heartbeat(self) -> Heartbeat:
-        """
-        Return what the other workers are to know of this one.
-        """
+        """Return what the other workers are to know of this one."""
         now = self.snapshot()
         return Heartbeat(
             worker=now.instance,
@@ -227,15 +207,11 @@ class WorkerVitals(Vitals):
         )
 
     def met(self, others: tuple[Heartbeat, ...]) -> None:
-        """
-        Note the other workers.
-        """
+        """Note the other workers."""
         self._others = (others, self._loop.time())
 
     def snapshot(self) -> Snapshot:
-        """
-        Return the worker's health now.
-        """
+        """Return the worker's health now."""
         phase, mine = self._phase(starting=self._balanced_at is None), self._leases(self.stalled_after)
         listed_at = self._began_at if self._balanced_at is None else self._balanced_at
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
@@ -344,15 +320,11 @@ class ConsumerVitals(Vitals):
             self._waits[record.message_id] = _Wait(record.key, since, due, record.error)
 
     def reached(self) -> None:
-        """
-        Note that the broker answered.
-        """
+        """Note that the broker answered."""
         self._reached = True
 
     def snapshot(self) -> ConsumerSnapshot:
-        """
-        Return the consumer's health now.
-        """
+        """Return the consumer's health now."""
         phase, sessions, now = self._phase(starting=not self._reached), self._sessions(), self._loop.time()
         stalled = self._stalled(now)
         if not self._is_delayed():

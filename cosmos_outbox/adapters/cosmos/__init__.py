@@ -1,6 +1,4 @@
-"""
-Azure Cosmos DB, through the vendor SDK: container, change feed, leases and parked keys.
-"""
+"""Azure Cosmos DB, through the vendor SDK: container, change feed, leases and parked keys."""
 
 from cosmos_outbox.adapters.cosmos.client import (
     account_host,

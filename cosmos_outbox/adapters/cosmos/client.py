@@ -1,6 +1,4 @@
-"""
-Opening a Cosmos DB client with the settings that correctness depends on.
-"""
+"""Opening a Cosmos DB client with the settings that correctness depends on."""
 
 from __future__ import annotations
 
@@ -243,9 +241,7 @@ def _ensure_readable(url: str, credential: object) -> None:
 
 
 def is_url(text: str) -> bool:
-    """
-    Say whether a text is a URL with a host and, if it names one, a valid port.
-    """
+    """Say whether a text is a URL with a host and, if it names one, a valid port."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

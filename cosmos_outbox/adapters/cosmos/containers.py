@@ -1,6 +1,4 @@
-"""
-The containers of an outbox: events, leases and parked keys need one each.
-"""
+"""The containers of an outbox: events, leases and parked keys need one each."""
 
 from __future__ import annotations
 

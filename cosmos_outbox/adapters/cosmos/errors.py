@@ -1,6 +1,4 @@
-"""
-The one place that translates errors of the Cosmos DB SDK.
-"""
+"""The one place that translates errors of the Cosmos DB SDK."""
 
 from __future__ import annotations
 
@@ -189,9 +187,7 @@ class _Answer:
         return error
 
     def after(self, advice: str) -> str:
-        """
-        Return the advice, then once what the service said, as far as it is about the request.
-        """
+        """Return the advice, then once what the service said, as far as it is about the request."""
         code = f"{self.status}/{self.sub_status}" if self.sub_status else f"{self.status}"
         known = [f"document {self.document_id!r}"] if self.document_id is not None else []
         known += [f"partition key {self.partition_key!r}"] if self.partition_key is not None else []

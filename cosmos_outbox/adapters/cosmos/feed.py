@@ -235,9 +235,7 @@ class _Read:
         self._headers: Mapping[str, str] = {}
 
     def send(self, request: PipelineRequest[Any]) -> None:
-        """
-        Send the session token of the range that is read, or none.
-        """
+        """Send the session token of the range that is read, or none."""
         headers = request.http_request.headers
         if headers.pop(SESSION_TOKEN, None) and self.session_token.partition(":")[0] == headers.get(RANGE_ID):
             headers[SESSION_TOKEN] = self.session_token
@@ -268,9 +266,7 @@ class _Read:
                 raise RangeGone
 
     def range_id(self) -> str | None:
-        """
-        Return the id of the physical partition that answered, with which its session token starts.
-        """
+        """Return the id of the physical partition that answered, with which its session token starts."""
         return None if "," in self.session_token else self.session_token.partition(":")[0] or None
 
     def sub_ranges(self) -> int:

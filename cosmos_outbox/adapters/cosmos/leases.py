@@ -1,6 +1,4 @@
-"""
-CosmosLeases: the LeaseStore port on a Cosmos DB container.
-"""
+"""CosmosLeases: the LeaseStore port on a Cosmos DB container."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-CosmosParked: the ParkedStore port on a Cosmos DB container.
-"""
+"""CosmosParked: the ParkedStore port on a Cosmos DB container."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _KEYS_A_PAGE = 1000  # of documents of some hundred bytes
 
 
 class CosmosParked:
-    """
-    A container partitioned on `/partitionKey` in which nothing expires; `open_parked` checks both.
-    """
+    """A container partitioned on `/partitionKey` in which nothing expires; `open_parked` checks both."""
 
     def __init__(self, container: ContainerProxy) -> None:
         self._container = container
@@ -76,9 +72,7 @@ class CosmosParked:
     async def _page(
         self, query: str, partition_key: str, limit: int, **values: object
     ) -> tuple[Document, ...]:
-        """
-        Return the first page of the service's answer, so that large documents do not fill the memory.
-        """
+        """Return the first page of the service's answer, so that large documents do not fill the memory."""
         async with translated():
             pages = self._container.query_items(
                 query, parameters=_parameters(**values), partition_key=partition_key, max_item_count=limit

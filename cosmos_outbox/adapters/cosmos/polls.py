@@ -38,9 +38,7 @@ _WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # the SDK does not verify the
 
 
 class SentRequest(Protocol):
-    """
-    A request as the SDK sent it.
-    """
+    """A request as the SDK sent it."""
 
     url: str
     headers: Mapping[str, str]
@@ -62,9 +60,7 @@ class LeanPolls:
         self._pause, self._paused_until = _FIRST_PAUSE_SECONDS, 0.0
 
     def learn(self, about: Hashable, request: SentRequest) -> None:
-        """
-        Note a request of the SDK that found nothing new.
-        """
+        """Note a request of the SDK that found nothing new."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         if not headers.keys() >= _NEEDED or "if-modified-since" in headers:
             self._known.pop(about, None)  # the SDK sends the next one

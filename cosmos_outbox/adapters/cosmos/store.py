@@ -1,6 +1,4 @@
-"""
-CosmosStore: the Store port on one Cosmos DB container.
-"""
+"""CosmosStore: the Store port on one Cosmos DB container."""
 
 from __future__ import annotations
 
@@ -184,9 +182,7 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
 
 
 def _condition(etag: str) -> str:
-    """
-    Return an etag as a condition that a header can carry.
-    """
+    """Return an etag as a condition that a header can carry."""
     # A text that is not an etag, such as *, has another meaning in a header; here it must match no document.
     return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 

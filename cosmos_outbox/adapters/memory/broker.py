@@ -18,9 +18,7 @@ from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
 
 
 class Fault(StrEnum):
-    """
-    What goes wrong with one batch.
-    """
+    """What goes wrong with one batch."""
 
     LOST = "lost"  # the connection breaks before the batch arrives
     ACK_LOST = "ack-lost"  # it breaks after the batch was stored
@@ -31,9 +29,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """
-    A message the broker received, and when.
-    """
+    """A message the broker received, and when."""
 
     message: OutboundMessage
     at: float
@@ -80,35 +76,25 @@ class MemoryBroker:
 
     @property
     def accepted(self) -> list[OutboundMessage]:
-        """
-        Return what entered the topic, in order, without the duplicates that were dropped.
-        """
+        """Return what entered the topic, in order, without the duplicates that were dropped."""
         return [arrival.message for arrival in self.arrivals if not arrival.duplicate]
 
     @property
     def duplicates(self) -> int:
-        """
-        Return how many messages were dropped as duplicates.
-        """
+        """Return how many messages were dropped as duplicates."""
         return sum(arrival.duplicate for arrival in self.arrivals)
 
     def sessions(self) -> frozenset[str]:
-        """
-        Return the ids of the sessions that have messages waiting.
-        """
+        """Return the ids of the sessions that have messages waiting."""
         return frozenset(session for session, queue in self._sessions.items() if queue)
 
     def receive(self, session_id: str) -> OutboundMessage | None:
-        """
-        Take the next message of a session, or return None.
-        """
+        """Take the next message of a session, or return None."""
         queue = self._sessions[session_id]
         return queue.popleft() if queue else None
 
     def publisher(self, *, lanes: int = 8, batch_size: int = 100) -> MemoryPublisher:
-        """
-        Return a publisher to this topic; each is a sender of its own, as two processes would be.
-        """
+        """Return a publisher to this topic; each is a sender of its own, as two processes would be."""
         return MemoryPublisher(self, lanes=lanes, batch_size=batch_size)
 
     async def send(self, batch: Sequence[OutboundMessage]) -> None:
@@ -159,9 +145,7 @@ class MemoryBroker:
 
 
 class MemoryPublisher:
-    """
-    The Publisher port on a MemoryBroker.
-    """
+    """The Publisher port on a MemoryBroker."""
 
     def __init__(self, broker: MemoryBroker, *, lanes: int, batch_size: int) -> None:
         self._broker, self._batch_size = broker, batch_size

@@ -237,9 +237,7 @@ class MemoryContainer:
         self._next_id = itertools.count(ranges)
 
     def split(self, range_id: str) -> tuple[str, str]:
-        """
-        Split a physical partition in the middle; return the ids of its two children.
-        """
+        """Split a physical partition in the middle; return the ids of its two children."""
         parent = self._partition(range_id)
         low = int(parent.range.min or "0", 16)
         high = _KEY_SPACE if parent.range.max == "FF" else int(parent.range.max, 16)
@@ -279,9 +277,7 @@ class MemoryContainer:
         }
 
     def documents(self) -> tuple[Document, ...]:
-        """
-        Return all documents that have not expired, for assertions of a test.
-        """
+        """Return all documents that have not expired, for assertions of a test."""
         return tuple(
             copied(document) for partition in self._partitions for document in self._visible(partition)
         )
@@ -358,9 +354,7 @@ class MemoryContainer:
 
 
 def copied(document: Mapping[str, Any]) -> Document:
-    """
-    Return a copy that shares nothing, as if the document had come over the network.
-    """
+    """Return a copy that shares nothing, as if the document had come over the network."""
     copy: Document = marshal.loads(marshal.dumps(dict(document)))  # noqa: S302 - our own; several times as fast as deepcopy
     return copy
 

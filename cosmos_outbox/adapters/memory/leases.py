@@ -1,6 +1,4 @@
-"""
-MemoryLeases: a lease container in memory, the reference semantics of the LeaseStore port.
-"""
+"""MemoryLeases: a lease container in memory, the reference semantics of the LeaseStore port."""
 
 from __future__ import annotations
 

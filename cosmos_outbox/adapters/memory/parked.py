@@ -1,6 +1,4 @@
-"""
-MemoryParked: a container of parked keys in memory, the reference semantics of the ParkedStore port.
-"""
+"""MemoryParked: a container of parked keys in memory, the reference semantics of the ParkedStore port."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ class MemoryParked:
         return await self._container.commit(partition_key, writes)
 
     def documents(self) -> tuple[Document, ...]:
-        """
-        Return all documents, for tests.
-        """
+        """Return all documents, for tests."""
         return self._container.documents()
 
     def _in(self, partition_key: str) -> list[Document]:

@@ -28,9 +28,7 @@ FoundT = TypeVar("FoundT")
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """
-    The messages of one session, or of all on an entity without sessions, and who receives them.
-    """
+    """The messages of one session, or of all on an entity without sessions, and who receives them."""
 
     ready: deque[Message] = field(default_factory=deque)
     holders: list[MemorySession] = field(default_factory=list)
@@ -91,9 +89,7 @@ class MemorySubscription:
 
     @property
     def waiting(self) -> tuple[Message, ...]:
-        """
-        Return the messages that are neither settled nor deferred nor dead-lettered.
-        """
+        """Return the messages that are neither settled nor deferred nor dead-lettered."""
         return tuple(
             message
             for queue in self._queues.values()
@@ -101,9 +97,7 @@ class MemorySubscription:
         )
 
     def lose_lock(self, session_id: str) -> None:
-        """
-        Take a session from its holder, as if the lock had expired.
-        """
+        """Take a session from its holder, as if the lock had expired."""
         for holder in [*self._queues[session_id].holders]:
             holder.give_back(counted=True)
 
@@ -121,9 +115,7 @@ class MemorySubscription:
     # What its sessions call
 
     async def until(self, found: Callable[[], FoundT | None], seconds: float) -> FoundT | None:
-        """
-        Return what is found, or None if nothing is for so long.
-        """
+        """Return what is found, or None if nothing is for so long."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + seconds
         while True:
@@ -152,9 +144,7 @@ class MemorySubscription:
                     holder.give_back(counted=True)
 
     def put_back(self, message: Message, *, counted: bool) -> None:
-        """
-        Have a message delivered again, or dead-letter it if it was delivered too often.
-        """
+        """Have a message delivered again, or dead-letter it if it was delivered too often."""
         again = replace(message, delivery_count=message.delivery_count + counted)
         if again.delivery_count >= self._max_deliveries:
             self.dead_letters.append((again, MAX_DELIVERIES, ""))
@@ -163,9 +153,7 @@ class MemorySubscription:
         self.changed()
 
     def changed(self) -> None:
-        """
-        Wake the calls that wait.
-        """
+        """Wake the calls that wait."""
         self._changed.set()
 
     def _queue_of(self, message: Message) -> _Queue:
@@ -197,9 +185,7 @@ class MemorySession:
 
     @property
     def expires_at(self) -> float:
-        """
-        Return when the broker takes the lock back.
-        """
+        """Return when the broker takes the lock back."""
         locked = self.id is not None or self.message is not None
         return self._locked_at + self._subscription.lock_seconds if locked else inf
 
@@ -237,9 +223,7 @@ class MemorySession:
             self.give_back(counted=self.id is None)
 
     def give_back(self, *, counted: bool) -> None:
-        """
-        End the lock; a message that is not settled is delivered again, and may count as delivered.
-        """
+        """End the lock; a message that is not settled is delivered again, and may count as delivered."""
         self._queue.holders.remove(self)
         message, self.message = self.message, None
         if message is not None:

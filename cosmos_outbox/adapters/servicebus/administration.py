@@ -34,9 +34,7 @@ _LINK_SECONDS = 15.0
 
 
 class SettingsUnknown(Exception):
-    """
-    The settings could not be read; says why.
-    """
+    """The settings could not be read; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +55,7 @@ class Entity:
 
 
 class Refusal(StrEnum):
-    """
-    What keeps a receiver from its subscription or queue.
-    """
+    """What keeps a receiver from its subscription or queue."""
 
     MISSING = "missing"
     DISABLED = "disabled"
@@ -68,9 +64,7 @@ class Refusal(StrEnum):
 
 
 def source_label(entity: str, subscription: str | None) -> str:
-    """
-    Return how a message names a subscription or queue.
-    """
+    """Return how a message names a subscription or queue."""
     return (
         f"Queue {entity!r}" if subscription is None else f"Subscription {subscription!r} of topic {entity!r}"
     )
@@ -123,9 +117,7 @@ def _plain_http(options: dict[str, Any]) -> Any:
 
 
 async def topic_described(client: ServiceBusAdministrationClient, name: str) -> Entity:
-    """
-    Return a topic and its subscriptions.
-    """
+    """Return a topic and its subscriptions."""
     topic = await _described(f"Topic {name!r}", client.get_topic(name))
     if topic.settings is None:
         return topic
@@ -139,9 +131,7 @@ async def topic_described(client: ServiceBusAdministrationClient, name: str) -> 
 async def source_described(
     client: ServiceBusAdministrationClient, entity: str, subscription: str | None
 ) -> tuple[Entity, Entity]:
-    """
-    Return a subscription or queue, and what messages enter before it: the topic, or the queue itself.
-    """
+    """Return a subscription or queue, and what messages enter before it: the topic, or the queue itself."""
     label = source_label(entity, subscription)
     if subscription is None:
         queue = await _described(label, client.get_queue(entity))

@@ -64,9 +64,7 @@ def append(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:
 
 
 def encode(message: OutboundMessage) -> bytes | None:
-    """
-    Return a message as the SDK encodes it; None if it holds what only the SDK writes or refuses.
-    """
+    """Return a message as the SDK encodes it; None if it holds what only the SDK writes or refuses."""
     if not 0 < len(message.message_id) <= MAX_ID_LENGTH or len(message.session_id) > MAX_ID_LENGTH:
         return None
     values: list[bytes] = []
@@ -114,9 +112,7 @@ def difference() -> str | None:
 
 
 def sdk_message(message: OutboundMessage) -> ServiceBusMessage:
-    """
-    Return a message as the SDK takes it.
-    """
+    """Return a message as the SDK takes it."""
     return ServiceBusMessage(
         message.body,
         application_properties=dict(message.properties.items()),

@@ -1,6 +1,4 @@
-"""
-The one place that translates exceptions of the Service Bus SDK.
-"""
+"""The one place that translates exceptions of the Service Bus SDK."""
 
 from __future__ import annotations
 
@@ -55,9 +53,7 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
-    """
-    Return this library's error for one of the SDK.
-    """
+    """Return this library's error for one of the SDK."""
     # What the broker said about a missing topic or a wrong key is only in the inner exception.
     said = " ".join(f"{error} {error.inner_exception or ''}".split())
     meaning = _meaning(error)
@@ -79,9 +75,7 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
 
 
 def receive_error(error: Exception, *, entity: str) -> SubscriptionUnavailable:
-    """
-    Return this library's error for one of the SDK that a receiver raised.
-    """
+    """Return this library's error for one of the SDK that a receiver raised."""
     said = " ".join(f"{error!r} {getattr(error, 'inner_exception', None) or ''}".split())
     if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is BrokerUnavailable:
         advice = "it is tried again"
@@ -106,24 +100,18 @@ def is_refused_use(error: sdk.ServiceBusError) -> bool:
 
 
 def names_nothing(error: sdk.ServiceBusError) -> bool:
-    """
-    Say whether the entity does not exist; the broker says so already when a token for it is given.
-    """
+    """Say whether the entity does not exist; the broker says so already when a token for it is given."""
     return isinstance(error, sdk.MessagingEntityNotFoundError) or _status(error) == _NOT_FOUND
 
 
 def leaves_link_usable(error: sdk.ServiceBusError) -> bool:
-    """
-    Say whether the broker answered on a link that stays open, so that the sender may go on.
-    """
+    """Say whether the broker answered on a link that stays open, so that the sender may go on."""
     # After a rejected disposition it would stay open too, but the SDK closes it anyway.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
 
 
 def says_link_was_cut(error: BaseException | None) -> bool:
-    """
-    Say whether an error means that the connection or the link is gone.
-    """
+    """Say whether an error means that the connection or the link is gone."""
     return isinstance(error, sdk.ServiceBusConnectionError | sdk.ServiceBusCommunicationError)
 
 

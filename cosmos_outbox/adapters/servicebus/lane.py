@@ -55,9 +55,7 @@ class Lane:
         self.batch_bytes: int | None = None  # what the link takes; known once one was open
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
-        """
-        Send all messages in order; messages of two runs never share a batch.
-        """
+        """Send all messages in order; messages of two runs never share a batch."""
         accepted = 0
         async with self._lock:
             try:
@@ -73,16 +71,12 @@ class Lane:
                 raise
 
     async def close(self) -> None:
-        """
-        Close the sender after the call at hand.
-        """
+        """Close the sender after the call at hand."""
         async with self._lock:
             self._drop()
 
     async def _fill(self, run: Sequence[OutboundMessage], position: int) -> tuple[_Payload, int]:
-        """
-        Return as many messages as one batch holds, and their number.
-        """
+        """Return as many messages as one batch holds, and their number."""
         batch = await self._new_batch()
         self.batch_bytes = batch.max_size_in_bytes
         own = not self._sdk_only and encoding.fallback_cause() is None

@@ -1,6 +1,4 @@
-"""
-Processing: the context of one received message, so that its trace and its cause go on.
-"""
+"""Processing: the context of one received message, so that its trace and its cause go on."""
 
 from __future__ import annotations
 

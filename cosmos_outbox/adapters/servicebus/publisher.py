@@ -1,6 +1,4 @@
-"""
-ServiceBusPublisher: the Publisher port on a Service Bus topic, one sender a lane.
-"""
+"""ServiceBusPublisher: the Publisher port on a Service Bus topic, one sender a lane."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ _OWN_PORT = re.compile(r"Endpoint=(sb://[^;/]+:\d+)", re.IGNORECASE)
 
 
 class BatchScope(StrEnum):
-    """
-    Which messages may share a batch.
-    """
+    """Which messages may share a batch."""
 
     TOPIC = "topic"  # any: for topics that are not partitioned, the default of the service
     SESSION = "session"  # those of one session: for partitioned topics

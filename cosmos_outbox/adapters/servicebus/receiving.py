@@ -74,8 +74,6 @@ def _plain(value: Any) -> Any:
 
 
 def sendable(text: str) -> str:
-    """
-    Return what the broker takes as the reason of a dead letter.
-    """
+    """Return what the broker takes as the reason of a dead letter."""
     # Half a surrogate pair, as JSON may hold and errors repeat, has no UTF-8.
     return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()

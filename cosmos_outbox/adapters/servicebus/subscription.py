@@ -129,9 +129,7 @@ class ServiceBusSubscription:
         *,
         abandon: ServiceBusReceivedMessage | None = None,
     ) -> None:
-        """
-        Close a receiver while others work: the broker gives its session to another receiver at once.
-        """
+        """Close a receiver while others work: the broker gives its session to another receiver at once."""
         self._closing.add(self._closed(receiver, opening, abandon))
 
     async def _closed(
@@ -162,9 +160,7 @@ class ServiceBusSubscription:
 
 
 class ServiceBusSession:
-    """
-    The Session port on one receiver of the SDK.
-    """
+    """The Session port on one receiver of the SDK."""
 
     def __init__(self, subscription: ServiceBusSubscription, receiver: ServiceBusReceiver) -> None:
         self._subscription, self._receiver = subscription, receiver
@@ -184,9 +180,7 @@ class ServiceBusSession:
         return None if self._message is None else message_from(self._message)
 
     async def fetched_first(self, wait_seconds: float) -> bool:
-        """
-        Have a message delivered, to be read by `receive`, and return whether one came.
-        """
+        """Have a message delivered, to be read by `receive`, and return whether one came."""
         # Trust in a lock begins with the request: ask often, or the lock of a late message seems to have ended.
         ends_at = self._loop.time() + wait_seconds
         while (left := ends_at - self._loop.time()) > 0:
@@ -261,9 +255,7 @@ class ServiceBusSession:
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
-    """
-    Return a message of the SDK without its types: text is text, whichever way it came.
-    """
+    """Return a message of the SDK without its types: text is text, whichever way it came."""
     return Message(
         message_id=received_id(received.message_id) or "",
         session_id=received_text(received.session_id),
@@ -279,9 +271,7 @@ def message_from(received: ServiceBusReceivedMessage) -> Message:
 
 
 def properties_of(received: ServiceBusReceivedMessage) -> dict[str, Any]:
-    """
-    Return the application properties of a message of the SDK, with their names and texts as text.
-    """
+    """Return the application properties of a message of the SDK, with their names and texts as text."""
     return {
         received_text(name): received_text(value)
         for name, value in (received.application_properties or {}).items()

@@ -27,9 +27,7 @@ _UNSUPPORTED = ("vectorEmbeddingPolicy", "fullTextPolicy", "computedProperties",
 
 
 class Database:
-    """
-    Containers under one name.
-    """
+    """Containers under one name."""
 
     def __init__(self, properties: JsonObject, raw_rid: bytes) -> None:
         self.properties = properties
@@ -166,16 +164,12 @@ class Account:
     # What an earlier start kept
 
     def continue_from(self, boot: int, rid: int) -> None:
-        """
-        Give new ids and etags after those of earlier starts.
-        """
+        """Give new ids and etags after those of earlier starts."""
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count(rid)
 
     def restored_container(self, database: str, properties: JsonObject, raw_rid: bytes) -> Container:
-        """
-        Take a container of an earlier start, without its partitions.
-        """
+        """Take a container of an earlier start, without its partitions."""
         container = Container(
             path=f"dbs/{database}/colls/{properties['id']}",
             rid=properties["_rid"],

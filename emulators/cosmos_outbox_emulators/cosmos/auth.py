@@ -1,6 +1,4 @@
-"""
-The master-key signature that every request carries.
-"""
+"""The master-key signature that every request carries."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ def signature(key: bytes, method: str, segments: Sequence[str], date: str, *, by
 def check_signature(
     keys: Iterable[str], method: str, segments: Sequence[str], headers: Mapping[str, str]
 ) -> None:
-    """
-    Raise 401 unless the request was signed with one of the account's keys.
-    """
+    """Raise 401 unless the request was signed with one of the account's keys."""
     token = headers.get("authorization")
     date = headers.get("x-ms-date") or headers.get("date")
     if token is None or date is None:

@@ -1,6 +1,4 @@
-"""
-Reading the change feed of one partition: pages of newest versions that never cut a transaction in two.
-"""
+"""Reading the change feed of one partition: pages of newest versions that never cut a transaction in two."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePage:
-    """
-    Changed items, and the LSN to continue from.
-    """
+    """Changed items, and the LSN to continue from."""
 
     items: list[Item]
     lsn: int

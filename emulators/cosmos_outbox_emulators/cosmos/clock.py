@@ -1,6 +1,4 @@
-"""
-The emulator's time: the wall clock, which a test may push forward.
-"""
+"""The emulator's time: the wall clock, which a test may push forward."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ import time
 
 
 class AdjustableClock:
-    """
-    Return seconds since the epoch; `advance` moves it, so that TTLs pass without waiting.
-    """
+    """Return seconds since the epoch; `advance` moves it, so that TTLs pass without waiting."""
 
     def __init__(self) -> None:
         self._ahead = 0.0

@@ -23,17 +23,13 @@ _Snapshot = list[tuple[str, str, int, list[Item]]]  # low, high, LSN and items o
 
 @dataclasses.dataclass(slots=True)
 class Replication:
-    """
-    How far the replica that answers reads is behind; shared by all containers of an account.
-    """
+    """How far the replica that answers reads is behind; shared by all containers of an account."""
 
     lag_s: float = 0.0
 
 
 class Container:
-    """
-    Items partitioned by up to three paths over one or more physical partitions.
-    """
+    """Items partitioned by up to three paths over one or more physical partitions."""
 
     def __init__(
         self,
@@ -75,15 +71,11 @@ class Container:
         return self._next_range
 
     def restore(self, partitions: list[Partition], generation: int, next_range: int) -> None:
-        """
-        Take the partitions of an earlier start.
-        """
+        """Take the partitions of an earlier start."""
         self.partitions, self.generation, self._next_range = partitions, generation, next_range
 
     def take_snapshot(self) -> None:
-        """
-        Remember all items and LSNs, in the place of what was remembered before.
-        """
+        """Remember all items and LSNs, in the place of what was remembered before."""
         self._snapshot = [
             (part.low, part.high, part.lsn, list(part.changes_after(0))) for part in self.partitions
         ]
@@ -121,9 +113,7 @@ class Container:
         return sum(map(len, self.partitions))
 
     def replace_properties(self, properties: JsonObject) -> None:
-        """
-        Take new properties; items get the expiry that the new default gives them.
-        """
+        """Take new properties; items get the expiry that the new default gives them."""
         before = self.default_ttl
         self.properties = properties
         if before == self.default_ttl:
@@ -144,9 +134,7 @@ class Container:
         ]
 
     def id_of(self, rid: str) -> str | None:
-        """
-        Return the id of the item with a resource id.
-        """
+        """Return the id of the item with a resource id."""
         items = (item for partition in self.partitions for item in partition.changes_after(0))
         return next((item.body["id"] for item in items if item.body["_rid"] == rid), None)
 
@@ -211,9 +199,7 @@ class Container:
         return child.range_id
 
     def grow(self, count: int) -> None:
-        """
-        Split the widest range until there are so many, as the service does when throughput is raised.
-        """
+        """Split the widest range until there are so many, as the service does when throughput is raised."""
         while len(self.partitions) < count:
             widest = max(
                 self.partitions, key=lambda partition: self._ring.width(partition.low, partition.high)

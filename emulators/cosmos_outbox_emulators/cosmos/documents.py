@@ -1,6 +1,4 @@
-"""
-The requests that write or read single documents: operations and transactional batches.
-"""
+"""The requests that write or read single documents: operations and transactional batches."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ _OPERATIONS = {
 def item_reply(
     container: Container, request: Request, kind: RequestKind, item_id: str | None, now: float
 ) -> Reply:
-    """
-    Execute one operation on one item.
-    """
+    """Execute one operation on one item."""
     if len(request.body) > LARGEST_REQUEST_BYTES:
         raise too_large()
     if kind is RequestKind.DELETE and item_id is None:
@@ -80,9 +76,7 @@ def _delete_key_reply(container: Container, request: Request, now: float) -> Rep
 
 
 def batch_reply(container: Container, request: Request, now: float, fault: FaultRule | None = None) -> Reply:
-    """
-    Execute all operations of a batch or none; `fault` fails one of them.
-    """
+    """Execute all operations of a batch or none; `fault` fails one of them."""
     if len(request.body) > LARGEST_REQUEST_BYTES:
         raise too_large()
     key = key_of(container, request.headers)

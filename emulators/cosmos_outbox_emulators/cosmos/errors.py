@@ -8,9 +8,7 @@ from collections.abc import Mapping
 
 
 class CosmosError(Exception):
-    """
-    Carry an HTTP status and a Cosmos DB sub-status to the reply.
-    """
+    """Carry an HTTP status and a Cosmos DB sub-status to the reply."""
 
     def __init__(
         self,

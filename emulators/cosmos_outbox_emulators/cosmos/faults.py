@@ -79,9 +79,7 @@ class FaultRule:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FaultRule:
-        """
-        Read a rule from JSON; a mistake is a ValueError that names the field.
-        """
+        """Read a rule from JSON; a mistake is a ValueError that names the field."""
         unknown = values.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(
@@ -124,9 +122,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 class _Armed:
-    """
-    A rule with what is left of it.
-    """
+    """A rule with what is left of it."""
 
     def __init__(self, rule: FaultRule) -> None:
         self.rule = rule
@@ -153,9 +149,7 @@ class _Armed:
 
 
 class Faults:
-    """
-    The rules in force, oldest first.
-    """
+    """The rules in force, oldest first."""
 
     def __init__(self) -> None:
         self._armed: list[_Armed] = []
@@ -172,15 +166,11 @@ class Faults:
         self._armed.clear()
 
     def is_idle(self, rule: FaultRule) -> bool:
-        """
-        Say whether a rule is in force and has struck no request.
-        """
+        """Say whether a rule is in force and has struck no request."""
         return any(armed.rule is rule and not armed.struck for armed in self._armed)
 
     def as_list(self) -> list[dict[str, Any]]:
-        """
-        Return what each rule says, and how many more requests it strikes.
-        """
+        """Return what each rule says, and how many more requests it strikes."""
         return [
             {
                 **{

@@ -1,6 +1,4 @@
-"""
-The requests that read many documents: queries, the read of a whole feed, and the change feed.
-"""
+"""The requests that read many documents: queries, the read of a whole feed, and the change feed."""
 
 from __future__ import annotations
 
@@ -63,9 +61,7 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
 
 
 def readfeed_reply(container: Container, request: Request, now: float) -> Reply:
-    """
-    List all items.
-    """
+    """List all items."""
     return _query(container, request, now, _EVERYTHING, Walk(*_scope(container, request.headers)))
 
 
@@ -169,9 +165,7 @@ def _newer_than(headers: Mapping[str, str]) -> float | None:
 
 
 def _scope(container: Container, headers: Mapping[str, str]) -> tuple[Sequence[Partition], Window]:
-    """
-    Find what a feed request addresses: one key, one range (410 if gone), a window of one range, or all.
-    """
+    """Find what a feed request addresses: one key, one range (410 if gone), a window of one range, or all."""
     if "x-ms-documentdb-partitionkey" in headers:
         key = container.key_from_header(headers["x-ms-documentdb-partitionkey"])
         return [container.partition_of(key.epk)], window_of_key(key)

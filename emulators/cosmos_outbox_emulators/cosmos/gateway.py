@@ -53,9 +53,7 @@ class Gateway:
         self._activities = itertools.count(1)
 
     def admit(self, request: Request) -> Route:
-        """
-        Route a request and check its signature; count it.
-        """
+        """Route a request and check its signature; count it."""
         route = route_of(request)
         check_signature(self.account.keys, request.method, route.segments, request.headers)
         self.counts[route.kind] += 1
@@ -75,9 +73,7 @@ class Gateway:
             return None  # the error comes when the request is executed
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
-        """
-        Execute a request (admitted before, or now); never raises.
-        """
+        """Execute a request (admitted before, or now); never raises."""
         try:
             return self._stamped(request, self._execute(request, route or self.admit(request), fault))
         except CosmosError as error:

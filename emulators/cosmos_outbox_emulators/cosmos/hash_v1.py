@@ -47,9 +47,7 @@ def _bound(value: int) -> str:
 
 
 def _hash(bound: str) -> int:
-    """
-    Return the first hash at or behind a bound.
-    """
+    """Return the first hash at or behind a bound."""
     return _HASHES if bound == _LAST else bisect_left(range(_HASHES), bound, key=_bound)
 
 

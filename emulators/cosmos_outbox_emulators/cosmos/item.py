@@ -13,9 +13,7 @@ ItemKey = tuple[bytes, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """
-    One version of a document; `sequence` is the creation order, which survives replacement.
-    """
+    """One version of a document; `sequence` is the creation order, which survives replacement."""
 
     key: ItemKey
     epk: str

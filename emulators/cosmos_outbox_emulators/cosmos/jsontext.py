@@ -1,6 +1,4 @@
-"""
-JSON text to values and back, refusing what cannot be stored or sent again.
-"""
+"""JSON text to values and back, refusing what cannot be stored or sent again."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def decode(raw: bytes | str) -> Any:
 
 
 def check_depth(value: JsonObject, encoded: bytes) -> None:
-    """
-    Refuse an item of more levels than the service stores.
-    """
+    """Refuse an item of more levels than the service stores."""
     # Counting brackets is quick; walking every item would not be.
     if encoded.count(b"{") + encoded.count(b"[") > _MOST_LEVELS and not _fits(value, _MOST_LEVELS):
         raise bad_request("The request payload is invalid. Ensure to provide a valid request payload.")

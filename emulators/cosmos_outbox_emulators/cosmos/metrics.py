@@ -1,6 +1,4 @@
-"""
-What a query says of its execution when asked: plausible values, for code that reads them.
-"""
+"""What a query says of its execution when asked: plausible values, for code that reads them."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ _TIMES = (
 
 
 def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
-    """
-    Count the rows; an aggregate is said to have read its index alone.
-    """
+    """Count the rows; an aggregate is said to have read its index alone."""
     count, size = len(rows), sum(map(len, rows))
     retrieved = (0, 0) if query.aggregates else (count, size)
     counts = {
@@ -43,9 +39,7 @@ def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
 
 
 def index_metrics(container: Container) -> str:
-    """
-    Name the index of the partition key as the one that was used.
-    """
+    """Name the index of the partition key as the one that was used."""
     used = {
         "FilterExpression": "",
         "IndexSpec": f"/{'/'.join(container.key_paths[0])}/?",

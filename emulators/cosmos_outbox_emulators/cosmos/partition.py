@@ -21,9 +21,7 @@ _SLACK = 1000
 
 
 class Partition:
-    """
-    Items of the range [low, high), addressed by a partition key range id.
-    """
+    """Items of the range [low, high), addressed by a partition key range id."""
 
     def __init__(
         self,
@@ -78,15 +76,11 @@ class Partition:
         self._compact()
 
     def lsn_at(self, moment: float) -> int:
-        """
-        Return the LSN that was reached at a moment, as far as writes since then are remembered.
-        """
+        """Return the LSN that was reached at a moment, as far as writes since then are remembered."""
         return next((lsn - 1 for at, lsn, _ in self._history if at > moment), self.lsn)
 
     def get_at(self, key: ItemKey, lsn: int) -> Item | None:
-        """
-        Return an item as of an LSN, as far as writes since then are remembered.
-        """
+        """Return an item as of an LSN, as far as writes since then are remembered."""
         item = self._items.get(key)
         if item is not None and item.lsn <= lsn:
             return item
@@ -106,9 +100,7 @@ class Partition:
             heapq.heappush(self._expiries, (item.expires_at, item.key))
 
     def purge(self, now: float) -> None:
-        """
-        Remove what has expired. Every access does this first, so nothing else has to think of expiry.
-        """
+        """Remove what has expired. Every access does this first, so nothing else has to think of expiry."""
         while self._expiries and self._expiries[0][0] <= now:
             expires_at, key = heapq.heappop(self._expiries)
             item = self._items.get(key)
@@ -130,9 +122,7 @@ class Partition:
         self._scan_order.compact(self._items)
 
     def changes_after(self, lsn: int) -> Iterator[Item]:
-        """
-        Yield the newest version of each item that changed after `lsn`, in the order of the changes.
-        """
+        """Yield the newest version of each item that changed after `lsn`, in the order of the changes."""
         for index in range(bisect_right(self._log_lsns, lsn), len(self._log_items)):
             item = self._log_items[index]
             if self._items.get(item.key) is item:

@@ -72,9 +72,7 @@ def parse_header(text: str, paths: int, version: int = 2) -> LogicalKey:
 
 
 def parse_path(path: Any) -> tuple[str, ...]:
-    """
-    Return the names on a path such as `/owner/id` or `/"a/b"`; quotes may be single.
-    """
+    """Return the names on a path such as `/owner/id` or `/"a/b"`; quotes may be single."""
     if not isinstance(path, str) or not path or _SEGMENT.sub("", path):
         raise bad_request("A partition key path must start with '/' and name a property.")
     return tuple("".join(forms) for forms in _SEGMENT.findall(path))
@@ -153,9 +151,7 @@ def effective_partition_key(encoded: bytes) -> str:
 
 
 def even_ranges(count: int) -> list[tuple[str, str]]:
-    """
-    Cut the ring into `count` ranges of one size, as (lowest, first beyond) pairs.
-    """
+    """Cut the ring into `count` ranges of one size, as (lowest, first beyond) pairs."""
     inner = [f"{_RING // count * i:032X}" for i in range(1, count)]
     bounds = [FIRST_EPK, *inner, LAST_EPK]
     return list(pairwise(bounds))

@@ -16,9 +16,7 @@ _MISSING: Any = object()
 
 
 def apply_patch(encoded: bytes, operations: Any) -> JsonObject:
-    """
-    Return a patched copy of the document in `encoded`; the original is not touched.
-    """
+    """Return a patched copy of the document in `encoded`; the original is not touched."""
     if not isinstance(operations, list) or not operations:
         raise bad_request("A patch needs at least one operation.")
     if len(operations) > _MOST_OPERATIONS:

@@ -1,6 +1,4 @@
-"""
-An account in a database file: what it held at the last start, and what each request changes.
-"""
+"""An account in a database file: what it held at the last start, and what each request changes."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ Mark = tuple[int, str]
 
 
 class AccountFile:
-    """
-    Restores an account when it is made; `save` stages what has changed since, and the caller commits.
-    """
+    """Restores an account when it is made; `save` stages what has changed since, and the caller commits."""
 
     def __init__(self, connection: sqlite3.Connection, account: Account) -> None:
         self._connection = connection
@@ -118,9 +114,7 @@ class AccountFile:
     # Saving
 
     def save(self) -> None:
-        """
-        Stage all changes since the last call in the open transaction of the database.
-        """
+        """Stage all changes since the last call in the open transaction of the database."""
         self._save_definitions()
         if self._changed:
             self._save_items(self._changed)
@@ -134,9 +128,7 @@ class AccountFile:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """
-        Remove what has expired: nothing else tells that it did.
-        """
+        """Remove what has expired: nothing else tells that it did."""
         self._until_sweep = _SWEEP_EVERY
         self._connection.execute("DELETE FROM items WHERE expires_at <= ?", (self._account.clock(),))
 

@@ -1,6 +1,4 @@
-"""
-Requests and replies without sockets, and the names of the operations that a request can be.
-"""
+"""Requests and replies without sockets, and the names of the operations that a request can be."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
 
 
 class RequestKind(StrEnum):
-    """
-    What a request asks for; faults are selected and requests are counted by these names.
-    """
+    """What a request asks for; faults are selected and requests are counted by these names."""
 
     ACCOUNT = "account"
     METADATA = "metadata"
@@ -58,9 +54,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """
-    One HTTP reply.
-    """
+    """One HTTP reply."""
 
     status: int
     body: bytes = b""
@@ -69,9 +63,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """
-    A request after its path was understood.
-    """
+    """A request after its path was understood."""
 
     kind: RequestKind
     segments: tuple[str, ...]
@@ -170,9 +162,7 @@ def is_query(headers: Mapping[str, str]) -> bool:
 
 
 def whole_number(headers: Mapping[str, str], name: str, *, default: int, least: int) -> int:
-    """
-    Read a header that must be a whole number of at least `least`.
-    """
+    """Read a header that must be a whole number of at least `least`."""
     text = headers.get(name)
     if text is None:
         return default

@@ -21,9 +21,7 @@ _WRITES = frozenset(
 
 
 def fail_over(account: Account) -> str:
-    """
-    Let the other region take the writes, and return its host.
-    """
+    """Let the other region take the writes, and return its host."""
     account.write_host = "127.0.0.1" if account.write_host == "localhost" else "localhost"
     return account.write_host
 
@@ -46,9 +44,7 @@ def locations(account: Account, origin: str) -> dict[str, Any]:
 
 
 def refuse_writes_elsewhere(account: Account, request: Request, kind: RequestKind) -> None:
-    """
-    Refuse a write that was sent to the region that takes none.
-    """
+    """Refuse a write that was sent to the region that takes none."""
     if account.write_host in (None, urlsplit(request.origin).hostname) or kind not in _WRITES:
         return
     text = "The requested operation cannot be performed at this region."

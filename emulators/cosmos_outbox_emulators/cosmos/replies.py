@@ -1,6 +1,4 @@
-"""
-What replies about documents have in common: headers, arrays and listings made of JSON that is ready.
-"""
+"""What replies about documents have in common: headers, arrays and listings made of JSON that is ready."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The requests about databases, containers and partition key ranges.
-"""
+"""The requests about databases, containers and partition key ranges."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _CHARGE = {"x-ms-request-charge": "1.00"}
 
 
 def account_reply(account: Account, request: Request) -> Reply:
-    """
-    Describe the account.
-    """
+    """Describe the account."""
     replicas = {"minReplicaSetSize": 1, "maxReplicasetSize": 4}
     return _json(
         {
@@ -49,9 +45,7 @@ def account_reply(account: Account, request: Request) -> Reply:
 
 
 def metadata_reply(account: Account, request: Request, segments: tuple[str, ...]) -> Reply:
-    """
-    Create, read, list, replace or delete a database or a container.
-    """
+    """Create, read, list, replace or delete a database or a container."""
     if segments[0] == "offers":
         return _offers(account, request, segments)
     if len(segments) == 1:
@@ -114,9 +108,7 @@ def _offers(account: Account, request: Request, segments: tuple[str, ...]) -> Re
 
 
 def conflicts_reply(container: Container, request: Request, segments: tuple[str, ...]) -> Reply:
-    """
-    List no conflicts: there is one region.
-    """
+    """List no conflicts: there is one region."""
     if len(segments) == 6:
         raise not_found()
     several = "x-ms-documentdb-partitionkey" not in request.headers
@@ -154,9 +146,7 @@ def ranges_reply(container: Container, request: Request) -> Reply:
 
 
 def _select(found: list[JsonObject], request: Request) -> list[JsonObject]:
-    """
-    Filter what is listed by the WHERE of a query; whole resources come back, whatever it selects.
-    """
+    """Filter what is listed by the WHERE of a query; whole resources come back, whatever it selects."""
     if not is_query(request.headers):
         return found
     where = sql.parse_request(request.body).where

@@ -12,9 +12,7 @@ from cosmos_outbox_emulators.cosmos.partition_key import FIRST_EPK, LAST_EPK, Lo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """
-    The effective partition keys in [low, high), narrowed to one logical key if `key` is given.
-    """
+    """The effective partition keys in [low, high), narrowed to one logical key if `key` is given."""
 
     low: str = FIRST_EPK
     high: str = LAST_EPK

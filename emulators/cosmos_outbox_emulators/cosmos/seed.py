@@ -1,6 +1,4 @@
-"""
-A seed: databases, containers and items that an account begins with, as one JSON document.
-"""
+"""A seed: databases, containers and items that an account begins with, as one JSON document."""
 
 from __future__ import annotations
 
@@ -75,9 +73,7 @@ def _value_at(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def _definition(key: Any) -> Any:
-    """
-    Return a partition key definition: of one path, of the paths of a hierarchical key, or as it is.
-    """
+    """Return a partition key definition: of one path, of the paths of a hierarchical key, or as it is."""
     if isinstance(key, str):
         return {"paths": [key], "kind": "Hash", "version": 2}
     return {"paths": key, "kind": "MultiHash", "version": 2} if isinstance(key, list) else key

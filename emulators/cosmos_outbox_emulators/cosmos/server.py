@@ -1,6 +1,4 @@
-"""
-The HTTP server: reads requests, lets faults strike, adds latency, writes replies.
-"""
+"""The HTTP server: reads requests, lets faults strike, adds latency, writes replies."""
 
 from __future__ import annotations
 
@@ -118,9 +116,7 @@ class CosmosServer:
         return self.gateway.answer(asked, route) if fault is None else await self._fail(asked, route, fault)
 
     async def _fail(self, asked: Request, route: Route, fault: FaultRule) -> Reply | None:
-        """
-        Let a fault strike one request; None means that the connection is cut instead of an answer.
-        """
+        """Let a fault strike one request; None means that the connection is cut instead of an answer."""
         reply = self.gateway.answer(asked, route) if fault.when is When.AFTER else None
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
@@ -138,16 +134,12 @@ class CosmosServer:
 
 
 def _origin_form(target: str) -> str:
-    """
-    Reduce `http://host/path`, which proxies send, to `/path`.
-    """
+    """Reduce `http://host/path`, which proxies send, to `/path`."""
     return "/" + target.split("/", 3)[-1] if target.startswith(("http://", "https://")) else target
 
 
 async def _read(request: web.BaseRequest) -> bytes | CosmosError:
-    """
-    Read the body, or return why that cannot be done: the refusal is worded later, by the gateway.
-    """
+    """Read the body, or return why that cannot be done: the refusal is worded later, by the gateway."""
     if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     chunks: list[bytes] = []

@@ -34,9 +34,7 @@ _CONDITION_NOT_MET = 1110
 
 
 class OperationKind(StrEnum):
-    """
-    The names that a batch uses for its operations.
-    """
+    """The names that a batch uses for its operations."""
 
     CREATE = "Create"
     READ = "Read"
@@ -48,9 +46,7 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """
-    What to do to one item; which of the fields are needed depends on the kind.
-    """
+    """What to do to one item; which of the fields are needed depends on the kind."""
 
     kind: OperationKind
     id: str | None = None
@@ -62,18 +58,14 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """
-    The status of one operation, and the item that it left or found.
-    """
+    """The status of one operation, and the item that it left or found."""
 
     status: int
     item: Item | None = None
 
 
 class Transaction:
-    """
-    Stage operations against one partition key at one moment; then `commit`, or just drop it.
-    """
+    """Stage operations against one partition key at one moment; then `commit`, or just drop it."""
 
     def __init__(self, container: Container, key: LogicalKey, now: float) -> None:
         self._container = container

@@ -17,9 +17,7 @@ Segment = tuple[str, str, int]  # effective partition keys from, up to; behind w
 
 
 class Walk:
-    """
-    The items of a window of effective partition keys.
-    """
+    """The items of a window of effective partition keys."""
 
     def __init__(self, partitions: Sequence[Partition], window: Window) -> None:
         self.as_of: dict[str, int] = {}  # by range id, where a replica lags
@@ -28,9 +26,7 @@ class Walk:
         self.whole: tuple[Segment, ...] = ((window.low, window.high, 0),)
 
     def items(self, segment: Segment | None = None) -> Iterator[Item]:
-        """
-        Yield what is left of a segment, or everything.
-        """
+        """Yield what is left of a segment, or everything."""
         low, high, after = segment or self.whole[0]
         for partition in self.partitions:
             if partition.low < high and low < partition.high:

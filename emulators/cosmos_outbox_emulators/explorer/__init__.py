@@ -1,6 +1,4 @@
-"""
-A read-only explorer of what the emulators hold: pages that are rendered here, without scripts.
-"""
+"""A read-only explorer of what the emulators hold: pages that are rendered here, without scripts."""
 
 from cosmos_outbox_emulators.explorer.routes import explorer_routes
 

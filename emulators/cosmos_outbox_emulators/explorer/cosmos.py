@@ -1,6 +1,4 @@
-"""
-Cosmos DB in pages: the databases with their containers, and the items of a container.
-"""
+"""Cosmos DB in pages: the databases with their containers, and the items of a container."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ _PAGE = 50
 
 
 def databases_section(account: Account) -> Markup:
-    """
-    Return all containers of all databases.
-    """
+    """Return all containers of all databases."""
     now = account.clock()
     rows: list[tuple[Any, ...]] = []
     for name, database in account.databases.items():
@@ -48,9 +44,7 @@ def databases_section(account: Account) -> Markup:
 
 
 def container_page(account: Account, database: str, name: str, key: str, number: int) -> str:
-    """
-    Return one page of a container's items, of all keys or of one.
-    """
+    """Return one page of a container's items, of all keys or of one."""
     container = account.container(database, name)
     now = account.clock()
     count = container.item_count(now)

@@ -1,6 +1,4 @@
-"""
-The pages' frame, tables and links. Everything that comes from a client is escaped here.
-"""
+"""The pages' frame, tables and links. Everything that comes from a client is escaped here."""
 
 from __future__ import annotations
 
@@ -34,17 +32,13 @@ _AWAY = '<p id="away" role="status" hidden>The emulators do not answer; below is
 
 
 class Markup(str):
-    """
-    Text that is HTML already.
-    """
+    """Text that is HTML already."""
 
     __slots__ = ()
 
 
 def page(title: str, *parts: Markup, home: bool = False) -> str:
-    """
-    Return a whole page; the first one renews itself.
-    """
+    """Return a whole page; the first one renews itself."""
     script = f'<script src="{live.ADDRESS}" defer></script>' if home else ""
     way = _AWAY if home else '<nav><a href="/">All entities</a></nav>'
     often = f"; with scripts, it renews itself every {live.REFRESH_S} seconds" if home else ""
@@ -79,9 +73,7 @@ def note(text: str) -> Markup:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "None.") -> Markup:
-    """
-    Return a table; numbers are right-aligned, None is an empty cell.
-    """
+    """Return a table; numbers are right-aligned, None is an empty cell."""
     lines = []
     kinds: list[str] = []
     for row in rows:
@@ -120,9 +112,7 @@ def details(summary: str, content: str) -> Markup:
 
 
 def filter_form(path: str, label: str, name: str, value: str, **hidden: str) -> Markup:
-    """
-    Return a form with one field, whose answer is the same page filtered.
-    """
+    """Return a form with one field, whose answer is the same page filtered."""
     kept = "".join(
         f'<input type="hidden" name="{html.escape(key)}" value="{html.escape(text)}">'
         for key, text in hidden.items()
@@ -145,7 +135,5 @@ def moment(seconds: float) -> str:
 
 
 def faults_table(faults: Iterable[Mapping[str, Any]]) -> Markup:
-    """
-    Return rules, each as what it says.
-    """
+    """Return rules, each as what it says."""
     return table(["Rule"], [[json.dumps(fault)] for fault in faults])

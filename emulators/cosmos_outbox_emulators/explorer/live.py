@@ -1,6 +1,4 @@
-"""
-The script of the first page: it renews the parts that changed, and the page is read without it too.
-"""
+"""The script of the first page: it renews the parts that changed, and the page is read without it too."""
 
 from __future__ import annotations
 

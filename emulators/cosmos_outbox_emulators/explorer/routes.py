@@ -1,6 +1,4 @@
-"""
-The addresses of the explorer's pages.
-"""
+"""The addresses of the explorer's pages."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ Render = Callable[[web.Request], str]
 
 
 def explorer_routes(cosmos: CosmosServer, broker: Broker) -> list[web.RouteDef]:
-    """
-    Return the routes of all pages.
-    """
+    """Return the routes of all pages."""
     return [
         web.get("/", _answer(lambda _: _overview(cosmos, broker))),
         web.get(live.ADDRESS, _script),

@@ -1,6 +1,4 @@
-"""
-Service Bus in pages: topics, subscriptions and queues, and the messages and sessions of one of them.
-"""
+"""Service Bus in pages: topics, subscriptions and queues, and the messages and sessions of one of them."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _SESSIONS_SHOWN = 200
 
 
 def entities_section(broker: Broker) -> Markup:
-    """
-    Return all queues, and all subscriptions of all topics.
-    """
+    """Return all queues, and all subscriptions of all topics."""
     rows: list[tuple[Any, ...]] = []
     for topic in broker.topics.values():
         for name, subscription in topic.subscriptions.items():

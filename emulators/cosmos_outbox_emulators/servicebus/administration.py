@@ -1,6 +1,4 @@
-"""
-HTTP management: what each request does to the entities of a broker, and the XML that answers it.
-"""
+"""HTTP management: what each request does to the entities of a broker, and the XML that answers it."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ _MAX_NAME, _MAX_CHILD_NAME = 260, 50
 
 
 class Refusal(Exception):
-    """
-    An answer other than the one that was asked for.
-    """
+    """An answer other than the one that was asked for."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -40,9 +36,7 @@ def _missing(path: str) -> Refusal:
 
 
 class Administration:
-    """
-    Mutable: it remembers of each entity what is shown but has no effect.
-    """
+    """Mutable: it remembers of each entity what is shown but has no effect."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -93,9 +87,7 @@ class Administration:
         return 200, self._entity(topic, address)
 
     def _get_below(self, found: re.Match[str], query: Mapping[str, str], address: str) -> ET.Element:
-        """
-        Describe what is below a topic: subscriptions, one of them, its rules, one of those.
-        """
+        """Describe what is below a topic: subscriptions, one of them, its rules, one of those."""
         topic, now, here = self._topic(found["topic"]), self._broker.timers.now(), f"{address}/{found[0]}"
         if not found["name"]:
             entries = [self._child(topic, name, address) for name in topic.subscriptions]

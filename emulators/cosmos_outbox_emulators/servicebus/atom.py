@@ -1,6 +1,4 @@
-"""
-The XML of HTTP management: durations and times, entries and feeds of Atom, errors.
-"""
+"""The XML of HTTP management: durations and times, entries and feeds of Atom, errors."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ def entry(title: str, description: ET.Element, address: str, at: float) -> ET.El
 def feed(
     title: str, entries: Iterable[ET.Element], address: str, at: float, following: str = ""
 ) -> ET.Element:
-    """
-    A list of entries; `following` is the address of the next page.
-    """
+    """A list of entries; `following` is the address of the next page."""
     element = ET.Element(f"{{{ATOM}}}feed")
     element.append(child("title", title, ATOM))
     element.append(child("id", address, ATOM))

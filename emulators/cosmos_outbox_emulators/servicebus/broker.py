@@ -1,6 +1,4 @@
-"""
-The broker without its wire: entities by path, their statistics, its clock and its faults.
-"""
+"""The broker without its wire: entities by path, their statistics, its clock and its faults."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ _DEFAULT = {
 
 
 class Broker:
-    """
-    Reads time only from `clock`; its server, or a test, calls `timers.run_due()` at `timers.next_due`.
-    """
+    """Reads time only from `clock`; its server, or a test, calls `timers.run_due()` at `timers.next_due`."""
 
     def __init__(
         self, config: BrokerConfig, *, clock: Callable[[], float] = time.time, random: Random | None = None
@@ -80,33 +76,25 @@ class Broker:
 
     @classmethod
     def default(cls) -> Broker:
-        """
-        Topic "events" that drops duplicates for 600 s, with the session subscription "all".
-        """
+        """Topic "events" that drops duplicates for 600 s, with the session subscription "all"."""
         return cls.from_config(_DEFAULT)
 
     @property
     def first_keys(self) -> KeyPair:
-        """
-        Return the keys of the first rule, which connection strings name.
-        """
+        """Return the keys of the first rule, which connection strings name."""
         return next(iter(self.keys.values()))
 
     # Entities
 
     def add_topic(self, value: dict[str, Any]) -> Topic:
-        """
-        Create a topic while the broker runs; the fields are those of the configuration.
-        """
+        """Create a topic while the broker runs; the fields are those of the configuration."""
         return self.create(configuration.parse_topic(value, "topic"))
 
     def add_queue(self, value: dict[str, Any]) -> Topic:
         return self.create(configuration.parse_queue(value, "queue"))
 
     def delete(self, name: str) -> None:
-        """
-        Delete a topic or queue with all it holds; its links are detached.
-        """
+        """Delete a topic or queue with all it holds; its links are detached."""
         topic = self.topic(name)
         del self.topics[name.lower()]
         self._forget([path for path, owner in self._owners.items() if owner is topic])
@@ -127,9 +115,7 @@ class Broker:
             del self.queues[path]
 
     def set_disabled(self, name: str, disabled: bool) -> None:
-        """
-        Disable a topic or queue for sending and receiving, or enable it again.
-        """
+        """Disable a topic or queue for sending and receiving, or enable it again."""
         topic = self.topic(name)
         topic.disabled = disabled
         for subscription in topic.subscriptions.values():
@@ -138,9 +124,7 @@ class Broker:
             self._revoke(topic, self.disabled_error(name))
 
     def detach_links(self, name: str, condition: str = Condition.LINK_DETACH_FORCED) -> None:
-        """
-        Detach every link to the entity, as the service does with links that are idle.
-        """
+        """Detach every link to the entity, as the service does with links that are idle."""
         self._revoke(self.topic(name), AmqpError(condition, "The link was force detached by the broker."))
 
     @staticmethod
@@ -165,9 +149,7 @@ class Broker:
         return queue
 
     def owner(self, path: str) -> Topic:
-        """
-        The topic or queue that a receiving path belongs to.
-        """
+        """The topic or queue that a receiving path belongs to."""
         return self._owners[path.lower()]
 
     def create(self, config: TopicConfig) -> Topic:
@@ -219,9 +201,7 @@ class Broker:
     # Statistics
 
     def stats(self) -> dict[str, Any]:
-        """
-        A picture of all counters, ready for JSON.
-        """
+        """A picture of all counters, ready for JSON."""
         return {
             "connections": self.connections,
             "refused_connections": self.refused_connections,

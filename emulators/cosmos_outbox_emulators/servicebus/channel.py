@@ -1,6 +1,4 @@
-"""
-One AMQP session of a connection and the ends of the links in it.
-"""
+"""One AMQP session of a connection and the ends of the links in it."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ SERIAL = 0xFFFFFFFF
 
 
 class Wire(Protocol):
-    """
-    What a link needs of its connection.
-    """
+    """What a link needs of its connection."""
 
     broker: Broker
     peer_frame_size: int
@@ -58,9 +54,7 @@ class Settleable(Protocol):
 
 
 class Channel:
-    """
-    Numbers the transfers of both directions and remembers what the peer has still to settle.
-    """
+    """Numbers the transfers of both directions and remembers what the peer has still to settle."""
 
     def __init__(self, wire: Wire, number: int, next_incoming_id: int) -> None:
         self.wire = wire
@@ -114,9 +108,7 @@ class Channel:
 
 
 class LinkEnd:
-    """
-    The broker's end of one link: answers the attach, grants credit, detaches.
-    """
+    """The broker's end of one link: answers the attach, grants credit, detaches."""
 
     def __init__(self, channel: Channel, attach: list[Any]) -> None:
         self.channel = channel
@@ -142,9 +134,7 @@ class LinkEnd:
         )
 
     def refuse(self, failure: AmqpError) -> None:
-        """
-        Answer with no terminus, then detach with the reason: that is how AMQP says no to an attach.
-        """
+        """Answer with no terminus, then detach with the reason: that is how AMQP says no to an attach."""
         self._attach(None, None, None, None)
         self.detach(failure)
 

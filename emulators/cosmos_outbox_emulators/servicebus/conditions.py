@@ -1,6 +1,4 @@
-"""
-The AMQP error conditions that Service Bus answers with.
-"""
+"""The AMQP error conditions that Service Bus answers with."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ class Condition(StrEnum):
 
 
 class AmqpError(Exception):
-    """
-    A refusal as the peer will read it: the condition decides what a client does next.
-    """
+    """A refusal as the peer will read it: the condition decides what a client does next."""
 
     def __init__(self, condition: str, description: str = "", info: Mapping[str, Any] | None = None) -> None:
         super().__init__(condition, description)

@@ -16,9 +16,7 @@ RIGHTS = frozenset({"Manage", "Send", "Listen"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueConfig:
-    """
-    How messages are kept and delivered, for a queue and for a subscription alike.
-    """
+    """How messages are kept and delivered, for a queue and for a subscription alike."""
 
     requires_session: bool = False
     lock_s: float = 60.0
@@ -35,9 +33,7 @@ class SubscriptionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """
-    The entity messages are sent to; `queue` set and no subscriptions: it is a queue.
-    """
+    """The entity messages are sent to; `queue` set and no subscriptions: it is a queue."""
 
     name: str
     dedup_window_s: float | None = None

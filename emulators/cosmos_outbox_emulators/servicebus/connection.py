@@ -1,6 +1,4 @@
-"""
-One AMQP connection: protocol headers, SASL, frames, and what each performative does.
-"""
+"""One AMQP connection: protocol headers, SASL, frames, and what each performative does."""
 
 from __future__ import annotations
 
@@ -126,9 +124,7 @@ class Connection:
         self.frames.abort()
 
     def close(self, failure: AmqpError | None = None) -> None:
-        """
-        Say goodbye, with the reason if there is one, and close the socket once that is written.
-        """
+        """Say goodbye, with the reason if there is one, and close the socket once that is written."""
         if self.frames.closed:
             return
         if self._stage is Stage.OPEN:
@@ -174,9 +170,7 @@ class Connection:
             self.close()
 
     def _check_plain(self, response: bytes) -> bool:
-        """
-        Name and value of a key, as AMQP clients without $cbs send them: a right on the whole namespace.
-        """
+        """Name and value of a key, as AMQP clients without $cbs send them: a right on the whole namespace."""
         parts = [part.decode("latin1") for part in response.split(b"\x00")]
         if len(parts) != 3 or parts[2] not in self.broker.keys.get(parts[1], ()):
             return False
@@ -259,9 +253,7 @@ class Connection:
         )
 
     def _detach_unauthorised(self) -> None:
-        """
-        Detach the links whose token has run out and was not renewed.
-        """
+        """Detach the links whose token has run out and was not renewed."""
         for channel in list(self._channels.values()):
             for link in list(channel.links.values()):
                 end = link.end
@@ -287,9 +279,7 @@ class Connection:
         self.send(channel, performative(Code.BEGIN, UShort(channel), UInt(0), *windows, UInt(HANDLE_MAX)))
 
     def _channel(self, number: int) -> Channel | None:
-        """
-        None for one that has ended: the SDKs still detach links there.
-        """
+        """None for one that has ended: the SDKs still detach links there."""
         channel = self._channels.get(number)
         if channel is None and number not in self._ended:
             raise AmqpError(Condition.NOT_ALLOWED, f"No session was begun on channel {number}.")

@@ -1,6 +1,4 @@
-"""
-AMQP 1.0 bytes to typed Python values, refusing whatever is malformed.
-"""
+"""AMQP 1.0 bytes to typed Python values, refusing whatever is malformed."""
 
 from __future__ import annotations
 
@@ -41,18 +39,14 @@ MAX_ZERO_WIDTH_ELEMENTS = 4096
 
 
 class DecodeError(ValueError):
-    """
-    The bytes are not valid AMQP 1.0: the connection answers with an error and uses nothing of them.
-    """
+    """The bytes are not valid AMQP 1.0: the connection answers with an error and uses nothing of them."""
 
 
 Decoder = Callable[[bytes, int], tuple[Any, int]]
 
 
 def decode(data: bytes, position: int = 0) -> tuple[Any, int]:
-    """
-    Return the value that starts at the position, and the position after it.
-    """
+    """Return the value that starts at the position, and the position after it."""
     try:
         value, end = _DECODERS[data[position]](data, position + 1)
     except (IndexError, struct.error, ValueError, TypeError, RecursionError) as error:
@@ -63,9 +57,7 @@ def decode(data: bytes, position: int = 0) -> tuple[Any, int]:
 
 
 def skip(data: bytes, position: int) -> int:
-    """
-    Return the position after the value that starts here, without building it.
-    """
+    """Return the position after the value that starts here, without building it."""
     try:
         code = data[position]
         while code == 0:

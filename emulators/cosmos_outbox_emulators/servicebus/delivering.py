@@ -1,6 +1,4 @@
-"""
-The link a client receives messages over, with or without a session.
-"""
+"""The link a client receives messages over, with or without a session."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _PRE_SETTLED = 1
 
 
 class DeliveryLink:
-    """
-    Receives from the queue's point of view; gives what it holds back when it closes.
-    """
+    """Receives from the queue's point of view; gives what it holds back when it closes."""
 
     def __init__(self, end: LinkEnd, queue: Queue) -> None:
         self.end = end
@@ -142,9 +138,7 @@ class DeliveryLink:
             self._wire.write(data)
 
     def pump(self) -> None:
-        """
-        Deliver what the credit allows; called again when the peer has caught up with reading.
-        """
+        """Deliver what the credit allows; called again when the peer has caught up with reading."""
         if self.end.detached or self._queue.disabled:
             return
         if self._queue.sessions is None or self._session:
@@ -207,9 +201,7 @@ _Wanted = tuple[Outcome, str | None, str | None, dict[str, Any]]
 
 
 def _read_outcome(state: Described | None) -> _Wanted | None:
-    """
-    What a delivery state asks for; None when it is no final one.
-    """
+    """What a delivery state asks for; None when it is no final one."""
     if state is None or state.descriptor == Code.RECEIVED:
         return None
     fields = state.value

@@ -44,9 +44,7 @@ _MAX_LOCK_S, _MAX_DELIVERIES = 300.0, 2000
 
 @dataclass(slots=True, kw_only=True)
 class Shown:
-    """
-    What an entity has of properties without effect, and when it was made and changed.
-    """
+    """What an entity has of properties without effect, and when it was made and changed."""
 
     created: float
     updated: float
@@ -145,9 +143,7 @@ def of_topic(config: TopicConfig) -> dict[str, str]:
 
 
 def describe(kind: str, values: Mapping[str, Any], shown: Shown, counts: Mapping[str, int]) -> ET.Element:
-    """
-    The whole description of an entity.
-    """
+    """The whole description of an entity."""
     texts = {
         **values,
         "CreatedAt": atom.timestamp(shown.created),

@@ -1,6 +1,4 @@
-"""
-Typed Python values to AMQP 1.0 bytes.
-"""
+"""Typed Python values to AMQP 1.0 bytes."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ pack_i64 = struct.Struct(">q").pack
 
 
 def encode(value: Any) -> bytes:
-    """
-    Encode a value by its exact type; a plain int becomes a long, a plain float a double.
-    """
+    """Encode a value by its exact type; a plain int becomes a long, a plain float a double."""
     return _ENCODERS[type(value)](value)
 
 
@@ -62,9 +58,7 @@ def _prefixed(prefix: bytes, layout: str) -> Callable[[Any], bytes]:
 
 
 def encode_map_items(items: dict[Any, Any]) -> bytes:
-    """
-    The encoded keys and values alone, for splicing into a map that is already encoded.
-    """
+    """The encoded keys and values alone, for splicing into a map that is already encoded."""
     return b"".join([encode(key) + encode(value) for key, value in items.items()])
 
 

@@ -36,9 +36,7 @@ class Receiver(Protocol):
 
 
 class Entry:
-    """
-    Mutable on purpose: one exists per stored message, and its queue is the only writer.
-    """
+    """Mutable on purpose: one exists per stored message, and its queue is the only writer."""
 
     __slots__ = (
         "application_properties", "delivery_count", "enqueued_at", "enqueued_sequence", "expires_at", "locked_until",
@@ -77,9 +75,7 @@ class Entry:
 
 
 class Session:
-    """
-    Mutable as an entry is; the sessions of its queue are the only writer.
-    """
+    """Mutable as an entry is; the sessions of its queue are the only writer."""
 
     __slots__ = ("id", "locked", "locked_until", "owner", "ready", "state", "state_changed_at", "timer")
 
@@ -99,9 +95,7 @@ def _sequence(entry: Entry) -> int:
 
 
 def put_in_order(ready: deque[Entry], entry: Entry) -> None:
-    """
-    New messages belong at the end and returned ones mostly at the front; both are cheap.
-    """
+    """New messages belong at the end and returned ones mostly at the front; both are cheap."""
     if not ready or entry.sequence > ready[-1].sequence:
         ready.append(entry)
     elif entry.sequence < ready[0].sequence:

@@ -1,6 +1,4 @@
-"""
-Faults on demand: deterministic, counted, and chosen by the broker's user before they happen.
-"""
+"""Faults on demand: deterministic, counted, and chosen by the broker's user before they happen."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class Action(StrEnum):
 
 
 class On(StrEnum):
-    """
-    What a fault strikes: what clients send, or what they settle.
-    """
+    """What a fault strikes: what clients send, or what they settle."""
 
     SEND = "send"
     SETTLE = "settle"
@@ -129,9 +125,7 @@ def parse_fault(value: dict[str, Any]) -> Fault:
 
 
 class Faults:
-    """
-    The list of faults of one broker, asked once for each event.
-    """
+    """The list of faults of one broker, asked once for each event."""
 
     def __init__(self, go_down: Callable[[float], None]) -> None:
         self._go_down = go_down
@@ -150,17 +144,13 @@ class Faults:
         return fault
 
     def clear(self) -> None:
-        """
-        Forget all faults; an outage that has begun ends too.
-        """
+        """Forget all faults; an outage that has begun ends too."""
         self._faults.clear()
         self._latencies.clear()
         self._go_down(0.0)
 
     def next(self, on: On, entity: str) -> Fault | None:
-        """
-        The first fault that strikes this event; one event suffers at most one.
-        """
+        """The first fault that strikes this event; one event suffers at most one."""
         for fault in self._faults:
             if fault.action is not Action.DOWN and fault.strikes(on, entity):
                 return fault

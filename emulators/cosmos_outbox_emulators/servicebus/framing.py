@@ -1,6 +1,4 @@
-"""
-Frames over a TCP transport: cut out of what arrives, gathered into few writes.
-"""
+"""Frames over a TCP transport: cut out of what arrives, gathered into few writes."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ FLUSH_AT = 1 << 18
 
 
 class Peer(Protocol):
-    """
-    What becomes of the frames.
-    """
+    """What becomes of the frames."""
 
     @property
     def expects_header(self) -> bool:
@@ -147,18 +143,14 @@ class Frames(asyncio.Protocol):
             self._transport.write(data)
 
     def close(self) -> None:
-        """
-        Close once everything is written.
-        """
+        """Close once everything is written."""
         self.flush()
         self.closed = True
         if self._transport:
             self._transport.close()
 
     def abort(self) -> None:
-        """
-        Cut the connection without a word.
-        """
+        """Cut the connection without a word."""
         self.closed = True
         self._out.clear()
         if self._transport:

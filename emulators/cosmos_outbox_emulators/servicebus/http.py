@@ -27,9 +27,7 @@ _CONTENT_TYPE = "application/atom+xml; type=entry; charset=utf-8"
 
 
 class FirstBytes(asyncio.Protocol):
-    """
-    Holds a new connection for AMQP until its first bytes say that it is one of HTTP.
-    """
+    """Holds a new connection for AMQP until its first bytes say that it is one of HTTP."""
 
     def __init__(self, frames: Frames, http: Callable[[], asyncio.Protocol]) -> None:
         self._frames = frames
@@ -125,9 +123,7 @@ class HttpSide:
 
 
 class WebSocketTransport(asyncio.Transport):
-    """
-    Makes a WebSocket look like a TCP connection to the frames on it: each write is one message.
-    """
+    """Makes a WebSocket look like a TCP connection to the frames on it: each write is one message."""
 
     def __init__(
         self, socket: web.WebSocketResponse, below: asyncio.Transport | None, frames: Frames
@@ -153,9 +149,7 @@ class WebSocketTransport(asyncio.Transport):
             self._frames.pause_writing()
 
     async def send(self) -> None:
-        """
-        Send what was written until the end of the connection.
-        """
+        """Send what was written until the end of the connection."""
         try:
             while (data := await self._waiting.get()) is not None:
                 await self._socket.send_bytes(data)

@@ -1,6 +1,4 @@
-"""
-Deliveries from the peer, put together from the frames they were split into.
-"""
+"""Deliveries from the peer, put together from the frames they were split into."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ class Inbound:
 
 
 class Assembler:
-    """
-    Keeps at most `limit` bytes of a delivery: of one that grows beyond it, only the size.
-    """
+    """Keeps at most `limit` bytes of a delivery: of one that grows beyond it, only the size."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -28,9 +24,7 @@ class Assembler:
         self._chunks: list[bytes] = []
 
     def feed(self, fields: list[Any], payload: bytes) -> Inbound | None:
-        """
-        Return the delivery when this transfer frame completes it.
-        """
+        """Return the delivery when this transfer frame completes it."""
         _, delivery_id, _, message_format, settled, more, _, _, _, aborted, _ = fields
         inbound = self._partial
         if aborted:

@@ -1,6 +1,4 @@
-"""
-What a fault does to one transfer or settlement on the wire.
-"""
+"""What a fault does to one transfer or settlement on the wire."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The operations of $management and of $cbs.
-"""
+"""The operations of $management and of $cbs."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ _END_OF_TIME_MS = 253_402_300_799_000
 
 
 def put_token(wire: Wire, request: Request) -> Reply:
-    """
-    Check a shared access signature and remember on the connection what it allows.
-    """
+    """Check a shared access signature and remember on the connection what it allows."""
     broker, audience = wire.broker, request.properties.get("name")
     if request.operation != "put-token" or not isinstance(audience, str) or not isinstance(request.body, str):
         return Reply(
@@ -59,17 +55,13 @@ def put_token(wire: Wire, request: Request) -> Reply:
 
 
 def base_path(address: str) -> str:
-    """
-    The entity that an address belongs to, without a trailing $management.
-    """
+    """The entity that an address belongs to, without a trailing $management."""
     path = entity_path(address)
     return path[: -len(MANAGEMENT)].rstrip("/") if path.lower().endswith(MANAGEMENT) else path
 
 
 class Management:
-    """
-    Answers requests about one entity, with the locks that one connection holds.
-    """
+    """Answers requests about one entity, with the locks that one connection holds."""
 
     def __init__(self, wire: Wire, path: str) -> None:
         self._wire = wire

@@ -31,9 +31,7 @@ LOCK_TOKEN = Symbol("x-opt-lock-token")
 # Not frozen: building a frozen dataclass of this width costs more than parsing the message does.
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """
-    One message, shared by all queues that hold it; never changed after it was parsed.
-    """
+    """One message, shared by all queues that hold it; never changed after it was parsed."""
 
     message_id: Any = None
     session_id: str | None = None
@@ -50,9 +48,7 @@ class Message:
 
     @property
     def identity(self) -> str:
-        """
-        What duplicate detection compares.
-        """
+        """What duplicate detection compares."""
         return self.message_id if type(self.message_id) is str else str(self.message_id)
 
 
@@ -229,17 +225,13 @@ def read_application_properties(message: Message) -> dict[Any, Any]:
 
 
 def read_properties(message: Message) -> list[Any]:
-    """
-    The thirteen fields of the properties section, absent ones None.
-    """
+    """The thirteen fields of the properties section, absent ones None."""
     fields: list[Any] = decode(message.properties, decode(message.properties, 1)[1])[0]
     return fields + [None] * (13 - len(fields))
 
 
 def with_application_properties(section: bytes, extra: dict[str, Any]) -> bytes:
-    """
-    Add entries to an encoded section, leaving the encoding of the others as the sender chose it.
-    """
+    """Add entries to an encoded section, leaving the encoding of the others as the sender chose it."""
     content, count = b"", 0
     if section:
         position = decode(section, 1)[1]

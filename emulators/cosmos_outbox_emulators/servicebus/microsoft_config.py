@@ -1,6 +1,4 @@
-"""
-The `Config.json` of Microsoft's Service Bus emulator, as a broker of this one.
-"""
+"""The `Config.json` of Microsoft's Service Bus emulator, as a broker of this one."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ Fields = dict[str, Any]
 
 
 def is_microsoft(value: Any) -> bool:
-    """
-    Tell this format from the emulator's own.
-    """
+    """Tell this format from the emulator's own."""
     return isinstance(value, dict) and "UserConfig" in value
 
 
@@ -115,9 +111,7 @@ def _fields(value: Any, path: str, known: set[str]) -> Fields:
 
 
 def _named(owner: Any, path: str, name: str) -> Iterator[tuple[str, Fields]]:
-    """
-    Yield the objects of a list, each with its path.
-    """
+    """Yield the objects of a list, each with its path."""
     values = owner.get(name, []) if isinstance(owner, Mapping) else None
     if not isinstance(values, list):
         raise ValueError(f"{path}.{name}: expected a list")  # noqa: TRY004  # as above
@@ -126,9 +120,7 @@ def _named(owner: Any, path: str, name: str) -> Iterator[tuple[str, Fields]]:
 
 
 def _properties(owner: Fields, path: str, known: Mapping[str, _Property]) -> Fields:
-    """
-    Return properties under the names of the emulator's own configuration, which checks their values.
-    """
+    """Return properties under the names of the emulator's own configuration, which checks their values."""
     path = f"{path}.Properties"
     given = _fields(owner.get("Properties", {}), path, set(known))
     out: Fields = {}

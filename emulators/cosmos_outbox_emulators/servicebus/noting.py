@@ -1,6 +1,4 @@
-"""
-Containers that tell what changes in them, so that the engine needs no word about files.
-"""
+"""Containers that tell what changes in them, so that the engine needs no word about files."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ V = TypeVar("V")
 
 
 class NotedDict(dict[K, V]):
-    """
-    Call back with the key and the value of each item that is set or removed.
-    """
+    """Call back with the key and the value of each item that is set or removed."""
 
     def __init__(self, items: Mapping[K, V], note: Callable[[K, V], None]) -> None:
         super().__init__(items)
@@ -37,9 +33,7 @@ class NotedDict(dict[K, V]):
 
 
 class NotedDeque(deque[V]):
-    """
-    Call back with each element that is appended.
-    """
+    """Call back with each element that is appended."""
 
     def __init__(self, elements: Iterable[V], note: Callable[[V], None]) -> None:
         super().__init__(elements)

@@ -1,6 +1,4 @@
-"""
-Which link an attach opens, and who may open it.
-"""
+"""Which link an attach opens, and who may open it."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ CBS = "$cbs"
 
 
 class Refused:
-    """
-    A link that was answered with an error: it ignores what the peer sent before it knew.
-    """
+    """A link that was answered with an error: it ignores what the peer sent before it knew."""
 
     def __init__(self, end: LinkEnd) -> None:
         self.end = end
@@ -37,9 +33,7 @@ class Refused:
 
 
 def open_link(channel: Channel, attach: list[Any], router: ReplyRouter) -> Link:
-    """
-    Answer an attach: with the link it asks for, or with a refusal.
-    """
+    """Answer an attach: with the link it asks for, or with a refusal."""
     end = LinkEnd(channel, attach)
     try:
         return _open(end, attach, router)

@@ -1,6 +1,4 @@
-"""
-AMQP frames and the performatives inside them: what may be read, and how each is written.
-"""
+"""AMQP frames and the performatives inside them: what may be read, and how each is written."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ def read_performative(body: bytes) -> tuple[int, list[Any], int]:
 
 
 class Raw(bytes):
-    """
-    A value that is already encoded.
-    """
+    """A value that is already encoded."""
 
     __slots__ = ()
 
@@ -153,9 +149,7 @@ _DELIVERY_FRAME_HEAD = 8 + 6 + 5 + 5 + 18 + 2 + 6
 
 
 def outcome_frame(channel: int, delivery_id: int, outcome: bytes, *, to_sender: bool) -> bytes:
-    """
-    A settled disposition of one delivery; `to_sender` when the peer had sent it.
-    """
+    """A settled disposition of one delivery; `to_sender` when the peer had sent it."""
     if outcome == ACCEPTED:
         return _ACCEPTED_FRAME(
             31, 2, AMQP_FRAME, channel, b"\x00\x53\x15\xc0\x12\x06",
@@ -175,9 +169,7 @@ def transfer_frames(
     settled: bool,
     max_frame_size: int,
 ) -> list[bytes]:
-    """
-    One delivery as one frame, or as several when it does not fit the peer's frame size.
-    """
+    """One delivery as one frame, or as several when it does not fit the peer's frame size."""
     room = max_frame_size - 64
     size = len(payload)
     if size <= room and len(tag) == 16:

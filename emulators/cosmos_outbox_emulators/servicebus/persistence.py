@@ -40,9 +40,7 @@ Place = tuple[str, int]
 
 
 class BrokerFile:
-    """
-    Restores a broker when it is made; `save` stages what has changed since, and the caller commits.
-    """
+    """Restores a broker when it is made; `save` stages what has changed since, and the caller commits."""
 
     def __init__(self, connection: sqlite3.Connection, broker: Broker) -> None:
         self._connection = connection
@@ -103,9 +101,7 @@ class BrokerFile:
     # Saving
 
     def save(self) -> None:
-        """
-        Stage all changes since the last call in the open transaction of the database.
-        """
+        """Stage all changes since the last call in the open transaction of the database."""
         self._save_entities()
         if not (self._entries or self._states or self._seen or self._scheduled):
             return
@@ -157,9 +153,7 @@ class BrokerFile:
         self._save_counters([(key, self._broker.topics[key].last_sequence) for key, _ in self._scheduled])
 
     def _sweep(self) -> None:
-        """
-        Forget the ids that are older than their topic remembers.
-        """
+        """Forget the ids that are older than their topic remembers."""
         self._until_sweep = _SWEEP_EVERY
         now = self._broker.timers.now()
         for key, topic in self._broker.topics.items():

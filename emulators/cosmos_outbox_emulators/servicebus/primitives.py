@@ -1,6 +1,4 @@
-"""
-The AMQP 1.0 types that Python has no name for, so that a decoded value encodes to the same type again.
-"""
+"""The AMQP 1.0 types that Python has no name for, so that a decoded value encodes to the same type again."""
 
 from __future__ import annotations
 
@@ -53,18 +51,14 @@ class Float(float):
 
 
 class Array(list[Any]):
-    """
-    A list whose elements share one type, that of the first; a list proper may mix them.
-    """
+    """A list whose elements share one type, that of the first; a list proper may mix them."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """
-    A value with the descriptor that says how to read it.
-    """
+    """A value with the descriptor that says how to read it."""
 
     descriptor: Any
     value: Any
@@ -72,8 +66,6 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """
-    A type Python has no twin for (decimals, char), kept as its encoded bytes.
-    """
+    """A type Python has no twin for (decimals, char), kept as its encoded bytes."""
 
     raw: bytes

@@ -1,6 +1,4 @@
-"""
-The link a client sends messages over.
-"""
+"""The link a client sends messages over."""
 
 from __future__ import annotations
 

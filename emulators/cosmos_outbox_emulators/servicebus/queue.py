@@ -41,9 +41,7 @@ class Outcome(StrEnum):
 
 
 class Queue:
-    """
-    Every stored entry is in exactly one place: ready, locked under a token, or deferred.
-    """
+    """Every stored entry is in exactly one place: ready, locked under a token, or deferred."""
 
     def __init__(
         self,
@@ -80,9 +78,7 @@ class Queue:
 
     @property
     def size(self) -> int:
-        """
-        Bytes of the bodies and properties it holds.
-        """
+        """Bytes of the bodies and properties it holds."""
         messages = [entry.message for entry in self.entries.values()]
         return sum(
             len(item.body) + len(item.application_properties) + len(item.properties) for item in messages
@@ -99,9 +95,7 @@ class Queue:
     # Storing
 
     def show_scheduled(self, message: Message, number: int, when: float) -> None:
-        """
-        Let a message be peeked at that its topic keeps until its time.
-        """
+        """Let a message be peeked at that its topic keeps until its time."""
         entry = self._scheduled[number] = Entry(message, number, None, when)
         entry.state = SCHEDULED
 
@@ -159,9 +153,7 @@ class Queue:
             self.receivers.remove(receiver)
 
     def pump(self, receiver: Receiver, session: Session | None = None) -> None:
-        """
-        Deliver what is ready as far as the receiver's credit goes.
-        """
+        """Deliver what is ready as far as the receiver's credit goes."""
         ready = session.ready if session else self._ready
         if not ready or receiver.credit <= 0:
             return
@@ -305,9 +297,7 @@ class Queue:
         self.dead_letters.take_in(entry, {key: value for key, value in extra.items() if value is not None})
 
     def take_in(self, entry: Entry, extra: dict[str, str]) -> None:
-        """
-        Store an entry that another queue gave up, marked with why; here it never expires.
-        """
+        """Store an entry that another queue gave up, marked with why; here it never expires."""
         entry.state = ACTIVE
         entry.ttl_s, entry.expires_at = MAX_UINT / 1000, None
         if extra:
@@ -355,9 +345,7 @@ class Queue:
         return True
 
     def _expire_deferred(self, sequence: int) -> None:
-        """
-        A deferred message expires only when it is asked for.
-        """
+        """A deferred message expires only when it is asked for."""
         entry = self._deferred.get(sequence)
         if entry and self._expire(entry, self._timers.now()):
             del self._deferred[sequence]
@@ -379,9 +367,7 @@ class Queue:
     def receive_deferred(
         self, sequences: list[int], *, session: Session | None, receive_and_delete: bool
     ) -> list[tuple[bytes, Entry]]:
-        """
-        Lock deferred messages by their sequence numbers: all of them or none.
-        """
+        """Lock deferred messages by their sequence numbers: all of them or none."""
         for sequence in sequences:
             self._expire_deferred(sequence)
         entries = [self._deferred.get(sequence) for sequence in sequences]
@@ -410,9 +396,7 @@ class Queue:
         return self._last_sequence
 
     def restore(self, entries: Iterable[Entry], last_sequence: int) -> None:
-        """
-        Take in the entries of an earlier start; what was locked is ready again.
-        """
+        """Take in the entries of an earlier start; what was locked is ready again."""
         self._last_sequence = last_sequence
         for entry in entries:
             self.entries[entry.sequence] = entry

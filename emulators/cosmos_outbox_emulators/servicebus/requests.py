@@ -1,6 +1,4 @@
-"""
-Request and reply over a pair of links, as $cbs and $management use it.
-"""
+"""Request and reply over a pair of links, as $cbs and $management use it."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ class Reply:
 
 
 class ReplyRouter(Protocol):
-    """
-    Finds the link of this connection that a reply must go out on.
-    """
+    """Finds the link of this connection that a reply must go out on."""
 
     def reply_link(self, reply_to: Any, path: str) -> ReplyLink | None: ...
 
@@ -81,9 +77,7 @@ def read_request(payload: bytes) -> Request:
 
 
 class RequestLink:
-    """
-    Takes requests and sends each answer out on the link that the request names.
-    """
+    """Takes requests and sends each answer out on the link that the request names."""
 
     def __init__(
         self, end: LinkEnd, path: str, router: ReplyRouter, answer: Callable[[Request], Reply]

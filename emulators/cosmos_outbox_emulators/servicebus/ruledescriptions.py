@@ -1,6 +1,4 @@
-"""
-Rules as HTTP management describes them.
-"""
+"""Rules as HTTP management describes them."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ def describe_rule(rule: Rule, created: float) -> ET.Element:
 
 
 def _filter(rule: Rule) -> ET.Element:
-    """
-    The filter of a rule that came over AMQP.
-    """
+    """The filter of a rule that came over AMQP."""
     element = ET.Element(f"{{{atom.CONNECT}}}Filter")
     if rule.constant is not None:
         kind = "TrueFilter" if rule.constant else "FalseFilter"

@@ -1,6 +1,4 @@
-"""
-The rules of a subscription: which messages of its topic it takes.
-"""
+"""The rules of a subscription: which messages of its topic it takes."""
 
 from __future__ import annotations
 
@@ -96,9 +94,7 @@ def parse_rule(name: Any, description: Any, *, described: Any = None) -> Rule:
 
 
 def body_of(rule: Rule) -> dict[str, Any]:
-    """
-    Return the description that makes the same rule again.
-    """
+    """Return the description that makes the same rule again."""
     if rule.is_correlation:
         return {"correlation-filter": {**rule.system, "properties": dict(rule.application)}}
     if rule.sql is not None:
@@ -107,9 +103,7 @@ def body_of(rule: Rule) -> dict[str, Any]:
 
 
 def describe(rule: Rule) -> dict[Any, Any]:
-    """
-    One element of the answer to enumerate-rules.
-    """
+    """One element of the answer to enumerate-rules."""
     if rule.sql is not None:
         criterion = Described(_SQL, [rule.sql.text, Int(20)])
     elif rule.constant is None:

@@ -1,6 +1,4 @@
-"""
-Shared access signatures: who signed a token, for which entity, and until when.
-"""
+"""Shared access signatures: who signed a token, for which entity, and until when."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ _PREFIX = "SharedAccessSignature "
 
 
 class InvalidToken(Exception):
-    """
-    The token proves nothing; the client gets the message with status 401.
-    """
+    """The token proves nothing; the client gets the message with status 401."""
 
 
 def entity_path(address: str) -> str:
@@ -29,17 +25,13 @@ def entity_path(address: str) -> str:
 
 
 def covers(granted: str, path: str) -> bool:
-    """
-    Whether a right on one path holds for another; the empty path is the namespace.
-    """
+    """Whether a right on one path holds for another; the empty path is the namespace."""
     granted, path = granted.lower(), path.lower()
     return granted in ("", path) or path.startswith(granted + "/")
 
 
 def key_name(token: str) -> str:
-    """
-    The name of the key that a token says it is signed with.
-    """
+    """The name of the key that a token says it is signed with."""
     fields = dict(part.partition("=")[::2] for part in token[len(_PREFIX) :].split("&"))
     return unquote_plus(fields.get("skn", ""))
 

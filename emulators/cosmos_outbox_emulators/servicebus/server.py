@@ -1,6 +1,4 @@
-"""
-The broker on a TCP port, which speaks AMQP and HTTP.
-"""
+"""The broker on a TCP port, which speaks AMQP and HTTP."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ class ServiceBusServer:
             await asyncio.sleep(0)
 
     def drop_connections(self) -> None:
-        """
-        Cut every connection without a word, as a lost network does.
-        """
+        """Cut every connection without a word, as a lost network does."""
         for connection in list(self._connections):
             connection.abort()
 

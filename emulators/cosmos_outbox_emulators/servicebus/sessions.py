@@ -1,6 +1,4 @@
-"""
-The sessions of one queue: who holds which, which one is next, and what state each keeps.
-"""
+"""The sessions of one queue: who holds which, which one is next, and what state each keeps."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from cosmos_outbox_emulators.servicebus.timers import Timers
 
 
 class Delivery(Protocol):
-    """
-    What sessions need of their queue.
-    """
+    """What sessions need of their queue."""
 
     @property
     def lock_s(self) -> float: ...
@@ -27,9 +23,7 @@ class Delivery(Protocol):
 
 
 class Sessions:
-    """
-    A session exists while it has messages, state or a holder; at most one receiver holds it.
-    """
+    """A session exists while it has messages, state or a holder; at most one receiver holds it."""
 
     def __init__(self, queue: Delivery, timers: Timers) -> None:
         self._queue = queue
@@ -70,9 +64,7 @@ class Sessions:
         return self._named(entry.message.session_id or "").ready
 
     def shrink(self, entry: Entry) -> None:
-        """
-        Forget the session of an entry that expired, if nothing is left of it.
-        """
+        """Forget the session of an entry that expired, if nothing is left of it."""
         session = self._sessions.get(entry.message.session_id or "")
         if session and not session.ready:
             self._available.pop(session.id, None)
@@ -157,9 +149,7 @@ class Sessions:
             receiver.grant(self._hold(self._available.popitem(last=False)[1], receiver))
 
     def held(self, session_id: str, container: object) -> Session:
-        """
-        The session, provided that a receiver of this connection holds its lock.
-        """
+        """The session, provided that a receiver of this connection holds its lock."""
         session = self._sessions.get(session_id)
         if (
             session is None
@@ -189,9 +179,7 @@ class Sessions:
         session.state, session.state_changed_at = state, changed_at
 
     def ids(self, changed_after: float | None) -> list[str]:
-        """
-        Sessions with messages or state, or, given a time, those whose state changed after it.
-        """
+        """Sessions with messages or state, or, given a time, those whose state changed after it."""
         if changed_after is None:
             return sorted(
                 session.id

@@ -34,9 +34,7 @@ _DEEPEST = 50
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """
-    The properties of one message.
-    """
+    """The properties of one message."""
 
     system: list[Any]
     user: Mapping[str, Any]
@@ -44,9 +42,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SqlFilter:
-    """
-    A condition that was parsed, and its text.
-    """
+    """A condition that was parsed, and its text."""
 
     text: str
     condition: _Value
@@ -240,9 +236,7 @@ def _any(values: list[bool | None]) -> bool | None:
 
 
 def _compare(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool | None:
-    """
-    Compare values of one kind; of two kinds, or with null, the answer is unknown.
-    """
+    """Compare values of one kind; of two kinds, or with null, the answer is unknown."""
     kinds = {bool: bool, str: str, bytes: bytes}
     of_left, of_right = (
         next((kind for kind in kinds if isinstance(v, kind)), float if isinstance(v, int | float) else None)

@@ -1,6 +1,4 @@
-"""
-Deadlines of the broker in one heap, so that its time is whatever clock it was given.
-"""
+"""Deadlines of the broker in one heap, so that its time is whatever clock it was given."""
 
 from __future__ import annotations
 

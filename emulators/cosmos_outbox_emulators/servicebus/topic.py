@@ -19,9 +19,7 @@ from cosmos_outbox_emulators.servicebus.timers import Timer, Timers
 
 
 class Attached(Protocol):
-    """
-    A link, which is detached when its entity is disabled or deleted.
-    """
+    """A link, which is detached when its entity is disabled or deleted."""
 
     def revoke(self, failure: AmqpError) -> None: ...
 
@@ -39,9 +37,7 @@ class Subscription:
 
 
 class Topic:
-    """
-    A queue is a topic whose one subscription is the queue itself.
-    """
+    """A queue is a topic whose one subscription is the queue itself."""
 
     def __init__(self, config: TopicConfig, subscriptions: dict[str, Subscription], timers: Timers) -> None:
         self.config = config
@@ -59,9 +55,7 @@ class Topic:
 
     @property
     def remembered(self) -> int:
-        """
-        How many message ids duplicate detection holds.
-        """
+        """How many message ids duplicate detection holds."""
         return len(self._seen)
 
     @property
@@ -69,9 +63,7 @@ class Topic:
         return len(self._scheduled)
 
     def publish(self, messages: list[Message]) -> None:
-        """
-        Store all messages of one transfer or, on an error, none.
-        """
+        """Store all messages of one transfer or, on an error, none."""
         self._check(messages)
         now = self._timers.now()
         for message in self._first_copies(messages, now):
@@ -187,9 +179,7 @@ class Topic:
         return self._sequence
 
     def restore(self, seen: Iterable[tuple[float, str]], scheduled: Iterable[Message], sequence: int) -> None:
-        """
-        Take in what an earlier start remembered; scheduled messages get new numbers.
-        """
+        """Take in what an earlier start remembered; scheduled messages get new numbers."""
         self._sequence = sequence
         for at, identity in seen:
             self._seen.add(identity)

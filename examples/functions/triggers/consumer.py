@@ -57,9 +57,7 @@ async def consume(
 
 
 def message_from(received: func.ServiceBusMessage) -> Message:
-    """
-    Return a message of a Service Bus trigger without the types of Azure Functions.
-    """
+    """Return a message of a Service Bus trigger without the types of Azure Functions."""
     enqueued_at = received.enqueued_time_utc
     if enqueued_at is not None and enqueued_at.tzinfo is None:
         enqueued_at = enqueued_at.replace(tzinfo=UTC)

@@ -1,6 +1,4 @@
-"""
-Opening: clients and containers that all invocations of a process share.
-"""
+"""Opening: clients and containers that all invocations of a process share."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ class Once(Generic[OpenedT]):
         self._lock = asyncio.Lock()
 
     async def __call__(self) -> OpenedT:
-        """
-        Return what is open.
-        """
+        """Return what is open."""
         async with self._lock:
             if self._opened is None:
                 async with AsyncExitStack() as stack:
@@ -45,9 +41,7 @@ class Once(Generic[OpenedT]):
             return self._opened[0]
 
     async def aclose(self) -> None:
-        """
-        Close everything, for tests; the next call opens it again.
-        """
+        """Close everything, for tests; the next call opens it again."""
         async with self._lock:
             opened, self._opened = self._opened, None
             if opened is not None:

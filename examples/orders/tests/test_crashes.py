@@ -1,6 +1,4 @@
-"""
-Orders and shipping when a process dies: before and after each call, one after another.
-"""
+"""Orders and shipping when a process dies: before and after each call, one after another."""
 
 from orders import OrderPaid, OrderPlaced, connect, pay_order, place_order
 from shipping import shipping

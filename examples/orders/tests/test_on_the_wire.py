@@ -1,6 +1,4 @@
-"""
-Orders through the vendor SDKs, on the emulators.
-"""
+"""Orders through the vendor SDKs, on the emulators."""
 
 import pytest
 from orders import OrderPlaced, connect, place_order

@@ -1,6 +1,4 @@
-"""
-Orders: what they record, what is committed, and what other services hear.
-"""
+"""Orders: what they record, what is committed, and what other services hear."""
 
 from datetime import UTC, datetime
 

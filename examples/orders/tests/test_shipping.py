@@ -1,6 +1,4 @@
-"""
-Shipping: what it does about the messages of orders.
-"""
+"""Shipping: what it does about the messages of orders."""
 
 from orders import OrderPlaced, connect, pay_order, place_order
 from shipping import announce, shipping

@@ -1,6 +1,4 @@
-"""
-What every Publisher keeps.
-"""
+"""What every Publisher keeps."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ _ON_DEMAND = "this topic does not fail on demand"
 
 
 class Trouble(StrEnum):
-    """
-    A fault that strikes the next send.
-    """
+    """A fault that strikes the next send."""
 
     LOST = "the connection breaks before the batch is stored"
     ACK_LOST = "the connection breaks after the batch was stored"
@@ -46,29 +42,21 @@ class PublisherBackend(Protocol):
         ...
 
     def trouble(self, kind: Trouble) -> None:
-        """
-        Have the next send fail in this way; a disabled topic stays so until `recover`.
-        """
+        """Have the next send fail in this way; a disabled topic stays so until `recover`."""
         pytest.skip(_ON_DEMAND)
 
     def slow(self, seconds: float) -> None:
-        """
-        Have each batch take so long.
-        """
+        """Have each batch take so long."""
         pytest.skip(_ON_DEMAND)
 
     def recover(self) -> None:
-        """
-        End all faults.
-        """
+        """End all faults."""
 
 
 def a_message(
     session: str, number: int = 0, *, size: int = 0, properties: Mapping[str, str | int] | None = None
 ) -> OutboundMessage:
-    """
-    Return a message of a session, whose number is in its id.
-    """
+    """Return a message of a session, whose number is in its id."""
     return OutboundMessage(
         message_id=f"{session}/{number}",
         session_id=session,
@@ -79,9 +67,7 @@ def a_message(
 
 
 def messages_of(session: str, count: int, *, first: int = 0, size: int = 0) -> list[OutboundMessage]:
-    """
-    Return successive messages of a session.
-    """
+    """Return successive messages of a session."""
     return [a_message(session, number, size=size) for number in range(first, first + count)]
 
 
@@ -124,18 +110,14 @@ class PublisherContract:
         assert sent == await backend.received(session, last=sent[-1])
 
     async def test_ids_may_have_128_characters_of_any_script(self, backend: PublisherBackend) -> None:
-        """
-        A partition key and an event's id may be so long, and their messages keep them.
-        """
+        """A partition key and an event's id may be so long, and their messages keep them."""
         session = ("é☃" * 64)[: 128 - 32] + uuid.uuid4().hex
         sent = replace(a_message(session), message_id=uuid.uuid4().hex + "ж" * 96)
         await backend.publisher.publish(0, [sent])
         assert [sent] == await backend.received(session, last=sent)
 
     async def test_nothing_to_publish_is_published_at_once(self, backend: PublisherBackend) -> None:
-        """
-        A call without messages returns.
-        """
+        """A call without messages returns."""
         await backend.publisher.publish(0, [])
 
     async def test_messages_of_a_session_arrive_in_the_order_of_call_after_call(
@@ -152,9 +134,7 @@ class PublisherContract:
     async def test_one_call_may_carry_many_sessions_each_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """
-        The relay sends many partition keys in one call.
-        """
+        """The relay sends many partition keys in one call."""
         sessions = [f"{session}-{letter}" for letter in "abc"]
         sent = {name: messages_of(name, 10) for name in sessions}
         interleaved = [message for group in zip(*sent.values(), strict=True) for message in group]
@@ -164,9 +144,7 @@ class PublisherContract:
     async def test_what_does_not_fit_one_batch_goes_in_several_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """
-        A call may carry more than the broker takes at once.
-        """
+        """A call may carry more than the broker takes at once."""
         sent = messages_of(session, 50, size=10_000)
         await backend.publisher.publish(0, sent)
         assert sent == await backend.received(session, last=sent[-1])
@@ -174,9 +152,7 @@ class PublisherContract:
     async def test_calls_on_one_lane_go_one_after_another(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """
-        Calls on one lane wait for each other, so that a lane is one ordered stream.
-        """
+        """Calls on one lane wait for each other, so that a lane is one ordered stream."""
         lane = backend.publisher.lanes - 1
         sessions = [f"{session}-{number}" for number in range(4)]
         calls = [[*messages_of(name, 5), *messages_of(name, 5, first=5)] for name in sessions]
@@ -184,9 +160,7 @@ class PublisherContract:
         assert calls == await _everything_received(backend, calls)
 
     async def test_lanes_work_side_by_side(self, backend: PublisherBackend, session: str) -> None:
-        """
-        Each lane can be used while the others are.
-        """
+        """Each lane can be used while the others are."""
         lanes = backend.publisher.lanes
         assert lanes >= 1
         sent = [messages_of(f"{session}-{lane}", 30) for lane in range(lanes)]
@@ -205,9 +179,7 @@ class PublisherContract:
     async def test_a_message_that_is_too_large_is_rejected_and_nothing_behind_it_is_sent(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """
-        `MessageRejected` says that a message will never be taken; alone in a call, it is the one.
-        """
+        """`MessageRejected` says that a message will never be taken; alone in a call, it is the one."""
         before, after = messages_of(session, 3), a_message(session, 4)
         giant = a_message(session, 3, size=self.most_bytes)
         with pytest.raises(MessageRejected) as together:
@@ -281,9 +253,7 @@ class PublisherContract:
         assert sent == self.taken([*before, *again])
 
     def taken(self, received: Iterable[OutboundMessage]) -> list[OutboundMessage]:
-        """
-        Return what a reader takes: everything, or the first copies where the topic stores repetitions.
-        """
+        """Return what a reader takes: everything, or the first copies where the topic stores repetitions."""
         messages = [*received]
         return messages if self.drops_repetitions else [*{one.message_id: one for one in messages}.values()]
 
@@ -291,9 +261,7 @@ class PublisherContract:
 async def _publish_until_accepted(
     publisher: Publisher, lane: int, messages: Sequence[OutboundMessage]
 ) -> list[PublishError]:
-    """
-    Do what a caller that keeps the order does; return the failures on the way.
-    """
+    """Do what a caller that keeps the order does; return the failures on the way."""
     failures: list[PublishError] = []
     for _ in range(_ATTEMPTS):
         try:
@@ -309,7 +277,5 @@ async def _publish_until_accepted(
 async def _everything_received(
     backend: PublisherBackend, sent: Iterable[Sequence[OutboundMessage]]
 ) -> list[list[OutboundMessage]]:
-    """
-    Return what arrived of several sessions, each given by what was sent to it.
-    """
+    """Return what arrived of several sessions, each given by what was sent to it."""
     return await asyncio.gather(*(backend.received(each[-1].session_id, last=each[-1]) for each in sent))

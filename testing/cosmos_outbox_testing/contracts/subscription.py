@@ -1,6 +1,4 @@
-"""
-What every Subscription keeps.
-"""
+"""What every Subscription keeps."""
 
 from __future__ import annotations
 
@@ -22,59 +20,41 @@ HUNG_SECONDS = 300.0  # of a wait for a fact, which ends it at once
 
 
 class SubscriptionBackend(Protocol):
-    """
-    A subscription under test.
-    """
+    """A subscription under test."""
 
     subscription: Subscription
 
     async def send(self, *names: str) -> None:
-        """
-        Send messages: "a1" is message a1 of session a.
-        """
+        """Send messages: "a1" is message a1 of session a."""
         ...
 
     async def passes(self, seconds: float) -> None:
-        """
-        Have the broker's time pass.
-        """
+        """Have the broker's time pass."""
         ...
 
     async def waited_for(self) -> None:
-        """
-        Return when a call waits for a session.
-        """
+        """Return when a call waits for a session."""
         ...
 
     def go_away(self) -> None:
-        """
-        Have the broker answer nothing.
-        """
+        """Have the broker answer nothing."""
         ...
 
     def come_back(self) -> None:
-        """
-        Have it answer again.
-        """
+        """Have it answer again."""
         ...
 
     def dead_letters(self) -> list[tuple[str, str, str]]:
-        """
-        Return the id of each dead letter, its reason and description.
-        """
+        """Return the id of each dead letter, its reason and description."""
         ...
 
     def stored(self) -> int:
-        """
-        Return how many messages the broker still has, dead letters apart.
-        """
+        """Return how many messages the broker still has, dead letters apart."""
         ...
 
 
 class Opened(Protocol):
-    """
-    Opens an empty subscription, with locks of `LOCK_SECONDS`.
-    """
+    """Opens an empty subscription, with locks of `LOCK_SECONDS`."""
 
     def __call__(
         self, *, sessions: bool = True, max_deliveries: int = 10, prefetch: int | None = None
@@ -108,9 +88,7 @@ async def received(session: Session) -> Message:
 
 
 async def settled(session: Session, settlement: Settlement | None = None) -> Message:
-    """
-    Receive a message and settle it; it is completed, unless the test says otherwise.
-    """
+    """Receive a message and settle it; it is completed, unless the test says otherwise."""
     message = await received(session)
     await session.settle(message, settlement or Complete())
     return message
@@ -120,9 +98,7 @@ async def settled(session: Session, settlement: Settlement | None = None) -> Mes
 async def holding(
     opened: Opened, *names: str, **options: Any
 ) -> AsyncIterator[tuple[SubscriptionBackend, Session]]:
-    """
-    Open a subscription, send messages, and hold the first session, or receiver.
-    """
+    """Open a subscription, send messages, and hold the first session, or receiver."""
     async with opened(**options) as entity:
         await entity.send(*names)
         session = await accepted(entity)
@@ -131,9 +107,7 @@ async def holding(
 
 
 async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str, int]]:
-    """
-    Complete what the next holders find, and return the id and the delivery count of each message.
-    """
+    """Complete what the next holders find, and return the id and the delivery count of each message."""
     found = []
     for _ in range(sessions):
         session = await accepted(entity)
@@ -145,9 +119,7 @@ async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str
 
 
 class SubscriptionContract:
-    """
-    The promises of a Subscription with sessions: override `opened`.
-    """
+    """The promises of a Subscription with sessions: override `opened`."""
 
     @pytest.fixture
     def opened(self) -> Opened:
@@ -156,9 +128,7 @@ class SubscriptionContract:
         )
 
     async def test_a_session_is_received_in_order_one_message_after_another(self, opened: Opened) -> None:
-        """
-        The next message of a session comes after the one before was settled (I2).
-        """
+        """The next message of a session comes after the one before was settled (I2)."""
         async with holding(opened, "a1", "b1", "a2", "b2", "a3") as (entity, session):
             assert "a" == session.id
             for name in ("a1", "a2", "a3"):
@@ -168,9 +138,7 @@ class SubscriptionContract:
             assert 2 == entity.stored()
 
     async def test_a_session_has_one_holder_at_a_time(self, opened: Opened) -> None:
-        """
-        No two receivers handle messages of one session (I2).
-        """
+        """No two receivers handle messages of one session (I2)."""
         async with holding(opened, "a1", "b1") as (entity, first):
             second = await accepted(entity)
             assert {"a", "b"} == {first.id, second.id}
@@ -182,9 +150,7 @@ class SubscriptionContract:
                 await session.close()
 
     async def test_a_session_that_comes_goes_to_a_call_that_waits(self, opened: Opened) -> None:
-        """
-        `accept` waits for a session.
-        """
+        """`accept` waits for a session."""
         async with opened() as entity:
             waiting = asyncio.create_task(accepted(entity))
             await entity.waited_for()
@@ -194,9 +160,7 @@ class SubscriptionContract:
             await session.close()
 
     async def test_a_message_that_comes_goes_to_the_holder_that_waits(self, opened: Opened) -> None:
-        """
-        `receive` waits for a message.
-        """
+        """`receive` waits for a message."""
         async with holding(opened, "a1") as (entity, session):
             await settled(session)
             waiting = asyncio.create_task(received(session))
@@ -204,16 +168,12 @@ class SubscriptionContract:
             assert "a2" == (await waiting).message_id
 
     async def test_a_call_without_a_session_in_its_time_returns_none(self, opened: Opened) -> None:
-        """
-        No session is not an error.
-        """
+        """No session is not an error."""
         async with opened() as entity:
             assert await entity.subscription.accept(BRIEFLY) is None
 
     async def test_a_cancelled_call_keeps_no_lock(self, opened: Opened) -> None:
-        """
-        A process that stops leaves no session locked.
-        """
+        """A process that stops leaves no session locked."""
         async with opened() as entity:
             waiting = asyncio.create_task(accepted(entity))
             await entity.waited_for()
@@ -255,9 +215,7 @@ class SubscriptionContract:
                 assert dead == entity.dead_letters()
 
     async def test_later_messages_follow_a_dead_letter_in_the_same_hold(self, opened: Opened) -> None:
-        """
-        A dead letter stops no session.
-        """
+        """A dead letter stops no session."""
         async with holding(opened, "a1", "a2") as (_, session):
             await settled(session, DeadLetter(reason="r", description="d"))
             assert "a2" == (await received(session)).message_id
@@ -277,9 +235,7 @@ class SubscriptionContract:
             assert [("a1", 0), ("a2", 0)] == await rest(entity)
 
     async def test_after_its_last_delivery_a_message_is_a_dead_letter(self, opened: Opened) -> None:
-        """
-        Deliveries are limited by the broker.
-        """
+        """Deliveries are limited by the broker."""
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
             for count in range(2):
@@ -292,9 +248,7 @@ class SubscriptionContract:
             assert ("a1", "MaxDeliveryCountExceeded") == (name, reason)
 
     async def test_a_renewed_lock_lasts(self, opened: Opened) -> None:
-        """
-        `renew` extends the lock and `trusted_until`.
-        """
+        """`renew` extends the lock and `trusted_until`."""
         async with holding(opened, "a1", "a2") as (entity, session):
             message = await received(session)
             for _ in range(3):
@@ -306,9 +260,7 @@ class SubscriptionContract:
             assert "a2" == (await received(session)).message_id
 
     async def test_a_lock_is_trusted_no_longer_than_it_lasts(self, opened: Opened) -> None:
-        """
-        `trusted_until` is never later than the end of the lock (I5).
-        """
+        """`trusted_until` is never later than the end of the lock (I5)."""
         async with holding(opened, "a1") as (_, session):
             loop = asyncio.get_running_loop()
             assert loop.time() < session.trusted_until <= loop.time() + LOCK_SECONDS
@@ -319,9 +271,7 @@ class SubscriptionContract:
         self,
         opened: Opened,
     ) -> None:
-        """
-        A receiver that lost the lock settles nothing (I5).
-        """
+        """A receiver that lost the lock settles nothing (I5)."""
         async with opened(prefetch=0) as entity:
             await entity.send("a1", "a2", "b1", "b2", "c1", "c2")
             held = await asyncio.gather(*(accepted(entity) for _ in range(3)))
@@ -344,9 +294,7 @@ class SubscriptionContract:
             assert left == dict(await rest(entity, 3))
 
     async def test_who_lost_the_lock_takes_nothing_from_the_next_holder(self, opened: Opened) -> None:
-        """
-        A late settlement or close changes nothing for the next holder (I5).
-        """
+        """A late settlement or close changes nothing for the next holder (I5)."""
         async with holding(opened, "a1", "a2") as (entity, late):
             message = await received(late)
             await entity.passes(LOCK_SECONDS + 1)
@@ -363,9 +311,7 @@ class SubscriptionContract:
     async def test_while_the_broker_is_away_nothing_is_received_and_afterwards_it_is(
         self, opened: Opened
     ) -> None:
-        """
-        An outage is an error of ours, and loses nothing (I3).
-        """
+        """An outage is an error of ours, and loses nothing (I3)."""
         async with holding(opened, "a1") as (entity, session):
             entity.go_away()
             with pytest.raises(SubscriptionUnavailable):
@@ -377,9 +323,7 @@ class SubscriptionContract:
             assert [("a1", 0)] == await rest(entity)
 
     async def test_a_call_that_waits_hears_that_the_broker_goes_away(self, opened: Opened) -> None:
-        """
-        A call does not wait for a connection that is gone.
-        """
+        """A call does not wait for a connection that is gone."""
         async with opened() as entity:
             waiting = asyncio.create_task(entity.subscription.accept(20))
             await entity.waited_for()
@@ -388,9 +332,7 @@ class SubscriptionContract:
                 await waiting
 
     async def test_what_was_delivered_ahead_keeps_its_order_and_is_given_back(self, opened: Opened) -> None:
-        """
-        A client may fetch ahead; neither order nor counts show it.
-        """
+        """A client may fetch ahead; neither order nor counts show it."""
         names = [f"a{number}" for number in range(8)]
         async with holding(opened, *names, prefetch=5) as (entity, session):
             assert names[:2] == [(await settled(session)).message_id for _ in range(2)]
@@ -399,9 +341,7 @@ class SubscriptionContract:
             assert [("a2", 1), *((name, 0) for name in names[3:])] == await rest(entity)
 
     async def test_what_was_delivered_ahead_of_a_lost_lock_is_not_settled(self, opened: Opened) -> None:
-        """
-        A client may hand out what it fetched before the lock was lost; its settlement tells (I5).
-        """
+        """A client may hand out what it fetched before the lock was lost; its settlement tells (I5)."""
         async with holding(opened, "a1", "a2", prefetch=5) as (entity, session):
             await settled(session)
             await entity.passes(LOCK_SECONDS + 1)
@@ -413,9 +353,7 @@ class SubscriptionContract:
             assert count <= 1
 
     async def test_a_message_arrives_as_it_was_sent(self, opened: Opened) -> None:
-        """
-        Subject, body, content type and properties with their types arrive.
-        """
+        """Subject, body, content type and properties with their types arrive."""
         async with holding(opened, "a1", "a2") as (_, session):
             first, second, sent = await settled(session), await settled(session), a_message("a1")
             for name in ("subject", "body", "content_type", "properties"):
@@ -424,9 +362,7 @@ class SubscriptionContract:
 
 
 class SessionlessSubscriptionContract:
-    """
-    The promises of a Subscription without sessions, or of a queue: override `opened`.
-    """
+    """The promises of a Subscription without sessions, or of a queue: override `opened`."""
 
     @pytest.fixture
     def opened(self) -> Opened:
@@ -435,9 +371,7 @@ class SessionlessSubscriptionContract:
         )
 
     async def test_without_sessions_messages_are_received_side_by_side(self, opened: Opened) -> None:
-        """
-        Each receiver locks one message.
-        """
+        """Each receiver locks one message."""
         async with opened(sessions=False) as entity:
             await entity.send("a1", "a2", "b1")
             receivers = await asyncio.gather(*(accepted(entity) for _ in range(3)))
@@ -452,9 +386,7 @@ class SessionlessSubscriptionContract:
             assert 0 == entity.stored()
 
     async def test_without_sessions_a_receiver_goes_from_message_to_message(self, opened: Opened) -> None:
-        """
-        A receiver locks the next message when it asks for it.
-        """
+        """A receiver locks the next message when it asks for it."""
         async with holding(opened, "a1", "b1", "a2", sessions=False) as (_, receiver):
             for name in ("a1", "b1", "a2"):
                 message = await received(receiver)
@@ -464,9 +396,7 @@ class SessionlessSubscriptionContract:
             assert await receiver.receive(BRIEFLY) is None
 
     async def test_without_sessions_the_lock_of_a_message_is_renewed_or_lost(self, opened: Opened) -> None:
-        """
-        The lock is the message's.
-        """
+        """The lock is the message's."""
         async with holding(opened, "a1", sessions=False) as (entity, receiver):
             message = await received(receiver)
             for _ in range(2):
@@ -479,9 +409,7 @@ class SessionlessSubscriptionContract:
             assert [("a1", 1)] == await rest(entity)
 
     async def test_without_sessions_a_message_is_given_back_at_once_and_counted(self, opened: Opened) -> None:
-        """
-        A message that is given back counts as delivered.
-        """
+        """A message that is given back counts as delivered."""
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for receiving in (True, False):
@@ -494,9 +422,7 @@ class SessionlessSubscriptionContract:
     async def test_without_sessions_a_message_is_retried_deferred_or_a_dead_letter(
         self, opened: Opened
     ) -> None:
-        """
-        Settlements are those of sessions.
-        """
+        """Settlements are those of sessions."""
         async with opened(sessions=False) as entity:
             await entity.send("a1", "b1", "c1")
             for settlement in (Defer(), DeadLetter(reason="r", description="d"), Retry()):
@@ -508,9 +434,7 @@ class SessionlessSubscriptionContract:
             assert 1 == entity.stored()
 
     async def test_without_sessions_a_cancelled_call_keeps_no_message(self, opened: Opened) -> None:
-        """
-        A process that stops leaves no message locked.
-        """
+        """A process that stops leaves no message locked."""
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for tenths in range(4, 8):

@@ -1,6 +1,4 @@
-"""
-What every ChangeFeed keeps.
-"""
+"""What every ChangeFeed keeps."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ class ChangeFeedContract:
         )
 
     async def test_ranges_cover_every_key_once_and_have_different_ids(self, wide: ChangeFeedBackend) -> None:
-        """
-        Exactly one lease reads each key (G2, G3).
-        """
+        """Exactly one lease reads each key (G2, G3)."""
         ranges = await wide.feed.physical_ranges()
 
         assert 4 == len({await wide.feed.partition_id(one) for one in ranges})
@@ -67,9 +63,7 @@ class ChangeFeedContract:
     async def test_every_range_delivers_its_own_documents_and_all_of_them_once(
         self, wide: ChangeFeedBackend
     ) -> None:
-        """
-        Leases that are read side by side miss nothing and double nothing.
-        """
+        """Leases that are read side by side miss nothing and double nothing."""
         written = await _write_numbered(wide, 40)
 
         found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await _drained(wide, r))[0]]
@@ -79,9 +73,7 @@ class ChangeFeedContract:
     async def test_the_changes_of_a_key_come_in_commit_order_with_growing_lsns(
         self, container: ChangeFeedBackend
     ) -> None:
-        """
-        Events of a key are sent in the order of their commits (G3).
-        """
+        """Events of a key are sent in the order of their commits (G3)."""
         await _write_numbered(container, 30, keys=3)
 
         documents, _ = await _drained(container, max_items=7)
@@ -92,9 +84,7 @@ class ChangeFeedContract:
     async def test_only_the_latest_version_of_a_document_is_delivered_at_its_latest_place(
         self, container: ChangeFeedBackend
     ) -> None:
-        """
-        The feed returns the newest version of a document, at the place of its last write.
-        """
+        """The feed returns the newest version of a document, at the place of its last write."""
         for number, name in enumerate("aba", start=1):
             await _write(container, "k", name, n=number)
 
@@ -105,9 +95,7 @@ class ChangeFeedContract:
     async def test_a_batch_shares_one_lsn_and_is_never_cut_over_two_pages(
         self, container: ChangeFeedBackend
     ) -> None:
-        """
-        The events of one commit are put in order together (G3).
-        """
+        """The events of one commit are put in order together (G3)."""
         await _write(container, "k", "first")
         await _write(container, "k", *(f"doc-{number}" for number in range(25)))
 
@@ -121,9 +109,7 @@ class ChangeFeedContract:
     async def test_a_continuation_resumes_exactly_behind_the_page_it_came_with(
         self, container: ChangeFeedBackend
     ) -> None:
-        """
-        A checkpoint repeats nothing and skips nothing.
-        """
+        """A checkpoint repeats nothing and skips nothing."""
         await _write_numbered(container, 10)
         page = await _read(container, max_items=4)
 
@@ -162,9 +148,7 @@ class ChangeFeedContract:
             assert ["recent"] * seen == _ids(page.documents)
 
     async def test_the_latest_lsn_tells_how_far_a_page_is_behind(self, container: ChangeFeedBackend) -> None:
-        """
-        Lag can be shown.
-        """
+        """Lag can be shown."""
         await _write_numbered(container, 5, keys=1)
         page = await _read(container, max_items=2)
 
@@ -174,9 +158,7 @@ class ChangeFeedContract:
     async def test_a_range_that_was_split_is_gone_and_its_children_go_on_from_its_continuation(
         self, container: ChangeFeedBackend
     ) -> None:
-        """
-        After a split nothing is missed and nothing is doubled.
-        """
+        """After a split nothing is missed and nothing is doubled."""
         if container.split is None:
             pytest.skip("this backend splits when it likes")
         parent = await _the_range(container)
@@ -196,9 +178,7 @@ class ChangeFeedContract:
         assert partition not in {await container.feed.partition_id(child) for child in children}
 
     async def test_a_part_of_a_physical_range_can_be_read_alone(self, container: ChangeFeedBackend) -> None:
-        """
-        A lease may be narrower than its partition, as after a merge.
-        """
+        """A lease may be narrower than its partition, as after a merge."""
         await _write_numbered(container, 40)
         middle = "20000000000000000000000000000000"
         low, _ = await _drained(container, FeedRange(min="", max=middle))
@@ -211,9 +191,7 @@ class ChangeFeedContract:
     async def test_a_reader_of_a_container_that_was_replaced_never_gets_changes_of_its_successor(
         self, container: ChangeFeedBackend
     ) -> None:
-        """
-        A position of one container means nothing in another of the same name.
-        """
+        """A position of one container means nothing in another of the same name."""
         if container.recreate is None:
             pytest.skip("this backend is not replaced")
         await _write(container, "k", "old")
@@ -232,9 +210,7 @@ class ChangeFeedContract:
     async def test_a_position_beyond_the_feed_shows_in_the_newest_lsn_of_an_empty_page(
         self, container: ChangeFeedBackend
     ) -> None:
-        """
-        A feed that was set back, such as by a restore, returns a lower `latest_lsn`.
-        """
+        """A feed that was set back, such as by a restore, returns a lower `latest_lsn`."""
         await _write_numbered(container, 5, keys=1)
         _, continuation = await _drained(container)
         ahead = await _read(container, None, '"5000"')

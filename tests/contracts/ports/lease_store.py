@@ -1,6 +1,4 @@
-"""
-What every LeaseStore keeps.
-"""
+"""What every LeaseStore keeps."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from tests.support.patience import HUNG_SECONDS
 
 
 class LeaseStoreContract:
-    """
-    The promises of a LeaseStore on an empty container that is partitioned on `/id`: override `leases`.
-    """
+    """The promises of a LeaseStore on an empty container that is partitioned on `/id`: override `leases`."""
 
     @pytest.fixture
     def leases(self) -> LeaseStore:
@@ -28,9 +24,7 @@ class LeaseStoreContract:
     async def test_a_document_is_read_as_it_was_created_with_an_etag_and_a_time(
         self, leases: LeaseStore
     ) -> None:
-        """
-        A lease comes back with its etag and the service's time.
-        """
+        """A lease comes back with its etag and the service's time."""
         created = await leases.create({"id": "a", "Owner": None, "nested": {"x": [1]}})
         read = await leases.read("a", "a")
 
@@ -41,9 +35,7 @@ class LeaseStoreContract:
     async def test_what_writers_and_readers_do_to_their_copies_is_not_stored(
         self, leases: LeaseStore
     ) -> None:
-        """
-        The store keeps copies and gives copies away.
-        """
+        """The store keeps copies and gives copies away."""
         written: Document = {"id": "a", "properties": {"n": 0}}
         created = await leases.create(written)
         (listed,) = (await leases.list("a")).documents
@@ -53,9 +45,7 @@ class LeaseStoreContract:
         assert {"n": 0} == (await leases.read("a", "a"))["properties"]
 
     async def test_one_of_many_creators_succeeds(self, leases: LeaseStore) -> None:
-        """
-        Of workers that create the same lease, one does.
-        """
+        """Of workers that create the same lease, one does."""
         outcomes = await asyncio.gather(
             *(leases.create({"id": "a"}) for _ in range(8)), return_exceptions=True
         )
@@ -63,9 +53,7 @@ class LeaseStoreContract:
         assert 7 == sum(isinstance(outcome, Conflict) for outcome in outcomes)
 
     async def test_one_of_many_replacers_with_the_same_etag_succeeds(self, leases: LeaseStore) -> None:
-        """
-        Of workers that acquire the same lease, one does (G5).
-        """
+        """Of workers that acquire the same lease, one does (G5)."""
         created = await leases.create({"id": "a"})
 
         outcomes = await asyncio.gather(
@@ -78,9 +66,7 @@ class LeaseStoreContract:
         assert [(await leases.read("a", "a"))["n"]] == [winner["n"] for winner in winners]
 
     async def test_a_replace_returns_the_etag_that_the_next_one_needs(self, leases: LeaseStore) -> None:
-        """
-        An owner renews without reading.
-        """
+        """An owner renews without reading."""
         document = await leases.create({"id": "a"})
         for n in range(3):
             document = await leases.replace({"id": "a", "n": n}, etag=document["_etag"])
@@ -90,9 +76,7 @@ class LeaseStoreContract:
     async def test_a_list_holds_the_documents_with_the_prefix_and_the_services_time(
         self, leases: LeaseStore
     ) -> None:
-        """
-        One clock decides which leases have expired: the service's.
-        """
+        """One clock decides which leases have expired: the service's."""
         for name in ("p..0", "p..1", "p.info", "other..0"):
             await leases.create({"id": name})
 
@@ -103,18 +87,14 @@ class LeaseStoreContract:
         assert abs(listing.read_at - datetime.now(UTC)) < timedelta(seconds=60)
 
     async def test_a_list_is_complete_however_many_documents_there_are(self, leases: LeaseStore) -> None:
-        """
-        No lease is missed, or its range would be served by no worker (G2).
-        """
+        """No lease is missed, or its range would be served by no worker (G2)."""
         await asyncio.gather(*(leases.create({"id": f"p..{number}"}) for number in range(250)))
 
         assert 250 == len((await leases.list("p..")).documents)
 
     @pytest.mark.parametrize("missing", ["read", "replace", "delete"])
     async def test_what_does_not_exist_is_not_found(self, leases: LeaseStore, missing: str) -> None:
-        """
-        Each operation on a missing document says `NotFound`.
-        """
+        """Each operation on a missing document says `NotFound`."""
         calls: dict[str, Callable[[], Awaitable[object]]] = {
             "read": lambda: leases.read("a", "a"),
             "replace": lambda: leases.replace({"id": "a"}, etag='"1"'),
@@ -124,9 +104,7 @@ class LeaseStoreContract:
             await calls[missing]()
 
     async def test_a_delete_with_an_old_etag_deletes_nothing(self, leases: LeaseStore) -> None:
-        """
-        A lease that another worker has changed stays.
-        """
+        """A lease that another worker has changed stays."""
         created = await leases.create({"id": "a"})
         replaced = await leases.replace({"id": "a"}, etag=created["_etag"])
 
@@ -137,9 +115,7 @@ class LeaseStoreContract:
             await leases.read("a", "a")
 
     async def test_a_document_is_gone_when_its_ttl_has_passed(self, leases: LeaseStore) -> None:
-        """
-        A lock whose owner died goes away by itself.
-        """
+        """A lock whose owner died goes away by itself."""
         await leases.create({"id": "a", "ttl": 1})
 
         async def gone() -> bool:

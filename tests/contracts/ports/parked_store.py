@@ -1,6 +1,4 @@
-"""
-What every ParkedStore keeps.
-"""
+"""What every ParkedStore keeps."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from tests.contracts.ports.store import KEY, create, delete, replace
 
 
 async def everything(store: ParkedStore, key: str = KEY) -> list[dict[str, Any]]:
-    """
-    Return all documents of a partition key, page by page.
-    """
+    """Return all documents of a partition key, page by page."""
     found: list[dict[str, Any]] = []
     while page := await store.page(key, after=found[-1]["id"] if found else ""):
         found += page
@@ -31,18 +27,14 @@ async def etag_of(store: ParkedStore, document_id: str, key: str = KEY) -> str:
 
 
 class ParkedStoreContract:
-    """
-    The promises of a ParkedStore on an empty container: override `store`.
-    """
+    """The promises of a ParkedStore on an empty container: override `store`."""
 
     @pytest.fixture
     def store(self) -> ParkedStore:
         raise NotImplementedError("Override the fixture `store`: it returns the store under test.")
 
     async def test_a_document_is_read_and_listed_as_it_was_written(self, store: ParkedStore) -> None:
-        """
-        Whatever is held comes back unchanged.
-        """
+        """Whatever is held comes back unchanged."""
         await store.commit(KEY, [create("a", nested={"x": [1, None]})])
         read = await store.read("a", KEY)
         assert {"x": [1, None]} == read["nested"]
@@ -52,9 +44,7 @@ class ParkedStoreContract:
         self,
         store: ParkedStore,
     ) -> None:
-        """
-        Pages lose and repeat nothing, however many documents a key holds (G2).
-        """
+        """Pages lose and repeat nothing, however many documents a key holds (G2)."""
         for start in range(0, 250, 50):
             await store.commit(KEY, [create(f"{number:03d}") for number in range(start, start + 50)])
         await store.commit("l", [create("other", key="l")])
@@ -66,9 +56,7 @@ class ParkedStoreContract:
     async def test_a_queue_is_read_by_position_from_any_place_and_knows_one_epoch(
         self, store: ParkedStore
     ) -> None:
-        """
-        A release takes what is held in order (G3), and nothing of an earlier parking.
-        """
+        """A release takes what is held in order (G3), and nothing of an earlier parking."""
         await store.commit(KEY, [create(f"e{9 - place}", epoch="now", position=place) for place in range(10)])
         await store.commit(KEY, [create("earlier", epoch="before", position=3), create("key", epoch="now")])
         assert [3, 4, 5] == [
@@ -78,9 +66,7 @@ class ParkedStoreContract:
         assert () == await store.queue("l", epoch="now", first=0, limit=3)
 
     async def test_a_store_tells_which_of_some_documents_are_there(self, store: ParkedStore) -> None:
-        """
-        What is held already is not held twice.
-        """
+        """What is held already is not held twice."""
         await store.commit(KEY, [create("a"), create("b"), create('odd "c" \' d')])
         assert {"a", 'odd "c" \' d'} == await store.present(KEY, ["a", "x", 'odd "c" \' d'])
         assert frozenset() == await store.present("l", ["a"])
@@ -90,9 +76,7 @@ class ParkedStoreContract:
         self,
         store: ParkedStore,
     ) -> None:
-        """
-        Two processors never see each other's keys.
-        """
+        """Two processors never see each other's keys."""
         for name, fields in {
             "ours": {"key": "k", "processor": "p", "container": "c"},
             "another's": {"key": "k", "processor": "q", "container": "c"},
@@ -106,15 +90,11 @@ class ParkedStoreContract:
         assert all(document["_etag"] for document in found)
 
     async def test_a_partition_key_without_documents_has_no_page(self, store: ParkedStore) -> None:
-        """
-        A key that is not parked is an empty page, not an error.
-        """
+        """A key that is not parked is an empty page, not an error."""
         assert () == await store.page("missing")
 
     async def test_a_batch_with_one_refused_write_changes_nothing(self, store: ParkedStore) -> None:
-        """
-        An event is held together with the change of its key, or not at all.
-        """
+        """An event is held together with the change of its key, or not at all."""
         await store.commit(KEY, [create("key", n=1), create("taken")])
         etag = await etag_of(store, "key")
         with pytest.raises(Conflict) as refused:
@@ -124,18 +104,14 @@ class ParkedStoreContract:
         assert {"key", "taken"} == {document["id"] for document in await everything(store)}
 
     async def test_a_batch_names_its_first_document_where_that_is_taken(self, store: ParkedStore) -> None:
-        """
-        An error shows the caller that the key is parked already.
-        """
+        """An error shows the caller that the key is parked already."""
         await store.commit(KEY, [create("key"), create("event")])
         with pytest.raises(Conflict) as refused:
             await store.commit(KEY, [create("key"), create("event")])
         assert "key" == refused.value.document_id
 
     async def test_of_an_append_and_a_hand_back_exactly_one_succeeds(self, store: ParkedStore) -> None:
-        """
-        No event is held behind a key that was handed back meanwhile (G2).
-        """
+        """No event is held behind a key that was handed back meanwhile (G2)."""
         for number in range(10):
             await store.commit(KEY, [create("key")])
             etag = await etag_of(store, "key")
@@ -153,9 +129,7 @@ class ParkedStoreContract:
     async def test_an_append_to_a_key_that_was_handed_back_says_that_there_is_none(
         self, store: ParkedStore, writes: Sequence[Write]
     ) -> None:
-        """
-        `NotFound` allows the relay to send an event that it could not hold.
-        """
+        """`NotFound` allows the relay to send an event that it could not hold."""
         with pytest.raises(NotFound):
             await store.commit(KEY, writes)
         assert [] == await everything(store)
@@ -163,9 +137,7 @@ class ParkedStoreContract:
     async def test_a_deletion_that_matches_nothing_tells_whether_there_is_a_document(
         self, store: ParkedStore
     ) -> None:
-        """
-        A conditional delete distinguishes a missing document from a changed one.
-        """
+        """A conditional delete distinguishes a missing document from a changed one."""
         with pytest.raises(NotFound):
             await store.commit(KEY, [delete("key", NO_ETAG)])
         await store.commit(KEY, [create("key")])
@@ -174,9 +146,7 @@ class ParkedStoreContract:
         assert await etag_of(store, "key")
 
     async def test_a_batch_deletes_and_replaces_at_once(self, store: ParkedStore) -> None:
-        """
-        One batch may create, replace and delete.
-        """
+        """One batch may create, replace and delete."""
         await store.commit(KEY, [create("key", n=1), create("a"), create("b")])
         etag = await etag_of(store, "key")
         await store.commit(KEY, [replace("key", etag, n=2), delete("a"), replace("b", None, status="sent")])

@@ -1,6 +1,4 @@
-"""
-What every Store keeps.
-"""
+"""What every Store keeps."""
 
 from __future__ import annotations
 
@@ -45,9 +43,7 @@ def delete(document_id: str, etag: str | None = None) -> Write:
 
 
 def others(count: int) -> list[Write]:
-    """
-    Return writes that a store takes, to stand before one that it may refuse.
-    """
+    """Return writes that a store takes, to stand before one that it may refuse."""
     return [create(f"other{n}") for n in range(count)]
 
 
@@ -68,9 +64,7 @@ async def pages(
     partition_key: str | None = None,
     include_deleted: bool = True,
 ) -> list[list[tuple[str, str]]]:
-    """
-    Return ids and partition keys of all pages of documents of some types.
-    """
+    """Return ids and partition keys of all pages of documents of some types."""
     found: list[list[tuple[str, str]]] = []
     continuation = None
     while True:
@@ -105,9 +99,7 @@ class StoreContract:
     async def test_what_was_committed_is_read_as_it_was_written_with_the_etag_of_the_answer(
         self, store: Store, count: int
     ) -> None:
-        """
-        A commit answers with the etags that the next conditional writes need.
-        """
+        """A commit answers with the etags that the next conditional writes need."""
         writes = [create(f"d{n}", data={"text": "ü✓", "nested": [1, None, True]}) for n in range(count)]
 
         result = await store.commit(KEY, writes)
@@ -120,17 +112,13 @@ class StoreContract:
             assert write.document == {name: read[name] for name in write.document or ()}
 
     async def test_a_document_that_is_not_there_is_not_found(self, store: Store) -> None:
-        """
-        `NotFound` names the document.
-        """
+        """`NotFound` names the document."""
         with pytest.raises(NotFound) as caught:
             await store.read("missing", KEY)
         assert "missing" == caught.value.document_id
 
     async def test_the_same_id_in_another_partition_key_is_another_document(self, store: Store) -> None:
-        """
-        An id is unique inside its partition key only.
-        """
+        """An id is unique inside its partition key only."""
         await store.commit(KEY, [create("a")])
         await store.commit("other", [create("a", key="other")])
 
@@ -143,9 +131,7 @@ class StoreContract:
         self,
         store: Store,
     ) -> None:
-        """
-        `NotModified` saves a reader that has the newest version its transfer.
-        """
+        """`NotModified` saves a reader that has the newest version its transfer."""
         first = (await store.commit(KEY, [create("a")])).etags[0]
         with pytest.raises(NotModified) as caught:
             await store.read("a", KEY, if_none_match=first)
@@ -156,9 +142,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("no_etag", NO_ETAGS)
     async def test_what_is_no_etag_is_no_documents_etag(self, store: Store, no_etag: str) -> None:
-        """
-        Whatever a caller sends as an etag, only the document's own one matches: `*` does not.
-        """
+        """Whatever a caller sends as an etag, only the document's own one matches: `*` does not."""
         etag = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         for form in (no_etag, f"W/{etag}", f" {etag}", str(etag).strip('"')):
             assert etag == (await store.read("a", KEY, if_none_match=form))["_etag"]
@@ -171,9 +155,7 @@ class StoreContract:
     async def test_what_a_writer_or_a_reader_does_to_its_document_afterwards_is_not_stored(
         self, store: Store
     ) -> None:
-        """
-        The store keeps a copy of what it is given, and gives copies away.
-        """
+        """The store keeps a copy of what it is given, and gives copies away."""
         written = a_document("a", data={"tags": ["one"]})
         await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=written)])
         page = await store.list(
@@ -220,9 +202,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("count", [0, 1], ids=["single", "batch"])
     async def test_a_delete_under_the_right_etag_deletes(self, store: Store, count: int) -> None:
-        """
-        A conditional delete deletes only what its caller has read.
-        """
+        """A conditional delete deletes only what its caller has read."""
         etag = (await store.commit(KEY, [create("a")])).etags[0]
         result = await store.commit(KEY, [*others(count), delete("a", etag)])
         assert result.etags[-1] is None
@@ -231,9 +211,7 @@ class StoreContract:
     async def test_one_of_many_commits_on_the_same_etag_succeeds_with_all_it_writes(
         self, store: Store
     ) -> None:
-        """
-        Of writers side by side one succeeds with its whole batch, the others with nothing (G1).
-        """
+        """Of writers side by side one succeeds with its whole batch, the others with nothing (G1)."""
         etag = (await store.commit(KEY, [create("a", n=-1)])).etags[0]
 
         async def attempt(n: int) -> int:
@@ -248,9 +226,7 @@ class StoreContract:
         assert [f"event{winners[0]}"] == await present(store, *(f"event{n}" for n in range(8)))
 
     async def test_a_batch_of_as_many_operations_as_allowed_is_written(self, store: Store) -> None:
-        """
-        100 operations are one transaction.
-        """
+        """100 operations are one transaction."""
         most = [create(f"d{n}") for n in range(MAX_BATCH_OPERATIONS)]
         assert MAX_BATCH_OPERATIONS == len((await store.commit(KEY, most)).etags)
 
@@ -281,9 +257,7 @@ class StoreContract:
     async def test_all_documents_of_a_type_are_paged_once_over_all_partition_keys(
         self, store: Store, page_size: int
     ) -> None:
-        """
-        Also those of one id in many partition keys: a page that ends between two of them loses neither.
-        """
+        """Also those of one id in many partition keys: a page that ends between two of them loses neither."""
         written = [("a", "x"), *(("b", key) for key in ("k", "n", "l", "m", "0")), ("c", "y"), ("c", "x")]
         for document_id, key in written:
             await store.commit(key, [create(document_id, key=key)])
@@ -295,9 +269,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("page_size", [1, 2, 3, 100])
     async def test_documents_of_a_partition_key_are_paged_by_id(self, store: Store, page_size: int) -> None:
-        """
-        No other partition key is read.
-        """
+        """No other partition key is read."""
         for document_id in "dbace":
             await store.commit(KEY, [create(document_id)])
         await store.commit("other", [create("b", key="other")])
@@ -309,9 +281,7 @@ class StoreContract:
     async def test_a_list_of_several_types_omits_what_is_deleted_unless_it_is_asked_for(
         self, store: Store
     ) -> None:
-        """
-        `include_deleted` decides about documents that are marked as deleted.
-        """
+        """`include_deleted` decides about documents that are marked as deleted."""
         await store.commit(KEY, [create("a"), create("b", data={"deleted": True}), create("c", type="other")])
         assert ["a", "c"] == await ids(store, "thing", "other", include_deleted=False)
         assert ["a", "b"] == await ids(store, "thing")
@@ -319,33 +289,25 @@ class StoreContract:
     async def test_whether_a_document_is_marked_as_deleted_is_said_by_true_and_false_alone(
         self, store: Store
     ) -> None:
-        """
-        Only `true` marks a document as deleted.
-        """
+        """Only `true` marks a document as deleted."""
         marks = [True, False, None, 0, "false"]
         writes = [create(str(n), data={"id": str(n), "deleted": mark}) for n, mark in enumerate(marks)]
         await store.commit(KEY, writes)
         assert ["1"] == await ids(store, "thing", include_deleted=False)
 
     async def test_no_documents_of_a_type_are_one_empty_page(self, store: Store) -> None:
-        """
-        A list that finds nothing has one page.
-        """
+        """A list that finds nothing has one page."""
         assert [[]] == await pages(store, "nothing", page_size=5)
 
     async def test_a_reader_sees_its_own_writes_at_once(self, store: Store) -> None:
-        """
-        A store reads what it committed, not a replica that is behind.
-        """
+        """A store reads what it committed, not a replica that is behind."""
         etag = (await store.commit(KEY, [create("a", n=0)])).etags[0]
         for n in range(1, 6):
             etag = (await store.commit(KEY, [create(f"e{n}"), replace("a", etag, n=n)])).etags[1]
             assert (n, etag) == ((read := await store.read("a", KEY))["n"], read["_etag"])
 
     async def test_unknown_fields_survive(self, store: Store) -> None:
-        """
-        Fields of other programs are kept.
-        """
+        """Fields of other programs are kept."""
         written = a_document("a", meta={"by": "another program"}, extra=json.loads("[1.5, {}]"))
         await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=written)])
         assert written == {
@@ -357,9 +319,7 @@ class StoreContract:
     async def test_a_continuation_that_no_store_gave_out_is_refused(
         self, store: Store, continuation: str, partition_key: str | None
     ) -> None:
-        """
-        A token that the store did not give out is refused, not taken for the beginning.
-        """
+        """A token that the store did not give out is refused, not taken for the beginning."""
         await store.commit(KEY, [create("a"), create("b")])
         with pytest.raises(InvalidRequest):
             await store.list(

@@ -1,6 +1,4 @@
-"""
-A signed client of the gateway without sockets: what the SDK puts on the wire, said in one call.
-"""
+"""A signed client of the gateway without sockets: what the SDK puts on the wire, said in one call."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ RANGES = "/dbs/d/colls/c/pkranges"
 
 
 class ManualClock:
-    """
-    A clock that stands until a test moves it.
-    """
+    """A clock that stands until a test moves it."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.now = now
@@ -34,9 +30,7 @@ class ManualClock:
 
 
 class Driver:
-    """
-    One account with database "d" and container "c" on `/pk`, TTL switched on.
-    """
+    """One account with database "d" and container "c" on `/pk`, TTL switched on."""
 
     def __init__(self, *, partitions: int = 1, default_ttl: int | None = -1) -> None:
         self.clock = ManualClock()
@@ -76,9 +70,7 @@ class Driver:
         return self.item("POST", key, None, operations, x_ms_cosmos_is_batch_request="True")
 
     def query(self, text: str, parameters: dict[str, Any] | None = None, **headers: str) -> Reply:
-        """
-        Query one partition key or range, if a header names it, or the only range there is, or else all.
-        """
+        """Query one partition key or range, if a header names it, or the only range there is, or else all."""
         body = {"query": text, "parameters": [{"name": n, "value": v} for n, v in (parameters or {}).items()]}
         if not any(name.startswith("x_ms_documentdb_partitionkey") for name in headers):
             (first, *others) = self.container.partitions

@@ -1,6 +1,4 @@
-"""
-The unmodified SDK on a running emulator.
-"""
+"""The unmodified SDK on a running emulator."""
 
 from __future__ import annotations
 
@@ -79,9 +77,7 @@ def continuation_entries(token: str) -> list[dict[str, Any]]:
 
 
 def continuation_of(rid: str, feed_range: dict[str, Any], etag: str) -> str:
-    """
-    Build the SDK's token from a range and the raw etag of the service, as a lease stores them.
-    """
+    """Build the SDK's token from a range and the raw etag of the service, as a lease stores them."""
     inner = feed_range["Range"]
     token = {
         "v": "v2",

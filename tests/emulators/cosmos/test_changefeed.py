@@ -1,6 +1,4 @@
-"""
-The change feed against a model, across overwrites, deletions, splits and merges.
-"""
+"""The change feed against a model, across overwrites, deletions, splits and merges."""
 
 from __future__ import annotations
 
@@ -82,9 +80,7 @@ class FeedMachine(RuleBasedStateMachine):
                 index += 1
 
     def _read(self, index, limit):
-        """
-        Read one page of one lease; return whether there was something, be it only a gone range.
-        """
+        """Read one page of one lease; return whether there was something, be it only a gone range."""
         low, high, range_id, continuation = self.leases[index]
         epks = {
             "x_ms_start_epk": low,

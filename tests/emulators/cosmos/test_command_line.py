@@ -1,6 +1,4 @@
-"""
-`python -m cosmos_outbox_emulators` as a process, and its control API.
-"""
+"""`python -m cosmos_outbox_emulators` as a process, and its control API."""
 
 from __future__ import annotations
 

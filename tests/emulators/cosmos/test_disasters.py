@@ -1,6 +1,4 @@
-"""
-A container that is put back to what it was, and an account whose other region takes the writes.
-"""
+"""A container that is put back to what it was, and an account whose other region takes the writes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-What the gateway answers to requests that are wrong: the status of Azure, never a 500.
-"""
+"""What the gateway answers to requests that are wrong: the status of Azure, never a 500."""
 
 from __future__ import annotations
 
@@ -218,9 +216,7 @@ def test_a_matching_etag_needs_no_body():
 
 
 def test_a_container_names_the_path_of_its_database():
-    """
-    The SDK for Java makes the address of the container from it.
-    """
+    """The SDK for Java makes the address of the container from it."""
     assert "dbs/d" == Driver().send("GET", "/dbs/d/colls/c").headers["x-ms-alt-content-path"]
 
 
@@ -234,9 +230,7 @@ def test_headers_report_charge_session_and_range():
 
 
 def test_a_defect_is_logged_and_answered(caplog):
-    """
-    The last resort: even an unforeseen error reaches the client as an answer.
-    """
+    """The last resort: even an unforeseen error reaches the client as an answer."""
     driver = Driver()
 
     def broken_clock():
@@ -418,9 +412,7 @@ STRANGE = [None, True, -1, 0, 1e300, 10**400, "", "x", "\x00", [], {}, [[]], ["x
 
 
 def with_one_replaced(value, strange):
-    """
-    Yield `value` with each of its positions in turn replaced, removed or wrapped.
-    """
+    """Yield `value` with each of its positions in turn replaced, removed or wrapped."""
     yield strange
     if isinstance(value, dict):
         for name, inner in value.items():

@@ -1,6 +1,4 @@
-"""
-Hierarchical partition keys, keys of other types and nested paths, as the unmodified SDK uses them.
-"""
+"""Hierarchical partition keys, keys of other types and nested paths, as the unmodified SDK uses them."""
 
 from __future__ import annotations
 

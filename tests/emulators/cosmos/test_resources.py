@@ -1,6 +1,4 @@
-"""
-Databases, containers and offers, as the management half of an SDK sees them.
-"""
+"""Databases, containers and offers, as the management half of an SDK sees them."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def offer_of(driver: Driver, link: str) -> dict:
 
 
 def signed_by_rid(driver: Driver, method: str, target: str) -> Reply:
-    """
-    Send a request whose path has resource ids, signed as for such a path.
-    """
+    """Send a request whose path has resource ids, signed as for such a path."""
     made = signature(
         base64.b64decode(driver.account.key), method, target.strip("/").split("/"), DATE, by_rid=True
     )

@@ -1,6 +1,4 @@
-"""
-What applications do with azure-cosmos, over real sockets.
-"""
+"""What applications do with azure-cosmos, over real sockets."""
 
 from __future__ import annotations
 
@@ -514,9 +512,7 @@ async def test_load_goes_on_while_ranges_split_and_merge():
 
 
 async def test_kedas_lag_query_gets_what_it_needs():
-    """
-    The scaler computes lag as session LSN - LSN of the first unread change + 1 from one raw response.
-    """
+    """The scaler computes lag as session LSN - LSN of the first unread change + 1 from one raw response."""
     async with running() as it:
         for i in range(5):
             await it.container.create_item({"id": str(i), "pk": "k"})

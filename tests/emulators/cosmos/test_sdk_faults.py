@@ -1,6 +1,4 @@
-"""
-What the SDK does on each failure: the table of attempts that the library's own retries are built on.
-"""
+"""What the SDK does on each failure: the table of attempts that the library's own retries are built on."""
 
 from __future__ import annotations
 

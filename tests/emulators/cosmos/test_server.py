@@ -1,6 +1,4 @@
-"""
-The server under clients that do not speak HTTP, or only half of it.
-"""
+"""The server under clients that do not speak HTTP, or only half of it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Batches against a model: all operations or none, one LSN, and the etag rules.
-"""
+"""Batches against a model: all operations or none, one LSN, and the etag rules."""
 
 from __future__ import annotations
 
@@ -34,9 +32,7 @@ operations = st.one_of(
 
 
 def model_apply(state, operation):
-    """
-    Return the status that one operation must have, and change the model's state.
-    """
+    """Return the status that one operation must have, and change the model's state."""
     kind, body = operation["operationType"], operation.get("resourceBody", {})
     item_id = body.get("id") if kind in ("Create", "Upsert") else operation["id"]
     exists = item_id in state

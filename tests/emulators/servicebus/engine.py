@@ -14,9 +14,7 @@ from cosmos_outbox_emulators.servicebus.primitives import Symbol, Timestamp, UIn
 
 
 class ManualClock:
-    """
-    Broker time: moves only when told, and runs the timers that fall due on the way.
-    """
+    """Broker time: moves only when told, and runs the timers that fall due on the way."""
 
     def __init__(self):
         self.now = 1_000_000.0
@@ -41,9 +39,7 @@ def broker(config):
 
 
 def topic_broker(*, subscription=None, **topic):
-    """
-    One topic "t" with one subscription "s".
-    """
+    """One topic "t" with one subscription "s"."""
     return broker(
         {
             "topics": [
@@ -89,9 +85,7 @@ def scheduled(message_id, at, **fields):
 
 
 class Recorder:
-    """
-    A receiver that keeps what it is given.
-    """
+    """A receiver that keeps what it is given."""
 
     def __init__(self, credit=1000, *, receive_and_delete=False, container=None):
         self.credit = credit
@@ -116,8 +110,6 @@ class Recorder:
         return [entry.message.message_id for entry, _ in self.got]
 
     def take(self):
-        """
-        What came since the last time, as (id, token, delivery count).
-        """
+        """What came since the last time, as (id, token, delivery count)."""
         got, self.got = self.got, []
         return [(entry.message.message_id, token, entry.delivery_count) for entry, token in got]

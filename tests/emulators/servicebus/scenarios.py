@@ -11,9 +11,7 @@ from tests.support.servicebus_sdk import leaky_sockets
 
 
 class Scenarios(dict[str, Callable[[], Awaitable[None]]]):
-    """
-    The scenarios of one test module by their names, which are sentences; used as their decorator.
-    """
+    """The scenarios of one test module by their names, which are sentences; used as their decorator."""
 
     def __call__(self, function):
         self[function.__name__] = function

@@ -1,6 +1,4 @@
-"""
-What AMQP values survive, and what is refused.
-"""
+"""What AMQP values survive, and what is refused."""
 
 from __future__ import annotations
 

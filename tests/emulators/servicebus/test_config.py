@@ -1,6 +1,4 @@
-"""
-Every mistake in a configuration is named by its path.
-"""
+"""Every mistake in a configuration is named by its path."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The engine against a model: any order of sends, receivers, settlements, lost links and time.
-"""
+"""The engine against a model: any order of sends, receivers, settlements, lost links and time."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ LOCK_S, WINDOW_S, MAX_DELIVERIES = 10, 25, 3
 
 
 class Consumer(Recorder):
-    """
-    Remembers which deliveries it has not settled.
-    """
+    """Remembers which deliveries it has not settled."""
 
     def __init__(self, machine, credit):
         super().__init__(credit)
@@ -40,9 +36,7 @@ class Consumer(Recorder):
 
 
 class SessionSubscription(RuleBasedStateMachine):
-    """
-    Message ids are numbers in sending order, so that order inside a session is the order of the ids.
-    """
+    """Message ids are numbers in sending order, so that order inside a session is the order of the ids."""
 
     requires_session = True
 
@@ -207,9 +201,7 @@ class SessionSubscription(RuleBasedStateMachine):
                 assert not (consumer.credit > 0 and ready), "credit was left unused"
 
     def granted_now(self, consumer):
-        """
-        A session handed to a waiting receiver is delivered from its next flow on, as on the wire.
-        """
+        """A session handed to a waiting receiver is delivered from its next flow on, as on the wire."""
         return consumer.failure is None and consumer.session is not None and not consumer.got
 
 

@@ -1,6 +1,4 @@
-"""
-Which events a fault strikes.
-"""
+"""Which events a fault strikes."""
 
 from __future__ import annotations
 

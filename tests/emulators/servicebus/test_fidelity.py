@@ -56,9 +56,7 @@ async def client(server):
 
 
 def locked(queue):
-    """
-    The one message of a queue, as (entry, lock token).
-    """
+    """The one message of a queue, as (entry, lock token)."""
     receiver = Recorder()
     queue.attach(receiver)
     queue.pump(receiver)

@@ -1,6 +1,4 @@
-"""
-Garbage and damaged dialogues: answered or cut off, without harm to the broker or to anybody else.
-"""
+"""Garbage and damaged dialogues: answered or cut off, without harm to the broker or to anybody else."""
 
 from __future__ import annotations
 
@@ -44,9 +42,7 @@ class Socket:
 
 
 class Memory(asyncio.Transport):
-    """
-    A transport that keeps what is written.
-    """
+    """A transport that keeps what is written."""
 
     def __init__(self):
         super().__init__()
@@ -78,9 +74,7 @@ class Records(logging.Handler):
 
 
 def talk(broker, chunks):
-    """
-    Feed a new connection and lose it; return what it answered and whether it had closed by itself.
-    """
+    """Feed a new connection and lose it; return what it answered and whether it had closed by itself."""
     connection = Connection(broker, lambda _: None)
     transport = Memory()
     connection.frames.connection_made(transport)
@@ -93,9 +87,7 @@ def talk(broker, chunks):
 
 
 def dialogue():
-    """
-    The frames of one client that does everything.
-    """
+    """The frames of one client that does everything."""
     management = f"{PLAIN}/$management"
     batch = b"".join(b"\x00\x53\x75" + encode(encoded(message_id=str(n), session_id="A")) for n in range(3))
     return [
@@ -130,9 +122,7 @@ DIALOGUE = tuple(dialogue())
 
 
 def is_usable(broker):
-    """
-    A second client sends, and gets its own message back.
-    """
+    """A second client sends, and gets its own message back."""
     before = broker.topic("t").published
     frames = [
         wire.greeting(),
@@ -245,9 +235,7 @@ def test_a_damaged_dialogue(data):
 @given(st.data())
 @settings(deadline=None, max_examples=examples(100, many=300))
 def test_a_performative_with_damaged_fields(data):
-    """
-    The damage keeps the size of the frame, so that it reaches what acts on the fields.
-    """
+    """The damage keeps the size of the frame, so that it reaches what acts on the fields."""
     frames = list(DIALOGUE)
     index = data.draw(st.integers(3, len(frames) - 1))
     damaged = bytearray(frames[index])

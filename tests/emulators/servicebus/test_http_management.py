@@ -1,6 +1,4 @@
-"""
-HTTP management with the SDK's own administration client, and AMQP over a WebSocket on the same port.
-"""
+"""HTTP management with the SDK's own administration client, and AMQP over a WebSocket on the same port."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 class PlainHttp(AioHttpTransport):
-    """
-    The client speaks https only; here nothing is encrypted.
-    """
+    """The client speaks https only; here nothing is encrypted."""
 
     async def send(self, request, **options):
         request.url = request.url.replace("https://", "http://", 1)

@@ -1,6 +1,4 @@
-"""
-Reading what senders send and writing what receivers get.
-"""
+"""Reading what senders send and writing what receivers get."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Peek-lock, settlement, expiry and dead-lettering of one queue, without a socket.
-"""
+"""Peek-lock, settlement, expiry and dead-lettering of one queue, without a socket."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Which tokens prove what.
-"""
+"""Which tokens prove what."""
 
 from __future__ import annotations
 

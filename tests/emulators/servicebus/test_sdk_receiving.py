@@ -1,6 +1,4 @@
-"""
-Receiving with the unmodified SDK from subscriptions without sessions and from dead-letter queues.
-"""
+"""Receiving with the unmodified SDK from subscriptions without sessions and from dead-letter queues."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Sending with the unmodified SDK: links, batches, duplicates, schedules, rights and outages.
-"""
+"""Sending with the unmodified SDK: links, batches, duplicates, schedules, rights and outages."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Sessions with the unmodified SDK.
-"""
+"""Sessions with the unmodified SDK."""
 
 from __future__ import annotations
 
@@ -238,9 +236,7 @@ async def many_receivers_share_many_sessions_and_nothing_is_lost_or_doubled():
 
 
 class Clock:
-    """
-    The broker's time, ahead of the machine's by as much as it was told to pass.
-    """
+    """The broker's time, ahead of the machine's by as much as it was told to pass."""
 
     def __init__(self):
         self.ahead = 0

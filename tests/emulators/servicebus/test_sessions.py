@@ -1,6 +1,4 @@
-"""
-Who holds a session, and what becomes of its messages.
-"""
+"""Who holds a session, and what becomes of its messages."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ def session_queue(**config):
 
 
 def put(queue, clock, *names):
-    """
-    "a1" is message a1 of session a.
-    """
+    """ "a1" is message a1 of session a."""
     for name in names:
         queue.put(message(name, session_id=name[0]), clock())
 

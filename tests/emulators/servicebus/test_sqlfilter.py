@@ -1,6 +1,4 @@
-"""
-SQL filters: three truth values, properties of the system and of the sender, and what is not understood.
-"""
+"""SQL filters: three truth values, properties of the system and of the sender, and what is not understood."""
 
 from __future__ import annotations
 

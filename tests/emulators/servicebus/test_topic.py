@@ -1,6 +1,4 @@
-"""
-Sending to a topic: duplicates, batches, schedules, rules and limits.
-"""
+"""Sending to a topic: duplicates, batches, schedules, rules and limits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The protocol itself: what the SDK never sends, and what every peer may rely on.
-"""
+"""The protocol itself: what the SDK never sends, and what every peer may rely on."""
 
 from __future__ import annotations
 
@@ -489,9 +487,7 @@ async def test_a_request_that_cannot_be_met_is_answered(client, operation, body,
 
 
 async def test_a_connection_may_be_cut_before_it_is_made(server):
-    """
-    Between the two the loop takes one turn, in which an outage may begin.
-    """
+    """Between the two the loop takes one turn, in which an outage may begin."""
     ours, theirs = socket.socketpair()
     frames = server._accept()
     server.drop_connections()

@@ -1,6 +1,4 @@
-"""
-A client that may send anything: frames by hand, for what the SDK never does.
-"""
+"""A client that may send anything: frames by hand, for what the SDK never does."""
 
 from __future__ import annotations
 
@@ -91,9 +89,7 @@ def transfer(
 
 
 def sections(payload):
-    """
-    The sections of a message by their codes.
-    """
+    """The sections of a message by their codes."""
     out, position = {}, 0
     while position < len(payload):
         section, position = decode(payload, position)
@@ -163,9 +159,7 @@ class WireClient:
         return await self.reader.readexactly(8)
 
     async def read(self):
-        """
-        The next frame as (code, fields, payload); None when the broker closed the connection.
-        """
+        """The next frame as (code, fields, payload); None when the broker closed the connection."""
         while True:
             try:
                 async with asyncio.timeout(HUNG_SECONDS):
@@ -179,9 +173,7 @@ class WireClient:
                 return int(described.descriptor), described.value, body[position:]
 
     async def until(self, code):
-        """
-        The fields of the next frame of that code.
-        """
+        """The fields of the next frame of that code."""
         while True:
             got = await self.read()
             assert got is not None, f"closed before 0x{code:02x}"
@@ -189,9 +181,7 @@ class WireClient:
                 return got[1]
 
     async def rest(self):
-        """
-        All frames until the broker closes the connection.
-        """
+        """All frames until the broker closes the connection."""
         out = []
         while (got := await self.read()) is not None:
             out.append(got)

@@ -43,9 +43,7 @@ class Deployment:
         self.ids = {resource["id"] for resource in self.resources}
 
     def of_type(self, kind: str) -> dict[str, Resource]:
-        """
-        Return each resource of a type, by the last part of its name.
-        """
+        """Return each resource of a type, by the last part of its name."""
         return {one["name"].rpartition("/")[2]: one for one in self.resources if one["type"] == kind}
 
     def properties(self, kind: str) -> dict[str, Any]:
@@ -66,9 +64,7 @@ def identity(service: str) -> str:
 
 
 def nested(node: object) -> Iterator[tuple[str, Any]]:
-    """
-    Yield each name with its value, however deep.
-    """
+    """Yield each name with its value, however deep."""
     if isinstance(node, dict):
         yield from node.items()
     for child in node if isinstance(node, list) else node.values() if isinstance(node, dict) else ():

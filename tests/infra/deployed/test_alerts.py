@@ -1,6 +1,4 @@
-"""
-An alert reaches an operator for each way in which the platform, a worker or a consumer reports trouble.
-"""
+"""An alert reaches an operator for each way in which the platform, a worker or a consumer reports trouble."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ def rule_of(alert: dict[str, Any]) -> dict[str, Any]:
 
 
 def minutes(duration: str) -> int:
-    """
-    Return an ISO 8601 duration of days or minutes in minutes.
-    """
+    """Return an ISO 8601 duration of days or minutes in minutes."""
     found = re.fullmatch(r"P(?:(\d+)D|T(\d+)M)", duration)
     assert found is not None, duration
     return int(found[1] or 0) * 24 * 60 + int(found[2] or 0)
@@ -82,9 +78,7 @@ def test_each_alert_on_the_platforms_metrics_asks_what_was_decided_on(name: str)
 
 @pytest.mark.parametrize("name", EVERY)
 def test_each_query_is_an_alert_and_on_a_cluster_those_that_ask_what_is_measured(name: str):
-    """
-    The logs of a cluster are elsewhere.
-    """
+    """The logs of a cluster are elsewhere."""
     expected = {key: text for key, text in QUERIES.items() if name != "aks" or "AppMetrics" in text}
     alerts = deployed(name).properties(ON_LOGS).values()
 
@@ -92,9 +86,7 @@ def test_each_query_is_an_alert_and_on_a_cluster_those_that_ask_what_is_measured
 
 
 def test_each_row_of_a_query_fires_and_those_of_alarms_one_by_one():
-    """
-    An alert that has fired is silent until it has ended, so the second of two alarms would raise none.
-    """
+    """An alert that has fired is silent until it has ended, so the second of two alarms would raise none."""
     for alert in deployed("operated").properties(ON_LOGS).values():
         rule, alarms = rule_of(alert), alert["displayName"] == "alarms"
         assert [f"{WORKSPACE}/log-token"] == alert["scopes"]

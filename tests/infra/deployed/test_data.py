@@ -1,6 +1,4 @@
-"""
-Containers, topic and subscriptions are made as the code counts on.
-"""
+"""Containers, topic and subscriptions are made as the code counts on."""
 
 from __future__ import annotations
 

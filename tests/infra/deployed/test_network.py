@@ -122,9 +122,7 @@ def test_the_apps_and_the_peers_reach_the_endpoints_and_no_other_source_does():
 
 
 def test_an_app_is_made_after_its_rights_and_after_the_endpoints_of_what_it_calls():
-    """
-    It would fail, or be refused, before. A snapshot does not show what waits for what.
-    """
+    """It would fail, or be refused, before. A snapshot does not show what waits for what."""
     blocks = (INFRA / "main.bicep").read_text().split("\nmodule ")
     waits = {
         block.partition(" ")[0]: block.partition("dependsOn: [")[2].partition("]")[0].split()

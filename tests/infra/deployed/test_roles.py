@@ -68,9 +68,7 @@ PEOPLE = {"a": "operator", "b": "lease operator"}
 
 
 def holder_of(assignment: Resource) -> str:
-    """
-    Return whose right it is, in the words of the parameters.
-    """
+    """Return whose right it is, in the words of the parameters."""
     principal = assignment["properties"]["principalId"]
     service = re.fullmatch(rf"\[{IDENTITIES}/id-(\w+)-token\.principalId\]", principal)
     return service[1] if service else PEOPLE.get(principal[0], principal)

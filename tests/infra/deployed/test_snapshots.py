@@ -1,6 +1,4 @@
-"""
-The snapshots are those of the template as it is, and whole.
-"""
+"""The snapshots are those of the template as it is, and whole."""
 
 from __future__ import annotations
 

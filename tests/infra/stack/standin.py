@@ -35,9 +35,7 @@ MOST_CONNECTIONS = 10
 
 
 class PublicGateway(Gateway):
-    """
-    A gateway that sends every client on to one address, whatever name it was asked at.
-    """
+    """A gateway that sends every client on to one address, whatever name it was asked at."""
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         public = os.environ.get("GATEWAY_PUBLIC_ENDPOINT", "localhost")
@@ -45,9 +43,7 @@ class PublicGateway(Gateway):
 
 
 class SmallServiceBus(ServiceBusServer):
-    """
-    A broker that takes ten connections at a time.
-    """
+    """A broker that takes ten connections at a time."""
 
     def _accept(self) -> asyncio.Protocol:
         if len(self._connections) >= MOST_CONNECTIONS:
@@ -57,18 +53,14 @@ class SmallServiceBus(ServiceBusServer):
 
 
 class Refusal(asyncio.Protocol):
-    """
-    A connection that ends as it begins.
-    """
+    """A connection that ends as it begins."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
 
 
 def seconds(duration: str) -> int:
-    """
-    Return an ISO 8601 duration of at most hours in seconds.
-    """
+    """Return an ISO 8601 duration of at most hours in seconds."""
     found = re.fullmatch(r"PT(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?", duration)
     assert found, f"{duration} is no duration of hours, minutes and seconds"
     hours, minutes, rest = (int(number) for number in found.groups("0"))
@@ -76,9 +68,7 @@ def seconds(duration: str) -> int:
 
 
 def broker_of(config: dict[str, Any]) -> Broker:
-    """
-    Return a broker with the topics of a configuration in Microsoft's form.
-    """
+    """Return a broker with the topics of a configuration in Microsoft's form."""
     (namespace,) = config["UserConfig"]["Namespaces"]
     return Broker.from_config({"topics": [_topic(topic) for topic in namespace["Topics"]]})
 
@@ -105,9 +95,7 @@ def _topic(topic: dict[str, Any]) -> dict[str, Any]:
 
 
 def cosmos() -> CosmosServer:
-    """
-    Return an account on which each new container has that many ranges; Microsoft's has one.
-    """
+    """Return an account on which each new container has that many ranges; Microsoft's has one."""
     account = Account(partitions=int(os.environ.get("PARTITIONS", "1")))
     server = CosmosServer(account, EVERYWHERE, GATEWAY_PORT)
     server.gateway = PublicGateway(server.account)
@@ -115,9 +103,7 @@ def cosmos() -> CosmosServer:
 
 
 def service_bus() -> ServiceBusServer:
-    """
-    Return the broker that the mounted file describes, given what Microsoft's does not start without.
-    """
+    """Return the broker that the mounted file describes, given what Microsoft's does not start without."""
     assert os.environ["ACCEPT_EULA"] == "Y"
     assert len(os.environ["MSSQL_SA_PASSWORD"]) >= 8
     socket.getaddrinfo(os.environ["SQL_SERVER"], 1433)
@@ -126,9 +112,7 @@ def service_bus() -> ServiceBusServer:
 
 
 async def serve(server: CosmosServer | ServiceBusServer, *, health: str, port: int) -> None:
-    """
-    Serve until SIGTERM, and tell on another port that it is ready.
-    """
+    """Serve until SIGTERM, and tell on another port that it is ready."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     application = web.Application()

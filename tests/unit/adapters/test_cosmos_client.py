@@ -1,6 +1,4 @@
-"""
-Opening a client: settings that correctness depends on, and mistakes that are told at once.
-"""
+"""Opening a client: settings that correctness depends on, and mistakes that are told at once."""
 
 from __future__ import annotations
 

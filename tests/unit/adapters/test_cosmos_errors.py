@@ -1,6 +1,4 @@
-"""
-Every error that the SDK can raise, and every status that Cosmos DB documents, has a meaning of ours.
-"""
+"""Every error that the SDK can raise, and every status that Cosmos DB documents, has a meaning of ours."""
 
 from __future__ import annotations
 

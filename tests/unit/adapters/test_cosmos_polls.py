@@ -1,6 +1,4 @@
-"""
-Lean polls: "nothing new" is understood, and everything else is read through the SDK.
-"""
+"""Lean polls: "nothing new" is understood, and everything else is read through the SDK."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ class Idle:
         )
 
     async def at_the_end(self) -> tuple[FeedRange, str]:
-        """
-        Return a range with one document, of which all was read twice, and its continuation.
-        """
+        """Return a range with one document, of which all was read twice, and its continuation."""
         for where in await self.polled.physical_ranges():
             page = await self.read(where, None)
             if page.documents:

@@ -1,6 +1,4 @@
-"""
-The store on Cosmos DB reads what it wrote, by the session token of its batches, which the SDK forgets.
-"""
+"""The store on Cosmos DB reads what it wrote, by the session token of its batches, which the SDK forgets."""
 
 from __future__ import annotations
 
@@ -133,9 +131,7 @@ async def test_a_query_that_no_replica_catches_up_with_is_unavailable_for_a_mome
 
 
 async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
-    """
-    The second time, the SDK stumbles over the session that it dropped the first time.
-    """
+    """The second time, the SDK stumbles over the session that it dropped the first time."""
     async with opened() as (store, _, faults):
         await store.commit("k", creations("a"))
         faults.add(FaultRule(operation=RequestKind.BATCH, status=404, substatus=1002))

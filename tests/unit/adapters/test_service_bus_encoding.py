@@ -1,6 +1,4 @@
-"""
-Messages are encoded as the SDK encodes them, byte for byte, or by the SDK.
-"""
+"""Messages are encoded as the SDK encodes them, byte for byte, or by the SDK."""
 
 from __future__ import annotations
 
@@ -96,9 +94,7 @@ def test_a_message_is_encoded_as_the_sdk_encodes_it_or_not_at_all(message: Outbo
 
 
 def test_each_size_is_written_as_the_sdk_writes_it() -> None:
-    """
-    Of a body, a list and a map, and past the sizes at which the SDK goes over to four bytes.
-    """
+    """Of a body, a list and a map, and past the sizes at which the SDK goes over to four bytes."""
     for size in range(300):
         text = "x" * size
         for message in (

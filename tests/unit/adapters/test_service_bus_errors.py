@@ -1,6 +1,4 @@
-"""
-What each exception of the Service Bus SDK means to a publisher.
-"""
+"""What each exception of the Service Bus SDK means to a publisher."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ FOR_RECEIVERS = frozenset(
 
 
 def test_every_exception_of_the_sdk_has_a_meaning() -> None:
-    """
-    A new version of the SDK with a new class fails here, not in production.
-    """
+    """A new version of the SDK with a new class fails here, not in production."""
     assert SDK_EXCEPTIONS == {*service_bus_errors._MEANING, *FOR_RECEIVERS}
 
 
@@ -117,9 +113,7 @@ def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
 
 
 class Refusal(Exception):
-    """
-    Of a token, as the SDK's AMQP raises it.
-    """
+    """Of a token, as the SDK's AMQP raises it."""
 
     status_code = 401
 

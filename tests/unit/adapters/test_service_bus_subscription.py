@@ -1,6 +1,4 @@
-"""
-What a Service Bus subscription makes of a received message, whichever AMQP types its sender chose.
-"""
+"""What a Service Bus subscription makes of a received message, whichever AMQP types its sender chose."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The write side without an event loop: what blocks, what passes through, and which thread may call.
-"""
+"""The write side without an event loop: what blocks, what passes through, and which thread may call."""
 
 from __future__ import annotations
 

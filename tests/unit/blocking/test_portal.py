@@ -25,9 +25,7 @@ from tests.support.patience import HUNG_SECONDS
 
 
 class Opener:
-    """
-    Opens an outbox on a store, and keeps a list of what happened.
-    """
+    """Opens an outbox on a store, and keeps a list of what happened."""
 
     def __init__(self, store: FaultyStore) -> None:
         self.store, self.happened = store, list[str]()
@@ -58,9 +56,7 @@ class Interrupted(BaseException):
 
 @pytest.fixture
 def interrupt() -> Iterator[Callable[[], None]]:
-    """
-    A function that raises Interrupted in the main thread, as Ctrl-C does KeyboardInterrupt.
-    """
+    """A function that raises Interrupted in the main thread, as Ctrl-C does KeyboardInterrupt."""
 
     def handle(number: int, frame: object) -> None:
         raise Interrupted
@@ -300,9 +296,7 @@ outbox = BlockingOutbox(opened)
 
 
 def run(program: str) -> str:
-    """
-    Return what a program prints that uses an outbox, and never closes it.
-    """
+    """Return what a program prints that uses an outbox, and never closes it."""
     answer = subprocess.run(  # noqa: S603 - our own program
         [sys.executable, "-c", PROGRAM + program],
         capture_output=True,

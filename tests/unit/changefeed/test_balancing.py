@@ -1,6 +1,4 @@
-"""
-The balancing rule: examples from .NET's strategy, and properties that hold for fleets of any size.
-"""
+"""The balancing rule: examples from .NET's strategy, and properties that hold for fleets of any size."""
 
 from __future__ import annotations
 
@@ -148,9 +146,7 @@ def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_no
 
 
 def test_what_waits_for_a_worker_that_asked_for_too_much_is_taken_before_anything_is_asked_for():
-    """
-    Workers that join at once do not see each other yet: each asks for the share of fewer workers.
-    """
+    """Workers that join at once do not see each other yet: each asks for the share of fewer workers."""
     leases = [a_lease(i, owner="b") for i in range(4)] + [a_lease(4 + i, request="b") for i in range(4)]
 
     decided = planned(leases, "a")
@@ -245,9 +241,7 @@ def test_no_pass_takes_a_worker_beyond_its_target_plus_one(fleet: Fleet, random)
 @settings(max_examples=examples(20, many=100))
 @given(st.integers(1, 40), st.integers(1, 3), st.integers(1, 3), st.randoms(use_true_random=False))
 def test_a_fleet_mixed_with_dotnet_workers_comes_to_rest(leases: int, ours: int, dotnet: int, random):
-    """
-    The neighbour robs at once, as .NET's EqualPartitionsBalancingStrategy does, and never hands over.
-    """
+    """The neighbour robs at once, as .NET's EqualPartitionsBalancingStrategy does, and never hands over."""
     names = [f"ours-{i}" for i in range(ours)] + [f"dotnet-{i}" for i in range(dotnet)]
     fleet = Fleet([a_lease(i) for i in range(leases)], [name for name in names if name.startswith("ours")])
     moved = 0

@@ -1,6 +1,4 @@
-"""
-Creating the leases: once, by the first worker, and again where some are missing.
-"""
+"""Creating the leases: once, by the first worker, and again where some are missing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-What a `LeaseCheckpointed` says is what the lease says.
-"""
+"""What a `LeaseCheckpointed` says is what the lease says."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ from tests.support.changefeed_world import World, virtual_seconds
 
 
 class SlowLeases(MemoryLeases):
-    """
-    A store whose answers to writes are long on their way, as is every third request.
-    """
+    """A store whose answers to writes are long on their way, as is every third request."""
 
     def __init__(self) -> None:
         super().__init__(now=virtual_seconds)

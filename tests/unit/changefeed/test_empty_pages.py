@@ -1,6 +1,4 @@
-"""
-Changes far apart: a page that skipped the changes of other ranges is not the end of the feed.
-"""
+"""Changes far apart: a page that skipped the changes of other ranges is not the end of the feed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The lag, as .NET's estimator and KEDA count it.
-"""
+"""The lag, as .NET's estimator and KEDA count it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Handlers that fail, hang or block, and what a worker reports about them.
-"""
+"""Handlers that fail, hang or block, and what a worker reports about them."""
 
 from __future__ import annotations
 

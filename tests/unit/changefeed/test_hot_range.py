@@ -24,9 +24,7 @@ RETRY_AFTER = 2.0
 
 
 class Throttled:
-    """
-    A feed of which some ranges answer 429, some of them after a long silence.
-    """
+    """A feed of which some ranges answer 429, some of them after a long silence."""
 
     silence = 0.0
 

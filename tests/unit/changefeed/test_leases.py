@@ -1,6 +1,4 @@
-"""
-The lease documents, byte for byte as .NET v3 writes them, and the rules that read them.
-"""
+"""The lease documents, byte for byte as .NET v3 writes them, and the rules that read them."""
 
 from __future__ import annotations
 

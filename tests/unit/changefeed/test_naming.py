@@ -78,9 +78,7 @@ async def test_leases_of_other_containers_and_other_documents_count_for_nothing(
 
 
 class World:
-    """
-    A container with one range, and leases under the names that a test plants.
-    """
+    """A container with one range, and leases under the names that a test plants."""
 
     def __init__(self) -> None:
         self.container, self.leases = MemoryContainer(), MemoryLeases()
@@ -101,9 +99,7 @@ class World:
             await self.container.commit("k", [write])
 
     async def handled(self, *, until: int) -> list[str]:
-        """
-        Run a processor until it handled so many changes; return their ids.
-        """
+        """Run a processor until it handled so many changes; return their ids."""
         seen: list[str] = []
         enough = asyncio.Event()
 

@@ -1,6 +1,4 @@
-"""
-One worker's writes of one lease: what a 412 means, and that nothing is written after a loss.
-"""
+"""One worker's writes of one lease: what a 412 means, and that nothing is written after a loss."""
 
 from __future__ import annotations
 
@@ -131,9 +129,7 @@ async def test_nothing_is_sent_once_trust_has_run_out_even_if_the_lease_is_still
 
 
 class StaleLeases(CountingLeases):
-    """
-    A store whose reads are behind its writes for a while, as they may be with session consistency.
-    """
+    """A store whose reads are behind its writes for a while, as they may be with session consistency."""
 
     behind: dict[str, object] | None = None
 
@@ -187,9 +183,7 @@ async def test_work_may_be_begun_until_it_is_ended_or_trust_runs_out():
 
 
 class SlowLeases(CountingLeases):
-    """
-    A store that writes at once and answers late.
-    """
+    """A store that writes at once and answers late."""
 
     async def replace(self, document, *, etag):
         written = await super().replace(document, etag=etag)
@@ -319,9 +313,7 @@ def test_the_platform_tells_how_long_it_slept_or_nothing(monkeypatch: pytest.Mon
 
 
 class ThrottledLeases(CountingLeases):
-    """
-    A store that refuses so many writes; when each came, on the loop's clock.
-    """
+    """A store that refuses so many writes; when each came, on the loop's clock."""
 
     def __init__(self) -> None:
         super().__init__(now=virtual_seconds)

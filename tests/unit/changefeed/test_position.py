@@ -1,6 +1,4 @@
-"""
-A lease that lies ahead of the feed of its range, as after a restore: nothing is skipped in silence.
-"""
+"""A lease that lies ahead of the feed of its range, as after a restore: nothing is skipped in silence."""
 
 from __future__ import annotations
 
@@ -81,9 +79,7 @@ async def moved_ahead(world: World, *, lsn: int = 5000) -> None:
 
 
 async def started_ahead(records: list[Record], *, written: int = 20, **options: object) -> World:
-    """
-    Return a world whose one lease lies ahead of its range while a worker starts.
-    """
+    """Return a world whose one lease lies ahead of its range while a worker starts."""
     world = World()
     world.start("a")
     await world.write_many(written)
@@ -248,9 +244,7 @@ async def test_a_lease_that_changes_hands_while_its_range_is_behind_goes_on_from
 
 @pytest.mark.parametrize("end", ["stop", "kill", "split"])
 async def test_a_lease_that_was_set_ahead_and_changes_hands_before_the_alarm_skips_nothing(end: str):
-    """
-    What lies below the lowest LSN that was seen was never handled, so no owner may go on from there.
-    """
+    """What lies below the lowest LSN that was seen was never handled, so no owner may go on from there."""
     world, records = World(), list[Record]()
     await world.write_many(20)
     world.start("a")

@@ -1,6 +1,4 @@
-"""
-The processor over memory and virtual time: what a user of `ChangeFeedProcessor` may rely on.
-"""
+"""The processor over memory and virtual time: what a user of `ChangeFeedProcessor` may rely on."""
 
 from __future__ import annotations
 

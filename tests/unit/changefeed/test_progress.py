@@ -1,6 +1,4 @@
-"""
-Which leases count as stalled: those that do not move, by name, and never those that have nothing to do.
-"""
+"""Which leases count as stalled: those that do not move, by name, and never those that have nothing to do."""
 
 from __future__ import annotations
 
@@ -100,9 +98,7 @@ async def test_a_lease_that_moves_again_is_well_again():
 
 
 async def stalled_within(processor: ChangeFeedProcessor, seconds: int) -> list[tuple[str, int]]:
-    """
-    Return the leases that were stalled, and for how many of so many seconds.
-    """
+    """Return the leases that were stalled, and for how many of so many seconds."""
     seen = Counter[str]()
     for _ in range(seconds):
         await asyncio.sleep(1)

@@ -1,6 +1,4 @@
-"""
-What the leases of a worker have in memory: within a budget, and none ever stops another over it.
-"""
+"""What the leases of a worker have in memory: within a budget, and none ever stops another over it."""
 
 from __future__ import annotations
 
@@ -105,9 +103,7 @@ async def _write(container: MemoryContainer, key: str, name: str, **fields: Any)
 
 
 class Asked:
-    """
-    A feed that notes how many changes each read asked for, and how many reads are under way at once.
-    """
+    """A feed that notes how many changes each read asked for, and how many reads are under way at once."""
 
     def __init__(self, container: MemoryContainer, *, read_seconds: float = 0.0) -> None:
         self._container, self._read_seconds = container, read_seconds

@@ -1,6 +1,4 @@
-"""
-A container that was deleted and created again, as the processor sees it.
-"""
+"""A container that was deleted and created again, as the processor sees it."""
 
 from __future__ import annotations
 

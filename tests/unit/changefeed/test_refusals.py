@@ -1,6 +1,4 @@
-"""
-A store that refuses what is asked for one lease: the work on the others goes on.
-"""
+"""A store that refuses what is asked for one lease: the work on the others goes on."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-The children of a lease whose range is gone: the table of .NET, and crashes between its steps.
-"""
+"""The children of a lease whose range is gone: the table of .NET, and crashes between its steps."""
 
 from __future__ import annotations
 
@@ -133,9 +131,7 @@ async def test_the_next_owner_finishes_a_split_that_a_crash_interrupted_although
 
 
 class Crashing(MemoryLeases):
-    """
-    The store of a worker that dies before its n-th write.
-    """
+    """The store of a worker that dies before its n-th write."""
 
     def __init__(self, inner: MemoryLeases, writes: int) -> None:
         super().__init__()

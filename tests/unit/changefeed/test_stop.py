@@ -1,6 +1,4 @@
-"""
-A stop ends in time, whatever does not answer.
-"""
+"""A stop ends in time, whatever does not answer."""
 
 from __future__ import annotations
 

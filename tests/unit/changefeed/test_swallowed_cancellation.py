@@ -33,9 +33,7 @@ async def fails() -> None:
 
 
 async def stolen(world: World) -> None:
-    """
-    Take the lease as .NET does; its owner notices at its next renewal.
-    """
+    """Take the lease as .NET does; its owner notices at its next renewal."""
     (lease,) = await world.all_leases()
     thief = lease.with_changes(now=world.utcnow(), owner="dotnet", properties={})
     await world.leases.replace(thief.raw, etag=lease.etag or "")

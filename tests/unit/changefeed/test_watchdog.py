@@ -1,6 +1,4 @@
-"""
-Code that blocks the event loop is reported by name, while it blocks.
-"""
+"""Code that blocks the event loop is reported by name, while it blocks."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 async def processed(handler, **options: timedelta) -> list[Record]:
-    """
-    Return the records of a processor that handled one change.
-    """
+    """Return the records of a processor that handled one change."""
     records: list[Record] = []
     handled = asyncio.Event()
 

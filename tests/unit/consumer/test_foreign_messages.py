@@ -1,6 +1,4 @@
-"""
-Messages of programs that use another library: their ids, and where they keep the conversation.
-"""
+"""Messages of programs that use another library: their ids, and where they keep the conversation."""
 
 from __future__ import annotations
 

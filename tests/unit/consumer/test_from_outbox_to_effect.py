@@ -1,6 +1,4 @@
-"""
-From the outbox over the relay to a consumer: what was written takes effect once.
-"""
+"""From the outbox over the relay to a consumer: what was written takes effect once."""
 
 from __future__ import annotations
 

@@ -102,9 +102,7 @@ async def test_a_handler_that_writes_another_key_is_told_that_a_consumer_of_an_e
 
 
 class Panic(BaseException):
-    """
-    As extensions in Rust raise it.
-    """
+    """As extensions in Rust raise it."""
 
 
 @pytest.mark.parametrize("end", [Panic, SystemExit])

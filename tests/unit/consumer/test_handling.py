@@ -1,6 +1,4 @@
-"""
-A consumer: one effect for each message, order kept through failure, and what is refused.
-"""
+"""A consumer: one effect for each message, order kept through failure, and what is refused."""
 
 from __future__ import annotations
 

@@ -146,9 +146,7 @@ async def test_a_copy_that_comes_while_its_key_is_parked_has_no_effect_however_l
 
 
 class Behind(MemoryContainer):
-    """
-    A container of which one replica lags: while `stale`, the next read of a record returns none.
-    """
+    """A container of which one replica lags: while `stale`, the next read of a record returns none."""
 
     stale = False
 
@@ -173,9 +171,7 @@ async def test_each_message_takes_effect_once_where_a_new_process_reads_the_inbo
 
 
 async def test_a_second_process_that_meets_the_record_alone_repeats_nothing_and_has_not_failed():
-    """
-    The effect writes under an id of its own, so that only the record stands against a second one.
-    """
+    """The effect writes under an id of its own, so that only the record stands against a second one."""
     world = World(invoicing(attempts=1), container=(container := Behind(ranges=1)))
     once = message(OrderPaid(order_id="o1"))
     for _ in range(2):
@@ -192,9 +188,7 @@ class Account(Entity):
 
 
 def counting(gate: asyncio.Event) -> Consumer:
-    """
-    Return a consumer whose first handler waits while it holds what it read.
-    """
+    """Return a consumer whose first handler waits while it holds what it read."""
     consumer, waits = Consumer("counting", attempts=1), [True]
 
     @consumer.on(OrderPaid)

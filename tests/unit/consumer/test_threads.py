@@ -1,6 +1,4 @@
-"""
-Threads of handlers: however many hang, another call gets one, and the program can end.
-"""
+"""Threads of handlers: however many hang, another call gets one, and the program can end."""
 
 from __future__ import annotations
 

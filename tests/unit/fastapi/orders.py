@@ -1,6 +1,4 @@
-"""
-A small application, asked without a server.
-"""
+"""A small application, asked without a server."""
 
 from __future__ import annotations
 
@@ -112,9 +110,7 @@ class Answer:
 async def ask(
     app: FastAPI, method: str, path: str, headers: Iterable[tuple[str, str]] = (), body: bytes = b""
 ) -> Answer:
-    """
-    Send a request, and return the answer, also where the application then raises.
-    """
+    """Send a request, and return the answer, also where the application then raises."""
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:

@@ -1,6 +1,4 @@
-"""
-Etags in the headers of requests and answers, as RFC 9110 has them.
-"""
+"""Etags in the headers of requests and answers, as RFC 9110 has them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Every error of an application is answered with problem details that say what its caller may do.
-"""
+"""Every error of an application is answered with problem details that say what its caller may do."""
 
 from __future__ import annotations
 

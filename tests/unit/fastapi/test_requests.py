@@ -1,6 +1,4 @@
-"""
-Each request has one unit of work of its own, and its events carry its correlation id and its trace.
-"""
+"""Each request has one unit of work of its own, and its events carry its correlation id and its trace."""
 
 from __future__ import annotations
 

@@ -23,9 +23,7 @@ from triggers import consume, message_from
 
 
 class Shop:
-    """
-    The stores of a consumer that runs in any number of processes.
-    """
+    """The stores of a consumer that runs in any number of processes."""
 
     def __init__(self, **options: Any) -> None:
         self.container, self.parked = MemoryContainer(), MemoryParked()
@@ -120,9 +118,7 @@ async def test_a_message_that_fails_parks_its_key_and_the_host_is_told_that_it_i
 
 
 async def test_a_key_that_another_process_parks_is_noticed_at_the_next_message():
-    """
-    A lock that was lost while a function ran lets two processes work on one session.
-    """
+    """A lock that was lost while a function ran lets two processes work on one session."""
     shop = Shop(attempts=1)
     one, other = shop.process(), shop.process()
     await consume(received(paid(1)), one)
@@ -144,9 +140,7 @@ async def test_a_key_that_was_released_flows_again_in_all_processes():
 
 
 class Away(MemoryContainer):
-    """
-    A container that does not answer before a time of the loop's clock.
-    """
+    """A container that does not answer before a time of the loop's clock."""
 
     back_at = 0.0
 

@@ -1,6 +1,4 @@
-"""
-What the invocations of a process share is opened at the first of them, and once.
-"""
+"""What the invocations of a process share is opened at the first of them, and once."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ SCOPE = Scope(processor="function", container="d-c")
 
 
 class Topic:
-    """
-    A topic and a parked store, for functions in any number of processes.
-    """
+    """A topic and a parked store, for functions in any number of processes."""
 
     def __init__(self) -> None:
         self.broker, self.parked, self.records = MemoryBroker(), MemoryParked(), list[Record]()
@@ -215,9 +213,7 @@ class Functions(Fleet):
 
 
 async def operate(keys: ParkedKeys, poison: frozenset[str]) -> None:
-    """
-    Drop what can never be sent, release the keys.
-    """
+    """Drop what can never be sent, release the keys."""
     for key in await keys.list():
         with suppress(OutboxError):
             for held in (await keys.show(key.partition_key)).held:

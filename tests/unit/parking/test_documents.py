@@ -1,6 +1,4 @@
-"""
-What is in the parked store is read as it was written, or told of as what cannot be read.
-"""
+"""What is in the parked store is read as it was written, or told of as what cannot be read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Two owners of a lease at once: what one of them learns of a parking that the other made meanwhile.
-"""
+"""Two owners of a lease at once: what one of them learns of a parking that the other made meanwhile."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from tests.unit.parking.test_parking import World
 
 
 class Shared(MemoryParked):
-    """
-    The documents of another store, by a connection of its own.
-    """
+    """The documents of another store, by a connection of its own."""
 
     def __init__(self, store: MemoryParked) -> None:
         self._container = store._container

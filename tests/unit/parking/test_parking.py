@@ -1,6 +1,4 @@
-"""
-The quarantine lane: what the relay holds, what an operator releases, and how the two meet.
-"""
+"""The quarantine lane: what the relay holds, what an operator releases, and how the two meet."""
 
 from __future__ import annotations
 
@@ -73,16 +71,12 @@ class Counted(Passing):
 
 
 def place(partition_key: str) -> str:
-    """
-    Where the documents of a key lie whose batches name no processor.
-    """
+    """Where the documents of a key lie whose batches name no processor."""
     return Scope().partition_of(partition_key)
 
 
 class World:
-    """
-    A topic, a parked store, a worker and an operator.
-    """
+    """A topic, a parked store, a worker and an operator."""
 
     def __init__(self, *, max_keys: int = 100, max_events: int = 1000) -> None:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
@@ -95,9 +89,7 @@ class World:
         self.operator = ParkedKeys(self.counted, resending(self.broker.publisher(lanes=1)))
 
     def page(self, *documents: Document, tenure: int = 0) -> ChangeBatch:
-        """
-        A page of the lease, which knows its notes.
-        """
+        """A page of the lease, which knows its notes."""
         return batch(*documents, tenure=tenure, notes=self.notes)
 
     def worker(self) -> Relay:
@@ -125,9 +117,7 @@ class World:
 
 
 async def parked(*, later: int = 2, **limits: int) -> World:
-    """
-    A world in which b/2 and so many later events of "b" are held.
-    """
+    """A world in which b/2 and so many later events of "b" are held."""
     world = World(**limits)
     world.reject("b/2")
     await world.relay(world.page(*(event("b", number) for number in range(1, 3 + later))))
@@ -195,9 +185,7 @@ async def test_a_new_owner_asks_once_before_it_sends_anything() -> None:
 
 
 async def test_a_worker_that_gets_a_lease_back_asks_again() -> None:
-    """
-    Another worker had the lease in between, and parked a key.
-    """
+    """Another worker had the lease in between, and parked a key."""
     world = World()
     away = world.worker()
     await away(world.page(event("b", 1), tenure=1))
@@ -379,9 +367,7 @@ async def test_a_key_can_be_parked_again_after_it_was_released() -> None:
 
 
 async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder() -> None:
-    """
-    The relay appends faster than a release can empty the queue and look again, so it is asked to wait.
-    """
+    """The relay appends faster than a release can empty the queue and look again, so it is asked to wait."""
     world = await parked()
     world.reject()
     world.counted.latency_seconds = 0.02
@@ -588,9 +574,7 @@ async def test_a_store_that_is_down_halts_the_lease_and_the_other_keys_flow() ->
 
 @pytest.mark.parametrize("lost", range(14))
 async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
-    """
-    Of all the answers of parking, appending and releasing, each one is lost once.
-    """
+    """Of all the answers of parking, appending and releasing, each one is lost once."""
     world = World()
     world.reject("b/2")
     answers = 0
@@ -648,9 +632,7 @@ async def test_an_answer_that_is_lost_while_a_release_stops_changes_nothing(lost
 
 
 async def test_an_event_appended_at_the_last_moment_is_sent_before_the_key_is_handed_back() -> None:
-    """
-    The operator has seen an empty queue, and the relay appends before the key is deleted.
-    """
+    """The operator has seen an empty queue, and the relay appends before the key is deleted."""
     world = await parked()
     world.reject()
     late = iter([event("b", 5)])
@@ -675,9 +657,7 @@ async def test_an_event_appended_at_the_last_moment_is_sent_before_the_key_is_ha
 
 
 async def test_an_event_behind_a_hand_back_is_sent_by_the_relay() -> None:
-    """
-    The relay has seen a parked key, and the operator hands it back before the relay appends.
-    """
+    """The relay has seen a parked key, and the operator hands it back before the relay appends."""
     world = await parked()
     world.reject()
     releasing = False

@@ -64,9 +64,7 @@ async def test_a_release_names_the_right_event_behind_one_that_was_dropped() -> 
 
 
 async def test_a_release_that_makes_progress_is_not_given_up() -> None:
-    """
-    The topic fails four times between any two batches, and five times in a row end a release.
-    """
+    """The topic fails four times between any two batches, and five times in a row end a release."""
     world = await parked(later=4)
     world.reject()
     world.broker.faults.extend([*4 * (Fault.LOST,), None] * 5)
@@ -104,9 +102,7 @@ async def test_records_of_an_earlier_parking_do_not_stand_in_the_way_of_a_later_
 
 
 class Behind(Counted):
-    """
-    A parked store whose list lacks a document at first.
-    """
+    """A parked store whose list lacks a document at first."""
 
     lacking, times = "", 0
 
@@ -167,9 +163,7 @@ async def test_a_release_that_was_taken_over_hands_nothing_back() -> None:
     world.reject()
 
     class TakenOver(Counted):
-        """
-        A store in which another release begins, and dies, just before the first one hands the key back.
-        """
+        """A store in which another release begins, and dies, just before the first one hands the key back."""
 
         async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
             if writes[0].kind is WriteKind.DELETE and writes[0].etag != NO_ETAG:
@@ -210,9 +204,7 @@ async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lo
 
 
 async def test_the_failure_of_a_key_stays_the_one_that_parked_it() -> None:
-    """
-    A worker that knows nothing of the parking has a later event rejected, and finds the key parked.
-    """
+    """A worker that knows nothing of the parking has a later event rejected, and finds the key parked."""
     world = await parked(later=0)
     world.reject("b/3")
     await world.worker()(batch(event("b", 3)))
@@ -279,9 +271,7 @@ async def test_many_keys_of_a_page_are_held_side_by_side_but_not_all_at_once() -
 
 
 class MostAtOnce(Counted):
-    """
-    A parked store that notes how many keys were read at once.
-    """
+    """A parked store that notes how many keys were read at once."""
 
     def __init__(self, store: MemoryParked) -> None:
         super().__init__(store)
@@ -299,9 +289,7 @@ class MostAtOnce(Counted):
 
 
 async def test_events_behind_a_rejected_one_may_be_in_another_topic_although_they_are_held() -> None:
-    """
-    The limit that the documentation owns up to; what is promised, the order in each topic, holds.
-    """
+    """The limit that the documentation owns up to; what is promised, the order in each topic, holds."""
     brokers = {"a": MemoryBroker(), "b": MemoryBroker(rejects=lambda message: True)}
     routes = parse_routes("action:Moved=b", default="a")
     publisher = Topics({topic: broker.publisher(lanes=1) for topic, broker in brokers.items()}, routes)

@@ -1,6 +1,4 @@
-"""
-Whose parked keys are whose: processors, containers, leases, keys parked by hand.
-"""
+"""Whose parked keys are whose: processors, containers, leases, keys parked by hand."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ async def test_the_notes_of_a_lease_name_its_parked_keys_until_they_are_handed_b
 
 
 async def test_an_owner_of_a_lease_whose_names_were_lost_holds_the_events_of_every_parked_key() -> None:
-    """
-    Leases that are lost begin again at a time, which may be later than that of what is parked.
-    """
+    """Leases that are lost begin again at a time, which may be later than that of what is parked."""
     world = await parked(later=0)
     world.notes = Notes()
     await world.worker()(world.page(event("b", 3), event("a", 1), tenure=2))
@@ -214,9 +210,7 @@ async def test_an_event_with_letters_that_take_more_room_when_escaped_is_parked_
 
 
 class Nothing:
-    """
-    A container whose events are all gone.
-    """
+    """A container whose events are all gone."""
 
     key_paths = ON_PARTITION_KEY
 

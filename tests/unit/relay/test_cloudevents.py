@@ -1,6 +1,4 @@
-"""
-CloudEvents: the attributes the specification asks for, in both content modes.
-"""
+"""CloudEvents: the attributes the specification asks for, in both content modes."""
 
 from __future__ import annotations
 

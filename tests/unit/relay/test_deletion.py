@@ -1,6 +1,4 @@
-"""
-Deletion: which events are deleted, and that none is before its checkpoint.
-"""
+"""Deletion: which events are deleted, and that none is before its checkpoint."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ KEEP = timedelta(seconds=30)
 
 
 class Container(MemoryContainer):
-    """
-    A container that remembers its deletions and fails on demand.
-    """
+    """A container that remembers its deletions and fails on demand."""
 
     def __init__(self) -> None:
         super().__init__(now=lambda: 1_800_000_000.0)
@@ -60,15 +56,11 @@ class Container(MemoryContainer):
 
 
 async def handled(_: EventPage) -> None:
-    """
-    Have everything sent.
-    """
+    """Have everything sent."""
 
 
 async def alone() -> tuple[str, ...]:
-    """
-    Say that no other processor reads the container.
-    """
+    """Say that no other processor reads the container."""
     return ()
 
 
@@ -267,9 +259,7 @@ async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_the
 
 
 async def test_behind_a_processor_everything_is_sent_and_then_deleted():
-    """
-    The seams fit: page numbers, checkpoints and deletions of a real processor.
-    """
+    """The seams fit: page numbers, checkpoints and deletions of a real processor."""
     container, sent = Container(), list[str]()
 
     async def send(page: EventPage) -> None:
@@ -298,9 +288,7 @@ async def test_behind_a_processor_everything_is_sent_and_then_deleted():
 
 
 class Others:
-    """
-    What other processors there are said to be, or an error; when it was asked, on the loop's clock.
-    """
+    """What other processors there are said to be, or an error; when it was asked, on the loop's clock."""
 
     def __init__(self, *names: str) -> None:
         self.names, self.error, self.asked_at = names, None, list[float]()
@@ -313,9 +301,7 @@ class Others:
 
 
 async def deleting(deletion: Deletion, *numbers: int) -> None:
-    """
-    Have events sent and checkpointed.
-    """
+    """Have events sent and checkpointed."""
     for number in numbers:
         await deletion(page(renamed(number), number=number))
         deletion.hear(LeaseCheckpointed(lease="0", pages=number))

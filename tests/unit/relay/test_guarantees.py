@@ -42,9 +42,7 @@ class Owner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """
-    What was committed, as pages of the change feed, and who owned the lease.
-    """
+    """What was committed, as pages of the change feed, and who owned the lease."""
 
     pages: tuple[tuple[Document, ...], ...]
     owners: tuple[Owner, ...]
@@ -214,9 +212,7 @@ class _Forgiving:
 
 
 class _Careless:
-    """
-    Sends the messages of a call without waiting for one another.
-    """
+    """Sends the messages of a call without waiting for one another."""
 
     def __init__(self, broker: MemoryBroker, *, lanes: int) -> None:
         self._broker, self.lanes = broker, lanes

@@ -22,9 +22,7 @@ def alarms(records: list[Record]) -> list[PublishFailed]:
 
 
 async def test_a_missing_topic_is_an_alarm_with_every_attempt_after_the_first_until_it_is_there():
-    """
-    The first one may only have found an expired token.
-    """
+    """The first one may only have found an expired token."""
     broker, records = MemoryBroker(clock=asyncio.get_running_loop().time), list[Record]()
     broker.faults.extend([Fault.NO_TOPIC] * 7)
     await relay_on(broker, records)(batch(event(number=1), event(number=2)))

@@ -1,6 +1,4 @@
-"""
-The message of an event.
-"""
+"""The message of an event."""
 
 from __future__ import annotations
 
@@ -150,9 +148,7 @@ def test_a_name_the_broker_may_not_take_becomes_a_marked_hash(name: str) -> None
 
 
 def test_a_hash_stays_the_same_for_ever() -> None:
-    """
-    Duplicate detection spans restarts and versions, so this value must never change.
-    """
+    """Duplicate detection spans restarts and versions, so this value must never change."""
     assert "sha256:6de3c288691037361962041f2273f381658187e426187979e0273d026ea1b946" == broker_id("k" * 200)
 
 

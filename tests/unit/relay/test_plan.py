@@ -1,6 +1,4 @@
-"""
-The plan of a page.
-"""
+"""The plan of a page."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ def test_only_events_are_delivered() -> None:
 
 
 def test_events_of_one_commit_go_out_in_the_order_they_were_raised() -> None:
-    """
-    Documents of one transactional batch share an LSN, and the feed sorts them by something else.
-    """
+    """Documents of one transactional batch share an LSN, and the feed sorts them by something else."""
     documents = [event("k", number, lsn=5, sequence=number) for number in (2, 0, 1)]
     assert ["k/0", "k/1", "k/2"] == ids(plan(documents, lanes=1)[0])
 
@@ -60,9 +56,7 @@ def test_events_of_the_dotnet_sample_keep_the_order_of_the_feed() -> None:
 
 
 def test_events_of_one_partition_key_lie_next_to_each_other() -> None:
-    """
-    For partitioned topics a batch holds one session; scattered keys would mean batches of one.
-    """
+    """For partitioned topics a batch holds one session; scattered keys would mean batches of one."""
     documents = [event(key, number) for number in range(3) for key in ("a", "b")]
     assert ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2"] == ids(plan(documents, lanes=1)[0])
 

@@ -1,6 +1,4 @@
-"""
-Whose fault a refusal is: a message that the topic will never take, or a topic that takes nothing.
-"""
+"""Whose fault a refusal is: a message that the topic will never take, or a topic that takes nothing."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ from tests.support.event_documents import batch, event
 
 
 class World:
-    """
-    A topic, a worker and an operator.
-    """
+    """A topic, a worker and an operator."""
 
     def __init__(self) -> None:
         self.broker = MemoryBroker(clock=asyncio.get_running_loop().time)
@@ -53,9 +49,7 @@ class World:
 
 
 def crowd(number: int = 1, *, keys: int = 30, page: int = 0) -> ChangeBatch:
-    """
-    A page with one event of each of many keys.
-    """
+    """A page with one event of each of many keys."""
     return batch(*(event(f"p{page}k{key}", number, lsn=key) for key in range(keys)))
 
 
@@ -165,9 +159,7 @@ async def test_the_only_message_there_is_does_not_stand_still_for_ever_because_t
 async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_of_a_page_it_never_finished() -> (
     None
 ):
-    """
-    The page halted after some of its keys were parked, so no lease names them.
-    """
+    """The page halted after some of its keys were parked, so no lease names them."""
     world = World()
     await world.relay(batch(event("calm"), tenure=1))
     world.broker.rejects = lambda message: True

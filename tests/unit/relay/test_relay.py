@@ -1,6 +1,4 @@
-"""
-The relay against a broker in memory, under virtual time.
-"""
+"""The relay against a broker in memory, under virtual time."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from tests.support.event_documents import batch, entity, event
 
 
 class World:
-    """
-    A broker, a relay on it, and what the relay told.
-    """
+    """A broker, a relay on it, and what the relay told."""
 
     def __init__(self, *, lanes: int = 4, batch_size: int = 100) -> None:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
@@ -63,9 +59,7 @@ async def test_events_of_the_dotnet_sample_are_relayed() -> None:
 
 
 async def test_lanes_send_side_by_side_and_a_lane_one_batch_after_another() -> None:
-    """
-    20 keys over 4 lanes, batches of 2, 1 s to the broker and 1 s back: each lane needs three batches.
-    """
+    """20 keys over 4 lanes, batches of 2, 1 s to the broker and 1 s back: each lane needs three batches."""
     world = World(lanes=4, batch_size=2)
     world.broker.latency_seconds = 1.0
     await world.relay(batch(*(event(f"key-{number:02d}", 1, size=100_000) for number in range(20))))
@@ -250,9 +244,7 @@ async def test_one_relay_serves_several_leases_at_once() -> None:
 
 
 class _Broken:
-    """
-    A publisher that raises what no publisher should.
-    """
+    """A publisher that raises what no publisher should."""
 
     lanes = 2
 

@@ -1,6 +1,4 @@
-"""
-Routes, and the topics that follow them.
-"""
+"""Routes, and the topics that follow them."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ def message(number: int, *, action: str = "Renamed", entity_type: str = "contact
 
 
 class Brokers:
-    """
-    One broker a topic.
-    """
+    """One broker a topic."""
 
     def __init__(self, routes: Routes = ROUTES, *, rejects: str | None = None) -> None:
         self.of = {topic: MemoryBroker(clock=time.monotonic) for topic in routes.topics}
@@ -156,9 +152,7 @@ def change(number: int, action: str, entity_type: str):
     faults=st.lists(st.tuples(st.sampled_from(ROUTES.topics), st.sampled_from(list(Fault))), max_size=6),
 )
 async def test_a_relay_over_routes_loses_nothing_and_keeps_order_in_every_topic(kinds, faults):
-    """
-    Whatever the brokers do, each topic ends with exactly the messages routed to it, in commit order.
-    """
+    """Whatever the brokers do, each topic ends with exactly the messages routed to it, in commit order."""
     brokers = Brokers()
     for topic, fault in faults:
         brokers.of[topic].faults.append(fault)

@@ -137,9 +137,7 @@ async def test_a_halted_lease_goes_on_as_soon_as_an_operator_parks_the_refused_k
 
 
 class CutBy(MemoryBroker):
-    """
-    A broker whose connection is cut by one message.
-    """
+    """A broker whose connection is cut by one message."""
 
     message_id = "b/1"
 
@@ -222,9 +220,7 @@ class SlowAfterRefusals(MemoryBroker):
 
 
 async def test_healthy_keys_do_not_wait_until_the_topic_has_refused_all_others_of_their_page() -> None:
-    """
-    80 of 100 keys are poison. Every refusal costs 105 ms, and eight lanes share them.
-    """
+    """80 of 100 keys are poison. Every refusal costs 105 ms, and eight lanes share them."""
     loop = asyncio.get_running_loop()
     broker = SlowAfterRefusals(clock=loop.time, rejects=lambda message: message.session_id.startswith("x"))
     store = Counted(MemoryParked())
@@ -264,9 +260,7 @@ async def test_at_the_limit_of_keys_a_page_checks_the_parked_ones_once() -> None
 
 
 async def test_a_key_set_aside_while_its_events_are_sent_in_parts_is_overtaken_by_none_of_them() -> None:
-    """
-    The first half of what was refused meets an outage, and the operator parks the key.
-    """
+    """The first half of what was refused meets an outage, and the operator parks the key."""
     store, broker = MemoryParked(), MemoryBroker(clock=asyncio.get_running_loop().time)
     broker.rejects = lambda message: message.message_id == "b/4"
     relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)

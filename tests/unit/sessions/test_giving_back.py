@@ -1,6 +1,4 @@
-"""
-Giving a session back to a broker that does not answer.
-"""
+"""Giving a session back to a broker that does not answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-One session: a message at a time, the lock renewed while its handler works, and nothing after a loss.
-"""
+"""One session: a message at a time, the lock renewed while its handler works, and nothing after a loss."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ def now() -> float:
 
 
 class Flaky(MemorySubscription):
-    """
-    Its renewals can be made to fail, and are counted.
-    """
+    """Its renewals can be made to fail, and are counted."""
 
     renewals = 0
     refuses: type[Exception] | None = None
@@ -165,9 +161,7 @@ async def test_the_lock_is_renewed_while_a_handler_works() -> None:
 
 
 async def test_a_session_that_is_never_idle_renews_its_lock_in_time() -> None:
-    """
-    Every message takes a moment: each must not put the renewal off.
-    """
+    """Every message takes a moment: each must not put the renewal off."""
     world = World(subscription=Flaky(lock_seconds=10))
     world.deliver(*(f"a{number}" for number in range(100)))
     world.start(work=takes(0.9))
@@ -266,9 +260,7 @@ async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() 
 
 
 class Refusing(MemorySubscription):
-    """
-    Takes a session away just before the first settlement of each message.
-    """
+    """Takes a session away just before the first settlement of each message."""
 
     refused = 0
 

@@ -30,9 +30,7 @@ EVENTS = st.lists(
 
 
 class Play:
-    """
-    Up to three processors, whose handlers see that each works alone and in order.
-    """
+    """Up to three processors, whose handlers see that each works alone and in order."""
 
     def __init__(self, chance: random.Random) -> None:
         self.broker = MemorySubscription(lock_seconds=10, max_deliveries=10_000)

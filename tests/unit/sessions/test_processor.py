@@ -1,6 +1,4 @@
-"""
-Processors: how many sessions they ask for and hold, how they share them, and how they end.
-"""
+"""Processors: how many sessions they ask for and hold, how they share them, and how they end."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ def now() -> float:
 
 
 class Counting(MemorySubscription):
-    """
-    Knows how many calls wait, and may take time to open a session.
-    """
+    """Knows how many calls wait, and may take time to open a session."""
 
     waiting_calls = most_calls = calls = 0
     opening_seconds = 0.0
@@ -224,9 +220,7 @@ async def test_a_broker_that_says_when_to_come_back_is_not_asked_before() -> Non
 
 
 class Refusing(Counting):
-    """
-    Gives its sessions away, and refuses what is to be settled.
-    """
+    """Gives its sessions away, and refuses what is to be settled."""
 
     refusal: SubscriptionUnavailable | None = SubscriptionUnavailable("busy")
 
@@ -289,9 +283,7 @@ async def test_the_first_call_ends_soon_as_its_end_tells_that_the_broker_can_be_
 
 
 class Silent(Counting):
-    """
-    From a moment on nothing is answered, which is noticed 30 s later.
-    """
+    """From a moment on nothing is answered, which is noticed 30 s later."""
 
     silent = False
 

@@ -1,6 +1,4 @@
-"""
-Slots: sessions that wait for one of this process, and what a session must do for those that wait.
-"""
+"""Slots: sessions that wait for one of this process, and what a session must do for those that wait."""
 
 from __future__ import annotations
 
@@ -18,17 +16,13 @@ from tests.unit.sessions.world import World, by_id, seconds, takes
 
 
 def held(world: World) -> set[str | None]:
-    """
-    Return the sessions that the broker counts as locked.
-    """
+    """Return the sessions that the broker counts as locked."""
     return {name for name, queue in world.subscription._queues.items() if queue.holders}
 
 
 @asynccontextmanager
 async def hot(world: World, *keys: str) -> AsyncIterator[None]:
-    """
-    Send messages of some keys quicker than a handler takes them, which is five a second.
-    """
+    """Send messages of some keys quicker than a handler takes them, which is five a second."""
 
     async def feed(key: str) -> None:
         for number in range(10_000):
@@ -89,9 +83,7 @@ async def test_idle_sessions_leave_the_longest_idle_first_and_no_more_than_wait(
 
 async def test_a_session_whose_next_message_is_at_hand_does_not_leave() -> None:
     class Slow(MemorySubscription):
-        """
-        Delivers the next message of a session after 10 ms.
-        """
+        """Delivers the next message of a session after 10 ms."""
 
         async def accept(self, wait_seconds: float) -> object:  # type: ignore[override]
             session = await super().accept(wait_seconds)

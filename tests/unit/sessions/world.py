@@ -22,9 +22,7 @@ Work = Callable[[Message], Awaitable[Settlement | None]]
 
 @dataclass
 class World:
-    """
-    `diary` has a line for each begin and end of a handler: "a1", "a1 done", "a1 cancelled".
-    """
+    """`diary` has a line for each begin and end of a handler: "a1", "a1 done", "a1 cancelled"."""
 
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
     options: dict[str, Any] = field(default_factory=dict)
@@ -63,9 +61,7 @@ class World:
         await asyncio.gather(self.running[name], return_exceptions=True)
 
     def deliver(self, *names: str) -> None:
-        """
-        "a1" is message a1 of session a.
-        """
+        """ "a1" is message a1 of session a."""
         for name in names:
             self.subscription.deliver(Message(message_id=name, session_id=name[0]))
 
@@ -97,9 +93,7 @@ def takes(duration: float) -> Work:
 
 
 def by_id(**works: Work) -> Work:
-    """
-    What to do with some messages; the others are done at once.
-    """
+    """What to do with some messages; the others are done at once."""
 
     async def work(message: Message) -> Settlement | None:
         return await works[message.message_id](message) if message.message_id in works else None
@@ -108,9 +102,7 @@ def by_id(**works: Work) -> Work:
 
 
 def answers(*settlements: Settlement | Exception | None) -> Work:
-    """
-    Answer or raise one after another; then complete.
-    """
+    """Answer or raise one after another; then complete."""
     left = [*settlements]
 
     async def work(message: Message) -> Settlement | None:

@@ -1,6 +1,4 @@
-"""
-A commit is written once and reported truly, whatever happens to requests and answers.
-"""
+"""A commit is written once and reported truly, whatever happens to requests and answers."""
 
 from __future__ import annotations
 
@@ -300,9 +298,7 @@ async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commi
 
 @asynccontextmanager
 async def creation_in_doubt() -> AsyncIterator[tuple[MemoryContainer, UnitOfWork, Line]]:
-    """
-    A line was created beside an event, and the answer was lost.
-    """
+    """A line was created beside an event, and the answer was lost."""
     container = MemoryContainer()
     store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 1000)
     async with Outbox(store).unit_of_work() as uow:
@@ -472,9 +468,7 @@ async def with_line(container: MemoryContainer) -> None:
 
 
 class Overtaken(FaultyStore):
-    """
-    Something happens behind the first commit, before anybody looks whether it was written.
-    """
+    """Something happens behind the first commit, before anybody looks whether it was written."""
 
     def __init__(
         self, container: MemoryContainer, fault: CommitFault, happens: Callable[[], Awaitable[None]]
@@ -587,9 +581,7 @@ async def test_a_collision_that_can_be_no_other_callers_is_reported_without_aski
 
 
 class Nameless(FaultyStore):
-    """
-    A store whose refusals do not tell which document they are about, nor its etag.
-    """
+    """A store whose refusals do not tell which document they are about, nor its etag."""
 
     names = False
 
@@ -678,9 +670,7 @@ async def test_a_commit_that_settles_an_earlier_one_tells_of_both():
 
 @dataclass
 class Model:
-    """
-    What the store has to hold.
-    """
+    """What the store has to hold."""
 
     notes: dict[str, tuple[int, str, bool]] = field(default_factory=dict)
     events: dict[str, list[str]] = field(default_factory=dict)

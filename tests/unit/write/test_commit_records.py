@@ -1,6 +1,4 @@
-"""
-The record of what a commit is for: one batch with the changes, behind the events, and never twice.
-"""
+"""The record of what a commit is for: one batch with the changes, behind the events, and never twice."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from tests.support.notes import Remark
 
 
 class Watched(MemoryContainer):
-    """
-    Keeps the writes of the last batch that was asked for.
-    """
+    """Keeps the writes of the last batch that was asked for."""
 
     writes: Sequence[Write] = ()
 

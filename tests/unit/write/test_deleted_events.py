@@ -22,9 +22,7 @@ AWAY = RetryOptions(deadline_seconds=10)
 
 
 async def begun(container: MemoryContainer, uow: UnitOfWork, change: str) -> None:
-    """
-    Ask for a change of the note `n` that raises an event.
-    """
+    """Ask for a change of the note `n` that raises an event."""
     notes = uow.repository(Note)
     if change == "create":
         notes.create(Note(id="n", text="mine"))
@@ -39,9 +37,7 @@ async def begun(container: MemoryContainer, uow: UnitOfWork, change: str) -> Non
 
 
 async def left_in_doubt(store: FaultyStore, uow: UnitOfWork, fault: CommitFault) -> None:
-    """
-    Commit while the store goes away, and let it come back.
-    """
+    """Commit while the store goes away, and let it come back."""
     store.commit_faults, store.read_faults = [fault, *[F.LOST_BEFORE] * 100], [ReadFault.UNAVAILABLE] * 100
     with pytest.raises(CommitOutcomeUnknown):
         await uow.commit()
@@ -73,9 +69,7 @@ async def test_what_was_written_is_never_called_refused_because_its_events_are_d
 
 
 async def test_nor_where_an_attempt_to_find_out_failed_in_between():
-    """
-    The doubt is as old as the first call, however lately a caller asked again.
-    """
+    """The doubt is as old as the first call, however lately a caller asked again."""
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:
@@ -151,9 +145,7 @@ async def test_an_event_that_is_left_proves_the_commit_where_the_first_one_is_de
 
 
 async def test_a_change_that_can_never_have_been_applied_is_refused_however_late():
-    """
-    Whose etag is not known is guarded by one that no document has.
-    """
+    """Whose etag is not known is guarded by one that no document has."""
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:

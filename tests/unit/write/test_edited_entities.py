@@ -1,6 +1,4 @@
-"""
-What a unit of work read and the caller changed is written, and nothing else is.
-"""
+"""What a unit of work read and the caller changed is written, and nothing else is."""
 
 from __future__ import annotations
 

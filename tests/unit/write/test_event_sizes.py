@@ -1,6 +1,4 @@
-"""
-A message that the topic would refuse is refused at commit, or its payload is stored beside the event.
-"""
+"""A message that the topic would refuse is refused at commit, or its payload is stored beside the event."""
 
 from __future__ import annotations
 

@@ -236,9 +236,7 @@ LASTING = {30: HalfAnHour, 60: Hour}
 
 
 class Grown(DomainEvent):
-    """
-    An event with as much text as one likes.
-    """
+    """An event with as much text as one likes."""
 
     text: str
 

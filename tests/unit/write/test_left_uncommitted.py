@@ -18,9 +18,7 @@ Work = Callable[[UnitOfWork], Awaitable[Any]]
 
 
 async def said_of(work: Work, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """
-    Return what is logged of a unit of work that does this beside the stored note 'n' and line 'l'.
-    """
+    """Return what is logged of a unit of work that does this beside the stored note 'n' and line 'l'."""
     outbox = Outbox(MemoryContainer())
     for entity in (Note(id="n"), Line(id="l", book="n", text="old")):
         stores = outbox.unit_of_work()

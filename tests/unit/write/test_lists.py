@@ -1,6 +1,4 @@
-"""
-Lists and queries inside one partition key, and reads of a base class.
-"""
+"""Lists and queries inside one partition key, and reads of a base class."""
 
 from __future__ import annotations
 

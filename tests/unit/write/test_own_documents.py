@@ -1,6 +1,4 @@
-"""
-Documents of the application's own shape, beside events in one commit, with all of the proof.
-"""
+"""Documents of the application's own shape, beside events in one commit, with all of the proof."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ class Basket(BaseModel):
 
 
 class Cents:
-    """
-    Stored in another shape than it has.
-    """
+    """Stored in another shape than it has."""
 
     def __init__(self, key: str, amount: int) -> None:
         self.key, self.amount = key, amount
@@ -342,9 +338,7 @@ async def test_a_refused_commit_forgets_documents_and_their_events(container: Me
 
 
 class SdkDocument(dict[str, Any]):
-    """
-    As azure-cosmos returns documents: a dict that knows more.
-    """
+    """As azure-cosmos returns documents: a dict that knows more."""
 
 
 async def test_the_kind_of_dict_that_the_sdk_returns_is_a_dict(container: MemoryContainer, uow: UnitOfWork):

@@ -37,9 +37,7 @@ def invoicing(container: MemoryContainer) -> Outbox:
 
 
 async def overtaken(container: MemoryContainer) -> None:
-    """
-    Write the note as another program would.
-    """
+    """Write the note as another program would."""
     async with Outbox(container).unit_of_work() as theirs:
         notes = theirs.repository(Note)
         notes.update(await notes.read("n"))

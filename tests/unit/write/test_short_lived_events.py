@@ -41,9 +41,7 @@ def see(line: Line) -> None:
 
 
 async def seen_line(uow: UnitOfWork) -> Line:
-    """
-    A line that was committed, and is changed beside an event that soon expires.
-    """
+    """A line that was committed, and is changed beside an event that soon expires."""
     line = uow.repository(Line).create(Line(id="l", book="b", text="one"))
     await uow.commit()
     line.text = "two"
@@ -165,9 +163,7 @@ async def test_an_id_that_the_second_event_of_a_commit_shares_with_anothers_is_a
 
 
 class Slow(FaultyStore):
-    """
-    Time passes between a refusal and the look at what stood in the way.
-    """
+    """Time passes between a refusal and the look at what stood in the way."""
 
     refused = False
 

@@ -1,6 +1,4 @@
-"""
-What an entity or event holds can be read back as it is, or the commit is refused with the field.
-"""
+"""What an entity or event holds can be read back as it is, or the commit is refused with the field."""
 
 from __future__ import annotations
 

@@ -17,9 +17,7 @@ from tests.support.notes import Line, Note
 
 
 class Throttled(MemoryContainer):
-    """
-    Refuses commits for as long as it is told to.
-    """
+    """Refuses commits for as long as it is told to."""
 
     busy = False
 

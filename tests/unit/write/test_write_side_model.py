@@ -80,9 +80,7 @@ class Line(notes.Line):
 
 
 class Memo:
-    """
-    A dict of the application's own shape in a unit of work, as far as the model asks entities.
-    """
+    """A dict of the application's own shape in a unit of work, as far as the model asks entities."""
 
     version = 0  # it does not count
 
@@ -122,9 +120,7 @@ Data = tuple[str, str, bool]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stored:
-    """
-    One state of a document; two of them are the same only if they are one object, as etags are.
-    """
+    """One state of a document; two of them are the same only if they are one object, as etags are."""
 
     kind: str
     version: int
@@ -148,9 +144,7 @@ class Told:
 
 @dataclass(kw_only=True)
 class Held:
-    """
-    An entity as one unit of work holds it.
-    """
+    """An entity as one unit of work holds it."""
 
     entity: Passage | Line | Memo
     base: Stored | None = None  # what it was read as; None: it is new
@@ -214,9 +208,7 @@ class Part:
 
 @dataclass(kw_only=True)
 class Snapshot:
-    """
-    What one commit has to write, as the model sees it, and what became of it.
-    """
+    """What one commit has to write, as the model sees it, and what became of it."""
 
     parts: list[Part]
     told: list[Told]  # once applied, with the time at which the store forgets them
@@ -280,9 +272,7 @@ class Recorder:
 
 
 class Watcher:
-    """
-    Next to the unit of work: tells what it sends, before anything can get lost.
-    """
+    """Next to the unit of work: tells what it sends, before anything can get lost."""
 
     def __init__(self, store: FaultyStore, sends: Callable[[Sequence[Write]], None]) -> None:
         self._store, self._sends, self.key_paths = store, sends, store.key_paths

@@ -56,9 +56,7 @@ def rendered(directory: Path = INFRA / "kubernetes") -> str:
 
 
 def documents(text: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """
-    Return each document by its kind and its name, without the hash of a ConfigMap.
-    """
+    """Return each document by its kind and its name, without the hash of a ConfigMap."""
     found = [document for document in yaml.safe_load_all(text) if document]
     return {(one["kind"], re.sub(r"-\w{10}$", "", one["metadata"]["name"])): one for one in found}
 
@@ -69,9 +67,7 @@ def of(kind: str, program: str) -> dict[str, Any]:
 
 
 def pod_of(program: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """
-    Return metadata and specification of a pod, and its container.
-    """
+    """Return metadata and specification of a pod, and its container."""
     template = of("Deployment", program)["spec"]["template"]
     (container,) = template["spec"]["containers"]
     return template["metadata"], template["spec"], container
@@ -84,9 +80,7 @@ def test_kubernetes_takes_them(tmp_path: Path):
 
 
 def dropped(given: object, kept: object) -> list[str]:
-    """
-    Return the names that a model dropped: it does so without a word.
-    """
+    """Return the names that a model dropped: it does so without a word."""
     if isinstance(given, dict) and isinstance(kept, dict):
         lost = [key for key in given if key not in kept]
         return lost + [name for key in given if key in kept for name in dropped(given[key], kept[key])]
@@ -105,9 +99,7 @@ def test_keda_takes_them_and_knows_every_property():
 
 
 def test_a_setting_goes_where_its_name_says(tmp_path: Path):
-    """
-    In copies whose settings are marked with their names, which shows where each one goes.
-    """
+    """In copies whose settings are marked with their names, which shows where each one goes."""
     copied = shutil.copytree(INFRA / "kubernetes", tmp_path / "kubernetes")
     for settings in copied.glob("*.env"):
         settings.write_text(re.sub(r"^(\w+)=.*$", r"\1=\1", settings.read_text(), flags=re.MULTILINE))
@@ -185,9 +177,7 @@ def test_two_run_at_least_and_keda_alone_decides_how_many_more(program: str):
 
 @each_program
 def test_a_node_can_be_drained(program: str):
-    """
-    A lease that halts makes all pods unready.
-    """
+    """A lease that halts makes all pods unready."""
     spec = of("PodDisruptionBudget", program)["spec"]
 
     assert (1, "AlwaysAllow") == (spec["maxUnavailable"], spec["unhealthyPodEvictionPolicy"])

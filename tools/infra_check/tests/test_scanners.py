@@ -17,9 +17,7 @@ WORKFLOWS = ROOT / ".github/workflows"
 
 
 def checkov(directory: Path, framework: str) -> tuple[int, list[str]]:
-    """
-    Return how many files checkov could not read, which it passes over, and what it finds in the others.
-    """
+    """Return how many files checkov could not read, which it passes over, and what it finds in the others."""
     asked = ("-d", ".", "--framework", framework, "--quiet", "--compact", "--skip-download", "--soft-fail")
     report = json.loads(output("checkov", *asked, "-o", "json", directory=directory))
     assert report["summary"]["passed"] + report["summary"]["failed"], f"nothing was checked in {directory}"
@@ -29,9 +27,7 @@ def checkov(directory: Path, framework: str) -> tuple[int, list[str]]:
 
 
 def zizmor(directory: Path) -> set[str]:
-    """
-    Return what zizmor finds in workflows; the user's own configuration must not decide.
-    """
+    """Return what zizmor finds in workflows; the user's own configuration must not decide."""
     files = sorted(file.name for file in directory.glob("*.yml"))
     done = run("zizmor", "--offline", "--no-config", "--format", "json", *files, directory=directory)
     return {finding["ident"] for finding in json.loads(done.stdout)}

@@ -10,9 +10,7 @@ import sys
 
 
 def main() -> None:
-    """
-    Run the command.
-    """
+    """Run the command."""
     if sys.argv[1:2] in (["worker"], ["consume"]):
         for number in (signal.SIGTERM, signal.SIGINT):
             # Before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.

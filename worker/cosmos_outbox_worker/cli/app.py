@@ -1,6 +1,4 @@
-"""
-The commands put together.
-"""
+"""The commands put together."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ _PROGRAM = {"allow_extra_args": True, "ignore_unknown_options": True, "help_opti
 
 @app.command(context_settings=_PROGRAM)
 def worker(context: typer.Context) -> None:
-    """
-    Run a worker until SIGTERM or Ctrl-C; `worker --help` lists its settings.
-    """
+    """Run a worker until SIGTERM or Ctrl-C; `worker --help` lists its settings."""
     from cosmos_outbox_worker import main  # noqa: PLC0415 - the other commands need no OpenTelemetry
 
     raise typer.Exit(main.work(context.args))
@@ -69,9 +65,7 @@ def worker(context: typer.Context) -> None:
 
 @app.command(context_settings=_PROGRAM)
 def consume(context: typer.Context) -> None:
-    """
-    Run the consumer `package.module:name` until SIGTERM or Ctrl-C; `consume --help` lists its settings.
-    """
+    """Run the consumer `package.module:name` until SIGTERM or Ctrl-C; `consume --help` lists its settings."""
     from cosmos_outbox_worker import main  # noqa: PLC0415 - as above
 
     raise typer.Exit(main.consume(context.args))
@@ -164,8 +158,6 @@ async def bootstrap(
 
 
 def run() -> None:
-    """
-    Run the command of the command line.
-    """
+    """Run the command of the command line."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     app()

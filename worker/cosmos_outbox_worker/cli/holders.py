@@ -1,6 +1,4 @@
-"""
-Holders: whose parked keys a command works on, those of an outbox's events or of a consumer's messages.
-"""
+"""Holders: whose parked keys a command works on, those of an outbox's events or of a consumer's messages."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ OfConsumer = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
-    """
-    How a command says what is held, and what is done with it.
-    """
+    """How a command says what is held, and what is done with it."""
 
     noun: str
     does: str
@@ -52,9 +48,7 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class OutboxHolder:
-    """
-    The workers of an outbox, which hold events.
-    """
+    """The workers of an outbox, which hold events."""
 
     outbox: Connection
     words = Words(
@@ -65,51 +59,37 @@ class OutboxHolder:
     )
 
     async def key_named(self, text: str) -> str:
-        """
-        Return the partition key that an operator named.
-        """
+        """Return the partition key that an operator named."""
         return await self.outbox.key_named(text)
 
     async def keys(self) -> ParkedKeys:
-        """
-        Return the parked keys.
-        """
+        """Return the parked keys."""
         return await self.outbox.parked_keys()
 
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:
-        """
-        Open what a release needs, and yield the parked keys.
-        """
+        """Open what a release needs, and yield the parked keys."""
         async with self.outbox.service_bus() as bus, self.outbox.publisher(bus, lanes=1) as publisher:
             yield await self.outbox.parked_keys(publisher=publisher)
 
     async def operator(self) -> str:
-        """
-        Return who runs this, as the records name it.
-        """
+        """Return who runs this, as the records name it."""
         return await operator_of(self.outbox.credential)
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
-        """
-        Return what an event is about, and its payload; None if it was too large to be copied.
-        """
+        """Return what an event is about, and its payload; None if it was too large to be copied."""
         return event.data.get("action"), event.event.get("data")
 
     @staticmethod
     def error(failure: Failure) -> str:
-        """
-        Return why a key is parked.
-        """
+        """Return why a key is parked."""
         return failure.error
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHolder:
-    """
-    The processes of a consumer, which hold messages.
-    """
+    """The processes of a consumer, which hold messages."""
 
     store: ParkedStore
     handling: Handling
@@ -136,9 +116,7 @@ class ConsumerHolder:
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
-        """
-        Return the subject of a message, and its body: an object, or text.
-        """
+        """Return the subject of a message, and its body: an object, or text."""
         subject = (event.event.get("message") or {}).get("subject")
         body = event.event.get("body")
         if body is None or event.data or event.original is not None:
@@ -147,9 +125,7 @@ class ConsumerHolder:
 
     @staticmethod
     def error(failure: Failure) -> str:
-        """
-        Return why a key is parked; what a handler raises often says little without its class.
-        """
+        """Return why a key is parked; what a handler raises often says little without its class."""
         return failure.error if failure.reason == BY_HAND else f"{failure.reason}: {failure.error}"
 
 

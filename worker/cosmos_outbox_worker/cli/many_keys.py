@@ -1,6 +1,4 @@
-"""
-Many keys: the choice of some parked keys, and an action on one after another.
-"""
+"""Many keys: the choice of some parked keys, and an action on one after another."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from cosmos_outbox.parking.causes import cause_of, said_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """
-    Which parked keys a command works on; one of these is given.
-    """
+    """Which parked keys a command works on; one of these is given."""
 
     key: str | None
     all: bool
@@ -61,9 +57,7 @@ class Results:
 
 
 class StillParked(Exception):
-    """
-    A key stays parked; says why.
-    """
+    """A key stays parked; says why."""
 
 
 async def for_each(

@@ -25,24 +25,18 @@ _WIDEST = 1_000_000
 
 
 def print_json(value: object) -> None:
-    """
-    Print one line of JSON; a duration is a number of seconds.
-    """
+    """Print one line of JSON; a duration is a number of seconds."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_json_value) + "\n")
     sys.stdout.flush()
 
 
 def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> None:
-    """
-    Print rows as a table whose columns are the keys of the first; `empty` if there are none.
-    """
+    """Print rows as a table whose columns are the keys of the first; `empty` if there are none."""
     console().print(table_of(rows, title=title) if rows else empty)
 
 
 def print_errors(errors: Iterable[str], *, to_stderr: bool = False, prefix: str = "") -> None:
-    """
-    Print what is wrong, one line each.
-    """
+    """Print what is wrong, one line each."""
     for error in errors:
         (sys.stderr if to_stderr else sys.stdout).write(f"{prefix}{error}\n")
 
@@ -55,9 +49,7 @@ def console() -> Console:
 
 
 def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
-    """
-    Return rows as a table.
-    """
+    """Return rows as a table."""
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         numbers = any(isinstance(row[name], (int, float, timedelta)) for row in rows)
@@ -70,9 +62,7 @@ def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
 
 
 def readable_time(stored: str | None) -> str | None:
-    """
-    Return a stored time in UTC and to the second, as people read it; anything else unchanged.
-    """
+    """Return a stored time in UTC and to the second, as people read it; anything else unchanged."""
     try:
         moment = datetime.fromisoformat(stored or "")
     except ValueError:
@@ -81,23 +71,17 @@ def readable_time(stored: str | None) -> str | None:
 
 
 def clock_time(moment: datetime) -> str:
-    """
-    Return a moment as people read it.
-    """
+    """Return a moment as people read it."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def counted(number: int, noun: str) -> str:
-    """
-    Return a number and its noun.
-    """
+    """Return a number and its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """
-    Ask, unless --yes was given; end the command if the answer is no, or if there is no terminal.
-    """
+    """Ask, unless --yes was given; end the command if the answer is no, or if there is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -64,9 +64,7 @@ async def list_(
     consumer: OfConsumer = None,
     as_json: AsJson = False,
 ) -> None:
-    """
-    Show all parked keys, oldest first. Exit code 2 if one cannot be read; it is shown last.
-    """
+    """Show all parked keys, oldest first. Exit code 2 if one cannot be read; it is shown last."""
     async with opened_holder(consumer) as holder:
         keys = await (await holder.keys()).list()
     readable = [key for key in keys if isinstance(key, ParkedKey)]

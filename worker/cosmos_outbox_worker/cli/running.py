@@ -60,9 +60,7 @@ def opened() -> AbstractAsyncContextManager[Connection]:
 
 
 def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callable[Parameters, None]:
-    """
-    Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer.
-    """
+    """Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer."""
 
     @wraps(function)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
@@ -92,9 +90,7 @@ def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callab
 
 
 def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None:
-    """
-    Say on standard error what failed; for programs also as JSON, with the class of the error.
-    """
+    """Say on standard error what failed; for programs also as JSON, with the class of the error."""
     message = message or str(error)
     sys.stderr.write(f"{message}\n")
     if as_json:
@@ -104,9 +100,7 @@ def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None
 
 
 class Commands(TyperGroup):
-    """
-    Commands whose refusal of an argument is JSON too, if --json is among the arguments.
-    """
+    """Commands whose refusal of an argument is JSON too, if --json is among the arguments."""
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> Any:
         arguments = sys.argv[1:] if args is None else args

@@ -150,9 +150,7 @@ def _of_parked(parked: ParkedSeen | None, held: str) -> dict[str, Any]:
 
 
 def _head(name: str, figures: Mapping[str, object], parked: ParkedSeen | None, held: str) -> str:
-    """
-    Return a line of figures; of what is parked only where a container of parked keys is set.
-    """
+    """Return a line of figures; of what is parked only where a container of parked keys is set."""
     if parked is not None:
         figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}
     said = (f"{what} {'unknown' if number is None else number}" for what, number in figures.items())

@@ -1,6 +1,4 @@
-"""
-Check: one question about a resource, how it is asked, how bad its finding is, and what to do about it.
-"""
+"""Check: one question about a resource, how it is asked, how bad its finding is, and what to do about it."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ UNANSWERED = (TooManyRequests, StoreUnavailable, BrokerUnavailable, Subscription
 
 
 class Severity(StrEnum):
-    """
-    How bad a finding is.
-    """
+    """How bad a finding is."""
 
     ERROR = "error"  # events are lost, disordered or not sent
     UNKNOWN = "unknown"  # a service did not answer, so this could not be looked at
@@ -40,9 +36,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """
-    Something that should be different, and what to do about it.
-    """
+    """Something that should be different, and what to do about it."""
 
     severity: Severity
     check: str
@@ -68,9 +62,7 @@ class Check(Generic[SubjectT]):
     grave: Callable[[SubjectT], bool] = lambda _: False
 
     def of(self, it: SubjectT) -> Iterable[Finding]:
-        """
-        Yield a finding for each thing that is wrong.
-        """
+        """Yield a finding for each thing that is wrong."""
         name, _, part = self.key.partition(".")
         words, answer = _TEXTS[name][part], self.ask(it)
         for found in (answer,) * answer if isinstance(answer, bool) else answer:
@@ -103,17 +95,13 @@ _GRANTS = {
 
 
 def unanswered(message: str, *, other_port: bool = False) -> Finding:
-    """
-    Return the finding of a service that does not answer.
-    """
+    """Return the finding of a service that does not answer."""
     fix = _REACH + (_OTHER_PORT if other_port else "")
     return Finding(severity=Severity.UNKNOWN, check="no-answer", message=message, fix=fix)
 
 
 class Findings:
-    """
-    What was found so far.
-    """
+    """What was found so far."""
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
@@ -127,15 +115,11 @@ class Findings:
         self._found += findings
 
     def judge(self, checks: Iterable[Check[SubjectT]], *subjects: SubjectT) -> None:
-        """
-        Ask all checks of each subject.
-        """
+        """Ask all checks of each subject."""
         self._found += [finding for it in subjects for check in checks for finding in check.of(it)]
 
     async def attempt(self, operation: str, attempt: Callable[[], Awaitable[AnswerT]]) -> AnswerT | None:
-        """
-        Return what an operation returns; where it is refused or gets no answer, that is a finding.
-        """
+        """Return what an operation returns; where it is refused or gets no answer, that is a finding."""
         try:
             return await attempt()
         except (OutboxError, AzureError) as error:
@@ -143,9 +127,7 @@ class Findings:
             return None
 
     def note(self, operation: str, error: Exception) -> None:
-        """
-        Note why an operation failed.
-        """
+        """Note why an operation failed."""
         said = " ".join(str(error).split())
         if isinstance(error, UNANSWERED):
             message = f"Whether it is possible to {operation} is not known: {said}"

@@ -42,15 +42,11 @@ class Container:
 
     @property
     def key_paths(self) -> KeyPaths | None:
-        """
-        Return the paths of a container that can hold an outbox; None if it cannot, or is not known.
-        """
+        """Return the paths of a container that can hold an outbox; None if it cannot, or is not known."""
         return None if any(self.unusable()) else key_paths_of(self.paths)
 
     def unusable(self, allowed: Sequence[str] = ()) -> Iterator[str]:
-        """
-        Yield why it cannot hold an outbox; or its paths, where only some are allowed.
-        """
+        """Yield why it cannot hold an outbox; or its paths, where only some are allowed."""
         if allowed:
             yield from () if self.paths in [(path,) for path in allowed] else (", ".join(self.paths),)
             return
@@ -91,9 +87,7 @@ PARKED: tuple[Check[Container], ...] = (
 async def read_container(
     container: ContainerProxy, checks: tuple[Check[Container], ...], found: Findings, *, database: str
 ) -> Container:
-    """
-    Read a container and judge it; one that does not answer is nothing to judge.
-    """
+    """Read a container and judge it; one that does not answer is nothing to judge."""
 
     async def read() -> Mapping[str, Any]:
         async with translated():

@@ -1,6 +1,4 @@
-"""
-Coverage: which keys no lease covers, and which have two leases; pure functions.
-"""
+"""Coverage: which keys no lease covers, and which have two leases; pure functions."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class Overlap:
 def gaps(
     physical: Sequence[FeedRange], leases: Sequence[Lease], damaged: Sequence[FeedRange | None]
 ) -> tuple[FeedRange, ...]:
-    """
-    Return what no lease covers; nothing if a damaged lease does not say what it covers.
-    """
+    """Return what no lease covers; nothing if a damaged lease does not say what it covers."""
     known = [feed_range for feed_range in damaged if feed_range is not None]
     if len(known) < len(damaged):
         return ()
@@ -39,9 +35,7 @@ def gaps(
 
 
 def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
-    """
-    Return which leases have keys in common, except those that their owner is splitting.
-    """
+    """Return which leases have keys in common, except those that their owner is splitting."""
     found = []
     for one, other in combinations(leases, 2):
         first, second = one.range, other.range

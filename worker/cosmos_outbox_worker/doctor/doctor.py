@@ -67,9 +67,7 @@ _ADMISSIONS = {
 
 
 def unopened(error: AccessDenied | StoreUnavailable) -> Finding:
-    """
-    Return the finding of an account that cannot be opened, so that nothing else can be checked.
-    """
+    """Return the finding of an account that cannot be opened, so that nothing else can be checked."""
     if isinstance(error, StoreUnavailable):
         return unanswered(f"The account does not answer: {error}")
     fix = _ADMISSIONS.get(error.refused_by or "", " Or: ".join(_ADMISSIONS.values()))
@@ -128,9 +126,7 @@ async def check_worker(outbox: Connection, *, expiration: timedelta) -> tuple[Fi
 
 
 async def check_application(outbox: Connection) -> tuple[Finding, ...]:
-    """
-    Ask all that a program needs that commits events: its container, and what it may do there.
-    """
+    """Ask all that a program needs that commits events: its container, and what it may do there."""
     found = Findings()
     await _check_application(outbox, found)
     return found.worst_first()

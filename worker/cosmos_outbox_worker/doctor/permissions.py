@@ -1,6 +1,4 @@
-"""
-Permissions: try the operations that an identity needs, on a document made for it.
-"""
+"""Permissions: try the operations that an identity needs, on a document made for it."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from cosmos_outbox_worker.doctor.check import UNANSWERED, Findings
 
 
 class Operation(StrEnum):
-    """
-    An operation on documents, in the order in which they are tried.
-    """
+    """An operation on documents, in the order in which they are tried."""
 
     CREATE = "create"
     READ = "read"

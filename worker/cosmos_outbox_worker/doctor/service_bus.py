@@ -37,18 +37,14 @@ _SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """
-    A topic that events are sent to in batches of a scope.
-    """
+    """A topic that events are sent to in batches of a scope."""
 
     topic: Entity
     batch_scope: BatchScope = BatchScope.TOPIC
 
     @property
     def fitting_scope(self) -> BatchScope:
-        """
-        Return the widest scope of batches that a partitioned topic takes.
-        """
+        """Return the widest scope of batches that a partitioned topic takes."""
         deduplicates = self.topic.settings.requires_duplicate_detection
         return BatchScope.MESSAGE if deduplicates else BatchScope.SESSION
 
@@ -72,9 +68,7 @@ class Source:
 
     @property
     def lives(self) -> timedelta:
-        """
-        Return how long a message may live: as the shorter default of the two says.
-        """
+        """Return how long a message may live: as the shorter default of the two says."""
         found = [duration(one.settings.default_message_time_to_live) for one in (self.source, self.entered)]
         return min((one for one in found if one is not None), default=timedelta.max)
 
@@ -95,9 +89,7 @@ class Reception:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
-    """
-    Settings that could not be read.
-    """
+    """Settings that could not be read."""
 
     what: str
     why: str

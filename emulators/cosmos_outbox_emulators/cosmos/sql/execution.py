@@ -27,9 +27,7 @@ _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPage:
-    """
-    Rows as JSON, and the continuation if there may be more.
-    """
+    """Rows as JSON, and the continuation if there may be more."""
 
     rows: list[bytes]
     continuation: str | None = None
@@ -52,9 +50,7 @@ class _Resume:
 
 
 def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = None) -> QueryPage:
-    """
-    Run a query over what a walk visits.
-    """
+    """Run a query over what a walk visits."""
     resume = (
         _decode(continuation, query)
         if continuation

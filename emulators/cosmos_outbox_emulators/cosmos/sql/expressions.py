@@ -1,6 +1,4 @@
-"""
-Expressions: from tokens to closures, by recursive descent.
-"""
+"""Expressions: from tokens to closures, by recursive descent."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """
-    An aggregate of a query: its name, the argument, and the argument's text.
-    """
+    """An aggregate of a query: its name, the argument, and the argument's text."""
 
     name: str
     argument: Expression
@@ -203,9 +199,7 @@ class ExpressionParser:
         return path(self._steps())
 
     def _aggregate(self, name: str) -> Expression:
-        """
-        Take the argument of an aggregate; its value is found where the results of all aggregates are.
-        """
+        """Take the argument of an aggregate; its value is found where the results of all aggregates are."""
         outer, self.aggregates = self.aggregates or [], None
         self.expect("(")
         start = self.position

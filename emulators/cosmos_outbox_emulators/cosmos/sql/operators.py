@@ -1,6 +1,4 @@
-"""
-Closures for the operators of an expression: each takes a document and returns a value or undefined.
-"""
+"""Closures for the operators of an expression: each takes a document and returns a value or undefined."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Queries: SELECT, FROM, WHERE, ORDER BY, OFFSET LIMIT, and the condition of a patch.
-"""
+"""Queries: SELECT, FROM, WHERE, ORDER BY, OFFSET LIMIT, and the condition of a patch."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _LONGEST_QUERY = 512 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """
-    One selected value, its text, and whether an aggregate is in it.
-    """
+    """One selected value, its text, and whether an aggregate is in it."""
 
     name: str
     expression: Expression
@@ -35,9 +31,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """
-    The texts of a query's clauses, from which a plan makes another query.
-    """
+    """The texts of a query's clauses, from which a plan makes another query."""
 
     alias: str
     origin: str
@@ -47,9 +41,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """
-    A parsed query; `columns` None is `SELECT *`. Defaults to everything in scan order.
-    """
+    """A parsed query; `columns` None is `SELECT *`. Defaults to everything in scan order."""
 
     fingerprint: int
     columns: tuple[Column, ...] | None = None
@@ -70,9 +62,7 @@ class Query:
 
 
 def parse_query(text: Any, parameters: Any = None) -> Query:
-    """
-    Compile query text; `parameters` is the wire form, a list of {"name": "@x", "value": ...}.
-    """
+    """Compile query text; `parameters` is the wire form, a list of {"name": "@x", "value": ...}."""
     values = _parameter_values(parameters)
     if not isinstance(text, str) or len(text) > _LONGEST_QUERY:
         raise bad_request("The query must be text of at most 512 KB.")
@@ -81,9 +71,7 @@ def parse_query(text: Any, parameters: Any = None) -> Query:
 
 @lru_cache(maxsize=64)
 def parse_request(body: bytes) -> Query:
-    """
-    Compile the body of a query request: an object with `query` and `parameters`, or the text alone.
-    """
+    """Compile the body of a query request: an object with `query` and `parameters`, or the text alone."""
     request = decode(body)
     if isinstance(request, str):
         request = {"query": request}
@@ -93,9 +81,7 @@ def parse_request(body: bytes) -> Query:
 
 
 def parse_condition(text: Any) -> Callable[[Any], bool]:
-    """
-    Compile the condition of a patch, `from c where ...`, to a predicate.
-    """
+    """Compile the condition of a patch, `from c where ...`, to a predicate."""
     if not isinstance(text, str):
         raise bad_request("The condition of a patch must be text.")
     where = parse_query(f"SELECT * {text}").where
@@ -205,9 +191,7 @@ class _QueryParser(ExpressionParser):
         return Column(name=name, expression=expression, text=text, aggregated=aggregated)
 
     def _implied_name(self, start: int) -> str | None:
-        """
-        Name a column after the last step of its path: c.a.b is b, c["a"] is a, c is c.
-        """
+        """Name a column after the last step of its path: c.a.b is b, c["a"] is a, c is c."""
         tokens = self._tokens[start : self._next]
         if not all(
             token.kind in (TokenKind.NAME, TokenKind.STRING) or token.text in ".[]" for token in tokens

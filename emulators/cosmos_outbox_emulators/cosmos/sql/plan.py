@@ -19,16 +19,12 @@ _AGGREGATES = {"AVG": "Average", "COUNT": "Count", "MAX": "Max", "MIN": "Min", "
 
 
 def is_servable(query: Query) -> bool:
-    """
-    Say whether rows of several ranges, one after the other, are the answer.
-    """
+    """Say whether rows of several ranges, one after the other, are the answer."""
     return not (query.order or query.aggregates or query.distinct or query.offset or query.most is not None)
 
 
 def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
-    """
-    Return the refusal that makes a client ask for the plan.
-    """
+    """Return the refusal that makes a client ask for the plan."""
     return CosmosError(
         400,
         "The provided cross partition query can not be directly served by the gateway. This is a first chance (internal) "
@@ -40,9 +36,7 @@ def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
 
 
 def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
-    """
-    Return the plan of a query over ranges of effective partition keys.
-    """
+    """Return the plan of a query over ranges of effective partition keys."""
     # One aggregated row has no order
     order = (
         []
@@ -71,9 +65,7 @@ def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
 
 
 def check_features(query: Query, supported: str) -> None:
-    """
-    Refuse a plan that the client says it cannot carry out.
-    """
+    """Refuse a plan that the client says it cannot carry out."""
     has = {feature.strip() for feature in supported.split(",")}
     needed = {
         "OrderBy": bool(query.order),
@@ -92,9 +84,7 @@ def check_features(query: Query, supported: str) -> None:
 
 
 def _rewritten(query: Query) -> str:
-    """
-    Return the query that each range runs; empty where that is the query itself.
-    """
+    """Return the query that each range runs; empty where that is the query itself."""
     source = query.source
     # What is equal in several ranges counts once, so the client alone can count rows that are distinct
     top, limit = (None, None) if query.distinct else (query.top, query.limit)

@@ -1,6 +1,4 @@
-"""
-Cutting query text into tokens.
-"""
+"""Cutting query text into tokens."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 
 
 class TokenKind(StrEnum):
-    """
-    What a token is.
-    """
+    """What a token is."""
 
     NUMBER = "number"
     STRING = "string"

@@ -12,17 +12,13 @@ from typing import Any, Final
 
 
 class Undefined(Enum):
-    """
-    The value of a property that a document does not have.
-    """
+    """The value of a property that a document does not have."""
 
     UNDEFINED = 0
 
 
 class Aggregated(dict[str, Any]):
-    """
-    Stand in for a document where SELECT is evaluated once for all matches.
-    """
+    """Stand in for a document where SELECT is evaluated once for all matches."""
 
     def __init__(self, results: list[Any]) -> None:
         super().__init__()
@@ -39,9 +35,7 @@ def is_number(value: Any) -> bool:
 
 
 def type_rank(value: Any) -> int:
-    """
-    Rank the type as ORDER BY does: undefined, null, boolean, number, string, array, object.
-    """
+    """Rank the type as ORDER BY does: undefined, null, boolean, number, string, array, object."""
     if value is UNDEFINED:
         return 0
     if value is None:
@@ -62,9 +56,7 @@ def sort_key(value: Any) -> SortKey:
 
 
 def equal(left: Any, right: Any) -> bool:
-    """
-    Compare deeply; unlike Python, true is not 1.
-    """
+    """Compare deeply; unlike Python, true is not 1."""
     if type_rank(left) != type_rank(right):
         return False
     if isinstance(left, list):
@@ -75,9 +67,7 @@ def equal(left: Any, right: Any) -> bool:
 
 
 def compare(sign: str, left: Any, right: Any) -> Any:
-    """
-    Compare two values; the order of different types, and of arrays or objects, is undefined.
-    """
+    """Compare two values; the order of different types, and of arrays or objects, is undefined."""
     if left is UNDEFINED or right is UNDEFINED:
         return UNDEFINED
     if sign in ("=", "!=", "<>"):

@@ -18,9 +18,7 @@ ENDPOINT = f"sb://{os.environ['SERVICEBUS_FULLY_QUALIFIED_NAMESPACE']}"
 
 
 def without_tls(client: type) -> None:
-    """
-    Make a client speak plain AMQP.
-    """
+    """Make a client speak plain AMQP."""
     make = client.__init__
 
     @functools.wraps(make)
@@ -33,9 +31,7 @@ def without_tls(client: type) -> None:
 
 
 def plain_http(transport: type) -> None:
-    """
-    Make the administration clients, which know https only, speak http.
-    """
+    """Make the administration clients, which know https only, speak http."""
     send = transport.send
 
     def plainly(request: Any) -> Any:
@@ -52,9 +48,7 @@ def plain_http(transport: type) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """
-    Register the markers of the tests, and run coroutines as tests.
-    """
+    """Register the markers of the tests, and run coroutines as tests."""
     config.option.asyncio_mode = "auto"
     for marker in ("liveTest", "live_test_only", "playback_test_only"):
         config.addinivalue_line("markers", marker)

@@ -28,16 +28,12 @@ class Resource:
 
 
 def administration() -> ServiceBusAdministrationClient:
-    """
-    Return a client that creates entities.
-    """
+    """Return a client that creates entities."""
     return ServiceBusAdministrationClient(f"{HOST}{SERVICEBUS_ENDPOINT_SUFFIX}", get_credential())
 
 
 class _Named(Preparer):
-    """
-    Makes one resource of a random name and hands it over under its parameter's name.
-    """
+    """Makes one resource of a random name and hands it over under its parameter's name."""
 
     parameter = ""
 
@@ -107,9 +103,7 @@ class ServiceBusSubscriptionPreparer(_Named):
 
 
 class ServiceBusNamespaceAuthorizationRulePreparer(Preparer):
-    """
-    Hands over the key of the rights, which the emulators' configuration has.
-    """
+    """Hands over the key of the rights, which the emulators' configuration has."""
 
     def __init__(self, *_arguments: Any, access_rights: Sequence[str] = (), **_options: Any) -> None:
         super().__init__()

@@ -1,3 +1,1 @@
-"""
-Events: read the feed past all leases, and send events again.
-"""
+"""Events: read the feed past all leases, and send events again."""

@@ -1,6 +1,4 @@
-"""
-`cosmos-outbox replay`: send events again.
-"""
+"""`cosmos-outbox replay`: send events again."""
 
 from __future__ import annotations
 

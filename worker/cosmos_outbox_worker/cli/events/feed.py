@@ -1,6 +1,4 @@
-"""
-Feed: read the events of the container past all leases, page by page.
-"""
+"""Feed: read the events of the container past all leases, page by page."""
 
 from __future__ import annotations
 
@@ -22,17 +20,13 @@ _PAGE_SIZE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """
-    Which events to read; None means all.
-    """
+    """Which events to read; None means all."""
 
     partition_key: str | None = None
     action: str | None = None
 
     def takes(self, event: StoredEvent) -> bool:
-        """
-        Return whether the event is one of them.
-        """
+        """Return whether the event is one of them."""
         return self.partition_key in (None, event.partition_key) and self.action in (None, event.action)
 
 

@@ -1,6 +1,4 @@
-"""
-Replay: send events again as they were sent, without dropped events, and with edited payloads.
-"""
+"""Replay: send events again as they were sent, without dropped events, and with edited payloads."""
 
 from __future__ import annotations
 
@@ -110,9 +108,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
 
 
 async def _as_sent(page: Found, parked: ParkedKeys) -> Sequence[Document]:
-    """
-    Return the events of a page as they were sent, without those that were dropped, or are held.
-    """
+    """Return the events of a page as they were sent, without those that were dropped, or are held."""
     ids: dict[str, list[str]] = {}
     for event in page.events:
         ids.setdefault(event.partition_key, []).append(event.id)

@@ -1,3 +1,1 @@
-"""
-Leases: reset them while no worker owns one.
-"""
+"""Leases: reset them while no worker owns one."""

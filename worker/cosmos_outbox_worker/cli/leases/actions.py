@@ -1,6 +1,4 @@
-"""
-Actions on leases: list and reset.
-"""
+"""Actions on leases: list and reset."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ from cosmos_outbox_worker.settings import start_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """
-    What a command did, or would do, with one lease.
-    """
+    """What a command did, or would do, with one lease."""
 
     lease: str
     done: str
@@ -56,9 +52,7 @@ def leases_in(listing: Listing) -> tuple[Lease, ...]:
 
 
 def listed_in(listing: Listing) -> tuple[ListedLease, ...]:
-    """
-    Return the leases of a listing in the order of their tokens, damaged ones among them.
-    """
+    """Return the leases of a listing in the order of their tokens, damaged ones among them."""
     return tuple(sorted(map(_listed, listing.documents), key=lambda listed: _order(listed.lease)))
 
 
@@ -87,9 +81,7 @@ def _order(lease: Lease) -> tuple[int, str]:
 
 
 def row_of(listed: ListedLease, now: datetime, expiration: timedelta) -> dict[str, Any]:
-    """
-    Return a lease as a row of a table; `now` is on the service's clock.
-    """
+    """Return a lease as a row of a table; `now` is on the service's clock."""
     lease = listed.lease
     held = "expired" if lease.expired(now, expiration) else "owned"
     return {

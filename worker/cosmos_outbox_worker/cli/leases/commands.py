@@ -1,6 +1,4 @@
-"""
-`cosmos-outbox leases`: reset the leases of a processor; `cosmos-outbox status` shows them.
-"""
+"""`cosmos-outbox leases`: reset the leases of a processor; `cosmos-outbox status` shows them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""
-Whether tests run live. They do: nothing is recorded.
-"""
+"""Whether tests run live. They do: nothing is recorded."""
 
 from __future__ import annotations
 
 
 def is_live() -> bool:
-    """
-    Say yes.
-    """
+    """Say yes."""
     return True

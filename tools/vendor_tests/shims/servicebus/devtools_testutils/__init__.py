@@ -21,17 +21,13 @@ KEY_NAME, KEY = os.environ["SERVICEBUS_SAS_POLICY"], os.environ["SERVICEBUS_SAS_
 
 
 class AzureRecordedTestCase:
-    """
-    The base of every test class.
-    """
+    """The base of every test class."""
 
     is_live = True
 
     @staticmethod
     def await_prepared_test(test: Callable[..., Any]) -> Callable[..., Any]:
-        """
-        Leave a coroutine as it is: here they run as tests.
-        """
+        """Leave a coroutine as it is: here they run as tests."""
         return test
 
 
@@ -39,32 +35,24 @@ AzureMgmtRecordedTestCase = AzureRecordedTestCase
 
 
 def get_credential(*, is_async: bool = False) -> Any:
-    """
-    Return the emulator's key, where Microsoft's own runs use Entra ID.
-    """
+    """Return the emulator's key, where Microsoft's own runs use Entra ID."""
     return (ServiceBusSharedKeyCredentialAsync if is_async else ServiceBusSharedKeyCredential)(KEY_NAME, KEY)
 
 
 def recorded_by_proxy(test: Callable[..., Any]) -> Callable[..., Any]:
-    """
-    Leave a test as it is.
-    """
+    """Leave a test as it is."""
     return test
 
 
 def nothing(*_arguments: Any, **_options: Any) -> None:
-    """
-    Stand for what concerns recordings.
-    """
+    """Stand for what concerns recordings."""
 
 
 set_custom_default_matcher = nothing
 
 
 class PowerShellPreparer(Preparer):
-    """
-    Hands a test the names of the service that its environment variables hold.
-    """
+    """Hands a test the names of the service that its environment variables hold."""
 
     def __init__(self, _directory: str, **fakes: str) -> None:
         super().__init__()
@@ -79,9 +67,7 @@ class PowerShellPreparer(Preparer):
 
 
 class NoPreparer(Preparer):
-    """
-    Supplies nothing: there are no resource groups here.
-    """
+    """Supplies nothing: there are no resource groups here."""
 
     @property
     def supplied(self) -> frozenset[str]:

@@ -1,6 +1,4 @@
-"""
-What asks for recordings of async tests: there are none.
-"""
+"""What asks for recordings of async tests: there are none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Decorators that make what a test needs and hand it over by name.
-"""
+"""Decorators that make what a test needs and hand it over by name."""
 
 from __future__ import annotations
 

@@ -1,17 +1,11 @@
-"""
-Names that the tests import and never use.
-"""
+"""Names that the tests import and never use."""
 
 from __future__ import annotations
 
 
 class AzureHttpError(Exception):
-    """
-    Unused.
-    """
+    """Unused."""
 
 
 class AzureConflictHttpError(AzureHttpError):
-    """
-    Unused.
-    """
+    """Unused."""

@@ -1,6 +1,4 @@
-"""
-The rights of a key, by the names that the tests import.
-"""
+"""The rights of a key, by the names that the tests import."""
 
 from __future__ import annotations
 
