@@ -102,8 +102,8 @@ $(DOCS_STAMP): requirements/docs.txt
 	$(DOCS) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/docs.txt
 	@touch $@
 
-docs: $(DOCS_STAMP) ## the documentation as a site, with the API from the docstrings: site/; strict, offline
-	$(DOCS) -m zensical build --config-file docs/zensical.toml --strict --clean
+docs: $(DOCS_STAMP) ## the documentation as a site, with the API from the docstrings: docs/site/; strict, offline
+	PYTHONPATH=.:worker:testing $(DOCS) -m zensical build --config-file docs/zensical.toml --strict --clean
 
 test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name
 	@: "$${OUTBOX_TEST_COSMOS_CONNECTION_STRING:?is not set: nothing was tested}" \
@@ -193,4 +193,4 @@ lock: $(STAMP) ## pin the newest versions again, of the tests, the images, the t
 	$(COMPILE) --group docs --upgrade --output-file requirements/docs.txt
 
 clean: ## remove .venv and caches
-	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-sbom .venv-vendor .vendor-tests site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-sbom .venv-vendor .vendor-tests docs/site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
