@@ -171,6 +171,17 @@ def test_an_idle_feed_answers_304_with_a_continuation():
     assert ["b"] == [item["id"] for item in documents(driver.changes("0", first.headers["etag"]))]
 
 
+def test_a_feed_of_one_key_has_that_key_only():
+    driver = Driver()
+    driver.upsert("k", "a")
+    driver.upsert("other", "b")
+    key = {"x_ms_documentdb_partitionkey": '["k"]'}
+    assert ["a"] == [
+        item["id"]
+        for item in documents(driver.send("GET", "/dbs/d/colls/c/docs", a_im="Incremental Feed", **key))
+    ]
+
+
 def test_a_start_time_leaves_out_what_was_written_up_to_it():
     driver = Driver()
     driver.upsert("k", "old")

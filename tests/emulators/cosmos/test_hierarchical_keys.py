@@ -122,15 +122,6 @@ async def test_the_change_feed_of_all_ranges_has_each_item_once():
         assert sorted(expected) == sorted(found)
 
 
-async def test_a_number_and_a_boolean_are_keys_of_a_container_with_one_path():
-    async with running(partitions=3) as setup:
-        for key in (5, 5.5, True, False, "5"):
-            await setup.container.create_item({"id": "i", "pk": key})
-        for key in (5, 5.5, True, False, "5"):
-            found = (await setup.container.read_item("i", key))["pk"]
-            assert (key, type(key)) == (found, type(found))
-
-
 def test_null_and_a_missing_property_are_keys_of_their_own():
     driver = Driver()
     for name, key in (("null", "[null]"), ("missing", "[{}]")):

@@ -107,18 +107,18 @@ def test_operations_of_a_batch_see_what_earlier_ones_did():
     assert 2 == json.loads(reply.body)[2]["resourceBody"]["n"]
 
 
-def test_if_match_guards_operations_of_a_batch():
+def test_if_match_and_the_key_guard_operations_of_a_batch():
     driver = Driver()
     etag = driver.upsert("k", "a", n=1).headers["etag"]
     replace = {"operationType": "Replace", "id": "a", "resourceBody": {"id": "a", "pk": "k", "n": 2}}
     first = driver.batch("k", [{**replace, "ifMatch": etag}])
     assert 200 == first.status
-    second = driver.batch(
-        "k",
-        [{"operationType": "Upsert", "resourceBody": {"id": "b", "pk": "k"}}, {**replace, "ifMatch": etag}],
-    )
-    assert [424, 412] == [result["statusCode"] for result in json.loads(second.body)]
-    assert ["a"] == driver.rows("SELECT VALUE c.id FROM c")
+    elsewhere = {"operationType": "Create", "resourceBody": {"id": "x", "pk": "other"}}
+    for refused, status in (({**replace, "ifMatch": etag}, 412), (elsewhere, 400)):
+        upsert = {"operationType": "Upsert", "resourceBody": {"id": "b", "pk": "k"}}
+        reply = driver.batch("k", [upsert, refused])
+        assert [424, status] == [result["statusCode"] for result in json.loads(reply.body)]
+        assert ["a"] == driver.rows("SELECT VALUE c.id FROM c")
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH"])
