@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox_emulators.control import ControlServer
@@ -34,7 +34,10 @@ PATHS = st.lists(TEXT.map(lambda text: quote(text, safe="")), max_size=5).map(
     lambda parts: "/" + "/".join(parts)
 )
 NAMED = st.sampled_from(
-    ["/dbs", "/dbs/d", "/dbs/d/colls", "/dbs/d/colls/c", DOCUMENTS, f"{DOCUMENTS}/i", RANGES]
+    [
+        *("/", "/dbs", "/dbs/d", "/dbs/d/colls", "/dbs/d/colls/c", DOCUMENTS, f"{DOCUMENTS}/i", RANGES),
+        *("/dbs/%", "/dbs/%ff", "/dbs/..", "/dbs//colls"),
+    ]
 )
 HEADERS = st.fixed_dictionaries(
     {},
@@ -52,6 +55,13 @@ HEADERS = st.fixed_dictionaries(
         "if-match": st.sampled_from(["*", '"1"', ""]),
         "if-none-match": st.sampled_from(["*", '"1"', "x"]),
         "prefer": st.just("return=minimal"),
+        "if-modified-since": ASCII,
+        "content-type": ASCII,
+        "x-ms-activity-id": st.sampled_from(["", "\udcff", "1\r\nx: y"]),
+        "x-ms-cosmos-intended-collection-rid": ASCII,
+        "x-ms-cosmos-is-query-plan-request": st.just("True"),
+        "x-ms-start-epk": st.sampled_from(["", "3F", "FF", "zz"]),
+        "x-ms-end-epk": st.sampled_from(["", "3F", "FF", "zz"]),
     },
 )
 FIELDS = st.sampled_from(
@@ -136,13 +146,21 @@ def test_each_stream_of_the_corpus_is_answered_or_cut_off_and_leaves_nothing_beh
 
 @settings(max_examples=examples(100, many=1_000))
 @given(st.lists(st.tuples(METHODS, PATHS | NAMED, HEADERS, BODIES), max_size=4))
-def test_a_refusal_leaves_no_trace_in_an_account(requests):
+@example([("GET", "/dbs/\udcff", {}, b"")])
+@example([("POST", DOCUMENTS, {"x-ms-documentdb-partitionkey": "[" * 100_000}, b"")])
+@example([("POST", DOCUMENTS, {"x-ms-documentdb-partitionkey": "[1e400]"}, b"")])
+def test_any_request_is_answered_and_a_refusal_leaves_no_trace_in_an_account(requests):
     driver = Driver()
     driver.upsert("k", "i")
     for method, path, headers, body in requests:
         before = picture(driver)
         reply = driver.send(method, path, body, **headers)
         assert 200 <= reply.status < 500
+        for name, value in reply.headers.items():
+            (name + value).encode()
+            assert not {"\r", "\n"} & set(value)
+        if reply.body:
+            json.loads(reply.body)
         atomic = headers.get("x-ms-cosmos-batch-atomic") != "False"
         if reply.status >= 400 or (reply.status == 207 and atomic):
             assert before == picture(driver)

@@ -13,14 +13,12 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy
 from azure.cosmos.exceptions import (
-    CosmosBatchOperationError,
     CosmosHttpResponseError,
-    CosmosResourceNotFoundError,
 )
 
 from cosmos_outbox_emulators.cosmos.partition_key import logical_key
 from tests.emulators.cosmos.driver import Driver, substatus
-from tests.emulators.cosmos.sdk import Setup, drain, running
+from tests.emulators.cosmos.sdk import Setup, running
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -55,29 +53,6 @@ async def test_the_hash_is_the_one_of_the_python_sdk():
             assert 96 == len(found)
 
 
-async def test_items_are_written_and_read_under_all_three_levels():
-    async with hierarchical(partitions=4) as (_, container):
-        for user in ("a", 1, True):
-            await container.create_item(an_item("i", "t1", user, 0))
-        for user in ("a", 1, True):
-            assert user == (await container.read_item("i", ["t1", user, 0]))["owner"]["userId"]
-        with pytest.raises(CosmosResourceNotFoundError):
-            await container.read_item("i", ["t1", "b", 0])
-        await container.replace_item("i", an_item("i", "t1", "a", 0, n=2))
-        assert 2 == (await container.read_item("i", ["t1", "a", 0]))["n"]
-        await container.delete_item("i", ["t1", "a", 0])
-
-
-async def test_a_batch_takes_all_three_levels_and_refuses_an_item_of_another_key():
-    async with hierarchical() as (_, container):
-        await container.execute_item_batch(
-            [("create", (an_item(name, "t1", "u1", 1),)) for name in "ab"], ["t1", "u1", 1]
-        )
-        with pytest.raises(CosmosBatchOperationError):
-            await container.execute_item_batch([("create", (an_item("c", "t1", "u2", 1),))], ["t1", "u1", 1])
-        assert "b" == (await container.read_item("b", ["t1", "u1", 1]))["id"]
-
-
 @pytest.mark.parametrize("key", [["t1"], ["t1", "u1"], ["t1", "u1", 1, 2]])
 async def test_a_partial_key_is_refused_by_reads_writes_and_batches(key: list[Any]):
     async with hierarchical() as (_, container):
@@ -108,18 +83,6 @@ async def test_a_query_by_the_first_levels_finds_all_keys_that_begin_with_them()
         for partition in list(inside.partitions):
             inside.split(partition.range_id)
         assert [10, 2] == [await count(key) for key in (["t1"], ["t1", 0])]
-
-
-async def test_the_change_feed_of_all_ranges_has_each_item_once():
-    async with hierarchical(partitions=3) as (_, container):
-        expected = {(f"t{n}", n) for n in range(30)}
-        for tenant, user in expected:
-            await container.create_item(an_item("i", tenant, user, "s"))
-        found = []
-        async for feed_range in container.read_feed_ranges():
-            items, _, _ = await drain(container, feed_range=feed_range, start_time="Beginning")
-            found += [(item["tenantId"], item["owner"]["userId"]) for item in items]
-        assert sorted(expected) == sorted(found)
 
 
 def test_null_and_a_missing_property_are_keys_of_their_own():

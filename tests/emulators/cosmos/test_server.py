@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import aiohttp
 import pytest
@@ -73,26 +72,6 @@ async def test_bytes_that_are_no_good_request_are_answered_or_cut_and_do_no_harm
     async with CosmosServer() as server:
         answer = await exchange(server, raw)
         assert not answer or answer.startswith((b"HTTP/1.1 4", b"HTTP/1.0 4")), answer[:300]
-        assert "request.failed" not in caplog.messages
-        assert await is_alive(server)
-
-
-async def test_random_and_mutated_bytes_never_stop_the_server(caplog):
-    draw = random.Random(7)
-    async with CosmosServer() as server:
-        lines = [f"{name}: {value}" for name, value in sign(server.key, "POST", "/dbs").items()]
-        valid = (
-            "\r\n".join(["POST /dbs HTTP/1.1", "Host: a", "Content-Length: 10", "Connection: close", *lines])
-            + '\r\n\r\n{"id":"d"}'
-        )
-        for _ in range(150):
-            raw = bytearray(valid.encode())
-            for _ in range(draw.randint(1, 12)):
-                raw[draw.randrange(len(raw))] = draw.randrange(256)
-            answer = await exchange(
-                server, bytes(raw[: draw.randint(1, len(raw))] if draw.random() < 0.3 else raw)
-            )
-            assert b" 500 " not in answer[:20], bytes(raw)
         assert "request.failed" not in caplog.messages
         assert await is_alive(server)
 

@@ -323,28 +323,6 @@ async def test_a_violation_closes_this_connection_with_the_reason(server, client
         pass
 
 
-async def test_half_a_frame_is_waited_for_without_harm(server, client):
-    data = sender()
-    client.send(data[:-5])
-    await asyncio.sleep(0.05)
-    async with wire.connected(server):
-        pass
-    client.send(data[-5:])
-    assert "out" == (await client.until(Code.ATTACH))[0]
-
-
-async def test_a_dialogue_one_byte_at_a_time_is_understood(server):
-    async with wire.connected(server, greeted=False) as client:
-        data = wire.greeting()
-        for position in range(len(data)):
-            client.send(data[position : position + 1])
-            await asyncio.sleep(0)
-        await client.header()
-        await client.until(Code.SASL_OUTCOME)
-        await client.header()
-        await client.until(Code.TRANSFER)
-
-
 async def test_an_unattached_handle_ends_the_session_only(client):
     client.send(wire.transfer(9, 0, b"x"))
     assert "amqp:session:unattached-handle" == condition(await client.until(Code.END), 0)
