@@ -25,7 +25,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from cosmos_outbox.adapters.servicebus import open_service_bus_client, processing
-from cosmos_outbox_worker.connection import https_proxy
+from cosmos_outbox.proxies import proxy_for
 from examples.contacts.received import ReceivedMessage, to_line
 from examples.contacts.settings import SubscriberSettings
 
@@ -52,7 +52,8 @@ async def subscribe(settings: SubscriberSettings, record: Record, times: Session
     by: dict[str, Any] = {}
     if settings.servicebus_transport == "websockets":
         host = parse_connection_string(settings.servicebus_connection_string).fully_qualified_namespace
-        by = {"websockets": True, "proxy": https_proxy(host)}
+        named = proxy_for("https", host)  # the SDK does not look
+        by = {"websockets": True, "proxy": named if named is None or "://" in named else f"http://{named}"}
     # A client without retries: the SDK retries an accept that found no session, which turns 20 s of waiting into minutes.
     client = open_service_bus_client(connection_string=settings.servicebus_connection_string, **by)
     async with client:
