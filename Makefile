@@ -103,7 +103,7 @@ $(DOCS_STAMP): requirements/docs.txt
 	@touch $@
 
 docs: $(DOCS_STAMP) ## the documentation as a site, with the API from the docstrings: docs/site/; strict, offline
-	PYTHONPATH=.:worker:testing $(DOCS) -m zensical build --config-file docs/zensical.toml --strict --clean
+	PYTHONPATH=.:worker:testing $(DOCS) -m zensical build --config-file docs/zensical.toml --strict --clean && rm docs/site/zensical.toml
 
 test-endpoints: $(STAMP) ## demo, contracts and scenarios on what OUTBOX_TEST_…_CONNECTION_STRING name
 	@: "$${OUTBOX_TEST_COSMOS_CONNECTION_STRING:?is not set: nothing was tested}" \

@@ -22,6 +22,8 @@ from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, key_text
 
 CLAIM = "claimCheck"
+_PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400
+_LONGEST_TTL = 2**31 - 1  # that Cosmos DB takes
 KEPT_FOREVER = -1
 _OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
@@ -159,9 +161,10 @@ def event_with_claim(document: Document, *, partition_key: Any) -> Document:
 
 
 def payload_document(document: Document) -> Document:
-    """Return the document that holds the payload of an event, for as long as the event's would live."""
+    """Return the document that holds the payload of an event; it outlives the event, which may be parked when its time is over."""
     content = {name: value for name, value in document.items() if name != "meta"}
-    return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE}
+    ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, _LONGEST_TTL)
+    return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE, "ttl": ttl}
 
 
 def _payload_id(document: Document) -> str:
@@ -179,7 +182,7 @@ async def claimed_payload(
         read: returns a document by id and partition key, such as `store.read`.
 
     Raises:
-        NotFound: the payload is gone, because the event's time to live has passed.
+        NotFound: the payload is gone: its time to live, 30 days more than the event's, has passed.
     """
     claim = data.get(CLAIM)
     if not isinstance(claim, Mapping):

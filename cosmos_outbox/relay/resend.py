@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from cosmos_outbox.documents import stored_event
+from cosmos_outbox.documents import claimed_payload, stored_event
 from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageError
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import OutboundMessage
@@ -64,6 +64,7 @@ def resending(
 async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
     """Return the document of a held event; that of a reference comes from its own container."""
     if not parked.referenced:
+        await _require_payload(parked, events, retry)
         return parked.event
     if events is None:
         raise UsageError(
@@ -82,6 +83,24 @@ async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions)
             "deleted, or its time to live is over. Drop it, or release it with a payload of your own."
         ) from None
     return {**document, "_lsn": parked.event.get("_lsn", 0)}
+
+
+async def _require_payload(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> None:
+    """
+    Refuse an event whose payload, a document of its own, is gone: its message would point to nothing.
+
+    Raises:
+        MessageRejected: says what the operator can do.
+    """
+    if events is None:
+        return
+    try:
+        await claimed_payload(parked.data, lambda *address: retry_reads(lambda: events.read(*address), retry))
+    except NotFound:
+        raise MessageRejected(
+            f"The payload of event {parked.event_id!r} is gone: it was stored beside the event, and its time to live is over. Drop "
+            "the event, or release it with a payload of your own."
+        ) from None
 
 
 async def _send_in_order(
