@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
@@ -21,6 +22,7 @@ from cosmos_outbox.errors import (
 
 ResultT = TypeVar("ResultT")
 ArgumentsT = ParamSpec("ArgumentsT")
+_READING_SECONDS = 0.1  # two clocks are not read at the same moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,3 +124,21 @@ async def retry_on_conflict(step: Callable[[], Awaitable[ResultT]], options: Ret
         except (PreconditionFailed, Conflict, NotFound, StoreUnavailable, TooManyRequests) as error:
             if not await deadline.pause(attempt, getattr(error, "retry_after", None)):
                 raise StoreUnavailable(f"No attempt succeeded in time: {error}") from error
+
+
+def suspended_seconds() -> float:
+    """
+    Return for how long the machine was asleep since it was started; 0 where the platform does not report it.
+
+    The event loop's clock leaves sleep out; what the service counts, such as the expiry of leases, does not.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    try:
+        return 0.0 if clock is None else time.clock_gettime(clock) - time.monotonic()
+    except OSError:  # the kernel, or a sandbox, has no such clock
+        return 0.0
+
+
+def asleep_since(before: float, now: float) -> float:
+    """Return how long the machine was asleep between two readings of `suspended_seconds`."""
+    return now - before if now - before > _READING_SECONDS else 0.0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -37,29 +36,10 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, Notes
 from cosmos_outbox.records import Hook, LeaseCheckpointed
-from cosmos_outbox.retries import Backoff
+from cosmos_outbox.retries import Backoff, asleep_since, suspended_seconds
 
 _numbers = itertools.count(1)
 _WRITE_BACKOFF = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
-_READING_SECONDS = 0.1  # two clocks are not read at the same moment
-
-
-def suspended_seconds() -> float:
-    """
-    Return for how long the machine was asleep since it was started; 0 where the platform does not report it.
-
-    The event loop's clock leaves sleep out; the expiry of leases does not.
-    """
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    try:
-        return 0.0 if clock is None else time.clock_gettime(clock) - time.monotonic()
-    except OSError:  # the kernel, or a sandbox, has no such clock
-        return 0.0
-
-
-def asleep_since(before: float, now: float) -> float:
-    """Return how long the machine was asleep between two readings of `suspended_seconds`."""
-    return now - before if now - before > _READING_SECONDS else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

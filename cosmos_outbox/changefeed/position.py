@@ -75,6 +75,6 @@ def ahead_of(lease: str, position: str | None, lowest: int | None) -> Configurat
     newest = "lower" if lowest is None else f"only {lowest}"
     return ConfigurationError(
         f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a restore or a "
-        "failover: what is committed below would be skipped. Stop the workers, run `cosmos-outbox leases reset --to` a time "
-        "before that, and start them."
+        "failover: what is committed below would be skipped. Stop the workers, reset the leases to a "
+        "time before that, and start them."
     )

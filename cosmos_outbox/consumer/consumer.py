@@ -50,7 +50,7 @@ class Consumer:
     Args:
         name: of the consumer, for good: under another name every message takes effect again. Consumers of one container with
             different names know nothing of each other.
-        outbox: of the container of the effects. Defaults to the one of `cosmos-outbox consume`.
+        outbox: of the container of the effects. Defaults to the one that `bind` gives, as the worker's command does.
         partition_key: of the effect of a message. Defaults to the message's session; in a container of hierarchical keys, to the key whose
             text that is (see `key_of_text`).
         outbox_of: where the effect of a message is written, if not always to `outbox`.
@@ -189,7 +189,7 @@ class Consumer:
 
     def bind(self, outbox: Outbox) -> None:
         """
-        Give the consumer its outbox, unless it was made with one; `cosmos-outbox consume` does.
+        Give the consumer its outbox, unless it was made with one.
 
         A later call replaces the outbox: a program that is started again in its process opens another one.
         """

@@ -91,7 +91,7 @@ class Handling:
         if parking is None and effects.policy.on_failure is OnFailure.PARK:
             raise ConfigurationError(
                 f"The consumer {effects.name!r} parks messages that it cannot handle, and has no parked store: name one "
-                '(OUTBOX_PARKED_CONTAINER), or say on_failure="dead_letter".'
+                'or say on_failure="dead_letter".'
             )
         self._effects, self._parking = effects, parking
         self._name, self._routes, self._policy = effects.name, effects.routes, effects.policy

@@ -9,13 +9,14 @@ naming a message may fail because of it. What else the topic accepts decides:
     the same, nothing accepted yet, and a few keys are parked already   the topic's fault, or each start would park more
     failed several times in a row with the same unclear answer          the same; if that is accepted: the messages' fault
 
-The message that is sent again is the last one that the topic accepted, under its id, so duplicate detection drops it. If
-none was accepted yet, a batch counts as at fault, so that its sender halves it, and a single message as doubtful, so that its
+The message that is sent again is the last one that the topic accepted, under its id, so duplicate detection drops it. One that was
+accepted longer ago than duplicate detection may remember is none. If there is none, a batch counts as at fault, so that its sender halves it, and a single message as doubtful, so that its
 sender tries others first.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -27,6 +28,9 @@ BELIEVED_IN_A_ROW = 5
 UNCLEAR_ATTEMPTS = 5  # at the same messages, each with the same answer
 _UNCLEAR_ATTEMPTS_ALONE = 15  # if no other message was sent for comparison, so that an outage parks no key
 _NO_ANSWER = "no answer"
+_PROBE_SECONDS = (
+    300.0  # half of the window that Service Bus has by default; a topic with a shorter one delivers the copy
+)
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
 Send = Callable[[Sequence[OutboundMessage]], Awaitable[None]]  # to one topic, on one lane
@@ -43,6 +47,7 @@ class Refusals:
     def __init__(self, *, believed: int) -> None:
         self._believed = believed
         self._last_accepted: OutboundMessage | None = None
+        self._accepted_at = 0.0
         self._refused: set[str] = set()  # ids of messages refused since the last one was accepted
         self._refuses_all = False
         # Answer and attempts, by call
@@ -69,8 +74,15 @@ class Refusals:
         self._unclear.pop(_call(messages), None)
 
     def _accepted(self, message: OutboundMessage) -> None:
-        self._last_accepted, self._refuses_all = message, False
+        self._last_accepted, self._accepted_at = message, asyncio.get_running_loop().time()
+        self._refuses_all = False
         self._refused.clear()
+
+    @property
+    def _probe(self) -> OutboundMessage | None:
+        """Return a message that may be sent again to see whether the topic accepts anything."""
+        age = asyncio.get_running_loop().time() - self._accepted_at
+        return self._last_accepted if age <= _PROBE_SECONDS else None
 
     async def _judge_refusal(
         self, send: Send, rest: Sequence[OutboundMessage], error: MessageRejected, parked: int
@@ -83,7 +95,7 @@ class Refusals:
         if len(self._refused) > self._believed:
             if await self._accepts_another(send):
                 return
-            self._refuses_all = self._last_accepted is not None
+            self._refuses_all = self._probe is not None
             seen = f"{len(self._refused)} messages in a row were refused and none accepted"
         elif alone and parked >= self._believed:
             seen = f"{parked} keys of the lease are parked already, and nothing was accepted since this worker began"
@@ -92,7 +104,7 @@ class Refusals:
         if alone or self._refuses_all:
             raise TopicRefusesAll(
                 f"{seen}, so the topic is at fault, or a program that writes events; the lease waits. If these events can "
-                f"never be sent, park their keys by hand (`cosmos-outbox parked park`). The last refusal: {error}",
+                f"never be sent, park their keys by hand. The last refusal: {error}",
                 accepted=error.accepted,
             ) from error
 
@@ -105,7 +117,7 @@ class Refusals:
         self._unclear[_call(rest)] = condition, attempts
         if len(self._unclear) > _REMEMBERED:
             self._unclear.popitem(last=False)
-        first = self._last_accepted is None  # nothing was accepted for comparison yet
+        first = self._probe is None  # nothing was accepted for comparison
         if attempts < UNCLEAR_ATTEMPTS:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):
@@ -129,13 +141,15 @@ class Refusals:
 
     async def _accepts_another(self, send: Send) -> bool:
         """Say whether the topic accepts, now, what it accepted before."""
-        if self._last_accepted is None:
+        if (probe := self._probe) is None:
             return False
         try:
-            await send([self._last_accepted])
+            await send([probe])
         except PublishError:
             return False
-        self._accepted(self._last_accepted)
+        # Its age stays that of its first copy, which the broker remembers it by.
+        self._refuses_all = False
+        self._refused.clear()
         return True
 
 

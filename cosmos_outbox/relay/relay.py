@@ -157,7 +157,7 @@ class Relay:
         if self._parking is None and len(lease.parked):
             raise ParkingError(
                 f"Lease {batch.lease!r} names {len(lease.parked)} parked keys, whose events would be overtaken; name the parked "
-                "store again (OUTBOX_PARKED_CONTAINER), and release them first."
+                "store again, and release them first."
             )
         streams: Streams = group_by_key(page.events, accepted=lease.accepted)
         scope = Scope(processor=batch.processor, container=batch.container_rid)

@@ -27,7 +27,7 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 from cosmos_outbox.ports import Store
-from cosmos_outbox.retries import Deadline, RetryOptions
+from cosmos_outbox.retries import Deadline, RetryOptions, asleep_since, suspended_seconds
 from cosmos_outbox.write.batch import PendingCommit
 
 _logger = logging.getLogger("cosmos_outbox.commit")
@@ -60,7 +60,7 @@ class Submission:
         self._store, self._options = store, options
         self.commit = commit
         self._loop = asyncio.get_running_loop()
-        self._first_sent_at = self._loop.time()
+        self._first_sent_at, self._suspended_before = self._loop.time(), suspended_seconds()
         self._sent = False  # by an earlier call
         self._attempts = 0  # of the current call
         self._in_doubt = False  # an attempt may have been applied, or may still be
@@ -166,7 +166,8 @@ class Submission:
             return False
         # The service counts whole seconds, so an event may live a second less than its time to live.
         lives_for = (self.commit.proof.ttl - timedelta(seconds=1)) / 2
-        elapsed = self._loop.time() - self._first_sent_at
+        asleep = asleep_since(self._suspended_before, suspended_seconds())
+        elapsed = self._loop.time() - self._first_sent_at + asleep
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
     async def _resolved(self) -> WrittenCommit:

@@ -136,15 +136,23 @@ class Tracked:
         before, stored = self.state, self.progress.stored
         if before is None and stored is not None:
             # Compared as JSON, since for Python, True is 1.
-            before = json_bytes(self.content(stored))
+            before = json_bytes(self._fields(self.content(stored)))
         return before is not None and self.state_now() != before
 
     def state_now(self) -> bytes | None:
         """Return what it would store, to compare with a later state; None if that cannot be written."""
         try:
-            return json_bytes(self.content())
+            return json_bytes(self._fields(self.content()))
         except (PydanticSerializationError, ValueError, UnstorableValue):
             return None
+
+    def _fields(self, content: Any) -> Any:
+        """Return content without what is computed: a value that follows the clock is no change."""
+        computed = getattr(type(self.model), "model_computed_fields", None)
+        if not computed:
+            return content
+        names = {field.alias or name for name, field in computed.items()}
+        return {name: value for name, value in content.items() if name not in names}
 
     def merge(self, change: Change) -> None:
         """

@@ -17,13 +17,12 @@ from cosmos_outbox.changefeed.owned_lease import (
     OwnedLease,
     Worker,
     acquire,
-    asleep_since,
-    suspended_seconds,
 )
 from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.retries import asleep_since, suspended_seconds
 from tests.support.changefeed_world import Faulty, virtual_seconds, virtual_utcnow
 
 OPTIONS = ProcessorOptions(processor_name="p", instance_name="me")

@@ -11,6 +11,7 @@ import pytest
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import TopicRefusesAll
+from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import KeyParked, PublishFailed, Record
@@ -89,6 +90,24 @@ async def test_a_topic_that_refuses_everything_is_not_asked_for_each_message_onc
     with pytest.raises(TopicRefusesAll):
         await world.relay(crowd())
     assert asked <= 6, "a batch, and what was taken before, on each lane"
+
+
+@pytest.mark.parametrize(("quiet_for", "copies"), [(290, 2), (310, 1)])
+async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have_forgotten_it(
+    quiet_for: float, copies: int
+) -> None:
+    world, asked = World(), list[str]()
+    await world.relay(batch(event("calm")))
+    await asyncio.sleep(quiet_for)
+
+    def refuse(message: OutboundMessage) -> bool:
+        asked.append(message.message_id)
+        return message.message_id != "calm/1"
+
+    world.broker.rejects = refuse
+    with suppress(TopicRefusesAll):
+        await world.relay(crowd(keys=8))
+    assert copies - 1 == min(1, asked.count("calm/1"))
 
 
 async def test_messages_that_are_to_blame_are_parked_however_many_while_the_topic_takes_others() -> None:

@@ -24,7 +24,9 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
+from cosmos_outbox.write import commit
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Line, Note, NoteDeleted, actions, events, stored
 
@@ -538,6 +540,32 @@ async def test_a_request_that_never_ends_is_given_up_and_repeated():
         await uow.commit()
 
     assert ["NoteWritten"] == actions(container)
+
+
+async def test_absence_proves_nothing_where_the_machine_slept_since_the_first_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    container, slept = MemoryContainer(), [0.0]
+    note = await written_note(container)
+    monkeypatch.setattr(commit, "suspended_seconds", lambda: slept[0])
+
+    class Asleep(FaultyStore):
+        """While the answer is lost and the machine sleeps, the event is sent and deleted."""
+
+        async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
+            try:
+                return await super().commit(partition_key, writes)
+            except StoreUnavailable:
+                slept[0] = 600.0
+                for event in events(container):
+                    await container.commit(partition_key, [Write(kind=WriteKind.DELETE, id=event["id"])])
+                raise
+
+    async with Outbox(Asleep(container, [F.LOST_AFTER])).unit_of_work() as uow:
+        (await uow.repository(Note).read(note.id)).change("second")
+        with pytest.raises(CommitOutcomeUnknown):
+            await uow.commit()
+    assert "second" == stored(container, "note")[0]["data"]["text"]
 
 
 async def test_a_refusal_of_another_kind_after_a_lost_answer_is_unknown_not_failed():

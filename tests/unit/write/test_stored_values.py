@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from time import perf_counter
 from typing import Annotated, Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -131,3 +132,31 @@ async def test_values_of_all_usual_types_are_stored_and_read_back():
         uow.rollback()
         read = await uow.repository(Crate).read(crate.id)
     assert crate.__dict__ == read.__dict__
+
+
+class Bill(Entity):
+    due: float = 0.0
+
+    @property
+    def partition_key(self) -> str:
+        return "k"
+
+    @computed_field
+    @property
+    def overdue(self) -> float:
+        return perf_counter() - self.due
+
+
+async def test_an_entity_that_was_only_read_is_not_written_though_a_computed_field_follows_the_clock():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        for name in ("read", "changed"):
+            uow.repository(Bill).create(Bill(id=name))
+        await uow.commit()
+    async with Outbox(container).unit_of_work() as uow:
+        await uow.repository(Bill).read("read", partition_key="k")
+        (await uow.repository(Bill).read("changed", partition_key="k")).due = 7.0
+        await uow.commit()
+
+    versions = {one["id"]: one["version"] for one in container.documents() if one["type"] == "bill"}
+    assert {"read": 1, "changed": 2} == versions
