@@ -23,7 +23,7 @@ MAXIMA = {
     "amqp": 1_300,
     "blocking": 302,
     "changefeed": 1_970,
-    "consumer": 997,
+    "consumer": 1_022,
     "domain": 396,
     "fastapi": 334,
     "parking": 951,

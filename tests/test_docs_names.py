@@ -106,7 +106,7 @@ def test_every_setting_that_a_text_of_the_sources_names_exists():
     }
 
     assert set() == {(path, name) for path, name in named if name not in settings}
-    assert {"cosmos_outbox", "demo", "examples", "infra"} <= {path.partition("/")[0] for path, _ in named}
+    assert {"worker", "demo", "examples", "infra"} <= {path.partition("/")[0] for path, _ in named}
 
 
 @pytest.mark.parametrize("page", PROSE, ids=str)

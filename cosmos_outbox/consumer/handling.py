@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -19,11 +19,13 @@ from cosmos_outbox.errors import (
     AccessDenied,
     CommitOutcomeUnknown,
     ConfigurationError,
+    Conflict,
     DeliveredTooOften,
     MessageError,
     MessageUnreadable,
     OutboxError,
     ParkingError,
+    PreconditionFailed,
     RequestTooLarge,
     StoreUnavailable,
     TooManyRequests,
@@ -43,9 +45,12 @@ from cosmos_outbox.records import (
     MessageGivenUp,
     MessageHandled,
 )
+from cosmos_outbox.retries import Backoff
 
 # So many keys parked while no message takes effect show that the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
+_BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)
+_MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
 # While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
 _OUTAGES = (
     TooManyRequests,
@@ -63,6 +68,28 @@ class Holding(Protocol):
 
     @property
     def id(self) -> str | None: ...
+
+
+@dataclass(slots=True)
+class _Contention:
+    """
+    How often another writer was first at what the handler of one message changes: no fault of the message.
+
+    A document that no other writer changed since the attempt before shows a handler that would fail again and again.
+    """
+
+    times: int = 0
+    seen: set[tuple[str | None, str | None]] = field(default_factory=set)
+
+    def is_new(self, error: Exception) -> bool:
+        """Count an error if it is the trace of another writer, and say whether it is."""
+        if not isinstance(error, Conflict | PreconditionFailed) or self.times == _MOST_CONTENTION:
+            return False
+        trace = error.document_id, error.actual if isinstance(error, PreconditionFailed) else None
+        new = trace not in self.seen
+        self.seen.add(trace)
+        self.times += new
+        return new
 
 
 @dataclass(slots=True)
@@ -200,7 +227,7 @@ class Handling:
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState) -> Settlement:
-        attempt = 0
+        attempt, contention = 0, _Contention()
         while True:
             attempt += 1
             try:
@@ -209,8 +236,15 @@ class Handling:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 permanent = isinstance(error, (*_PERMANENT, *self._routes.permanent(message)))
-                final = permanent or self.halted or attempt >= self._policy.attempts
-                delay = None if final else self._policy.backoff.delay(attempt)
+                contended = contention.is_new(error)
+                counted = attempt - contention.times
+                final = permanent or self.halted or (not contended and counted >= self._policy.attempts)
+                wait = (
+                    _BETWEEN_WRITERS.delay(contention.times)
+                    if contended
+                    else self._policy.backoff.delay(counted)
+                )
+                delay = None if final else wait
                 self._effects.report(
                     message, key, AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
                 )
@@ -268,7 +302,9 @@ class Handling:
             self._given_up -= 1
             raise
         if instead is not None:
-            self._given_up -= 1
+            # What the policy dead-letters counts as what it parks: if handlers fail on everything, the others wait.
+            counts = self._policy.on_failure is OnFailure.DEAD_LETTER and isinstance(instead, DeadLetter)
+            self._given_up -= not counts
             return instead
         state.parked = True
         told = {"reason": failure.reason, "attempts": attempts, "error": error}

@@ -1,0 +1,100 @@
+"""Another writer of the same document is no fault of a message; a handler that always fails is one, whatever its error is named."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import Entity, NotFound, PreconditionFailed, UnitOfWork
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.records import AttemptFailed, ConsumerHalted, MessageGivenUp
+from tests.support.shop import OrderPaid, World, message
+
+
+class Total(Entity):
+    orders: int = 0
+
+    @property
+    def partition_key(self) -> str:
+        return "all"
+
+
+class Slow(MemoryContainer):
+    """Each request takes its time, so that handlers of many sessions read the same document before one of them writes it."""
+
+    async def read(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return await super().read(*args, **kwargs)
+
+    async def commit(self, *args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return await super().commit(*args, **kwargs)
+
+
+@pytest.mark.parametrize("keys", [4, 32])
+async def test_handlers_of_many_keys_that_change_one_document_park_none_and_count_each_message_once(
+    keys: int,
+):
+    consumer = Consumer("totals", partition_key=lambda message: "all", attempts=2)
+
+    @consumer.on(OrderPaid)
+    async def count(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        totals = uow.repository(Total)
+        try:
+            total = await totals.read("total", partition_key="all")
+        except NotFound:
+            total = totals.create(Total(id="total"))
+        total.orders += 1
+
+    world = World(consumer, container=Slow(ranges=1))
+    for number in range(10):
+        for key in range(keys):
+            world.subscription.deliver(
+                message(OrderPaid(order_id=f"o{key}", total=number), session=f"o{key}")
+            )
+    await world.run(seconds=3600)
+
+    assert [] == world.of(MessageGivenUp)
+    assert world.of(AttemptFailed), "they did meet"
+    assert [10 * keys] == [total["data"]["orders"] for total in world.documents("total")]
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_a_handler_that_raises_the_same_refusal_again_and_again_is_given_up_after_its_attempts(
+    named: bool,
+):
+    consumer, calls = Consumer("c", attempts=3), list[str]()
+
+    @consumer.on(OrderPaid)
+    async def refuse(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        calls.append(event.order_id)
+        raise PreconditionFailed(expected="1", actual="2", document_id="d" if named else None)
+
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    assert ["PreconditionFailed"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
+    assert 4 == len(calls), "three that count, and the first, which another writer may have spoilt"
+
+
+async def test_handlers_that_fail_on_everything_dead_letter_a_handful_of_messages_and_then_wait():
+    consumer, broken = Consumer("c", attempts=1, on_failure="dead_letter"), [True]
+
+    @consumer.on(OrderPaid)
+    async def pay(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if broken[0]:
+            raise RuntimeError("a bad deployment")
+
+    world = World(consumer)
+    for key in range(40):
+        world.subscription.deliver(message(OrderPaid(order_id=f"o{key}"), session=f"o{key}"))
+    await world.run(lambda: len(world.of(ConsumerHalted)) > 40)
+    assert (5, 35) == (len(world.of(MessageGivenUp, "dead-lettered")), len(world.subscription.waiting))
+
+    broken[0] = False
+    await world.run(seconds=3600)
+    assert (5, 0) == (len(world.of(MessageGivenUp)), len(world.subscription.waiting))
