@@ -20,7 +20,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_amqp import AmqpSubscription
 from cosmos_outbox_amqp import signed_in as signing
 from cosmos_outbox_amqp.connection import ANSWER_SECONDS, HEARTBEAT, SASL_HEADER, Connection
-from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError, receive_error
+from cosmos_outbox_amqp.errors import AmqpError, Condition, receive_error
 from cosmos_outbox_amqp.frames import Code, frame
 from cosmos_outbox_amqp.link import ACCEPTED, Link
 from cosmos_outbox_amqp.namespace import Namespace
@@ -172,14 +172,6 @@ class TestMessages:
         delivery = await receiving
         assert delivery is not None
         assert (1, b"in three frames") == (delivery.number, delivery.payload)
-
-    async def test_that_were_not_asked_for_end_their_session_alone(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
-        peer.transfers(0, b"unasked")
-        with pytest.raises(ProtocolError):
-            await link.receive(1)
-        assert peer.connection.lost is None
 
     async def test_that_come_while_credit_is_taken_back_are_read(self) -> None:
         peer = welcoming()

@@ -320,12 +320,18 @@ async def _paged(container: Container, page_size: int) -> list[dict[str, Any]]:
             return found
 
 
-async def test_the_messages_of_a_key_are_a_session_named_by_its_text(container: Container, shape: Shape):
-    await made(container, shape)
-    broker = MemoryBroker()
-    relay = Relay(broker.publisher(), notify=lambda _: None)
+async def relayed(container: Container, broker: MemoryBroker) -> tuple[MemoryParked, Scope]:
+    """Relay the whole feed; return what was parked, and where."""
+    parked = MemoryParked()
+    relay = Relay(broker.publisher(), parking=Parking(parked), notify=lambda _: None)
     for batch in await pages(container):
         await relay(batch)
+    return parked, Scope(container=(await container.feed.describe()).container_rid)
+
+
+async def test_the_messages_of_a_key_are_a_session_named_by_its_text(container: Container, shape: Shape):
+    await made(container, shape)
+    await relayed(container, broker := MemoryBroker())
     assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions} == sessions_of(broker)
     assert [broker_id(key_text(key_of(parts))) for parts in shape.keys] == [*shape.sessions]
 
@@ -344,15 +350,12 @@ async def test_a_key_is_parked_and_released_in_order_with_what_is_too_large_to_b
         "ttl": 600,
     }
     await container.store.commit(key, [Write(kind=WriteKind.CREATE, id="large", document=large)])
-    broker, parked_store = MemoryBroker(max_message_bytes=10**7), MemoryParked()
+    broker = MemoryBroker(max_message_bytes=10**7)
     broker.rejects = lambda message: message.session_id == bad
-    relay = Relay(broker.publisher(), parking=Parking(parked_store), notify=lambda _: None)
-    for batch in await pages(container):
-        await relay(batch)
+    parked, scope = await relayed(container, broker)
     assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions[1:]} == sessions_of(broker)
 
-    scope = Scope(container=(await container.feed.describe()).container_rid)
-    keys = ParkedKeys(parked_store, resending(broker.publisher(), events=container.store), scope=scope)
+    keys = ParkedKeys(parked, resending(broker.publisher(), events=container.store), scope=scope)
     assert [bad] == [key.partition_key for key in await keys.list()]
     assert [False, False, True] == [event.referenced for event in (await keys.show(bad)).held]
     broker.rejects = lambda message: False
@@ -365,12 +368,9 @@ async def test_a_release_that_does_not_know_the_container_says_so(container: Con
     if shape.paths == ("/partitionKey",):
         pytest.skip("the path that is taken for granted")
     await made(container, shape)
-    broker, parked_store = MemoryBroker(rejects=lambda message: True), MemoryParked()
-    relay = Relay(broker.publisher(), parking=Parking(parked_store), notify=lambda _: None)
-    for batch in await pages(container):
-        await relay(batch)
-    scope = Scope(container=(await container.feed.describe()).container_rid)
-    keys = ParkedKeys(parked_store, resending(broker.publisher()), scope=scope)
+    broker = MemoryBroker(rejects=lambda message: True)
+    parked, scope = await relayed(container, broker)
+    keys = ParkedKeys(parked, resending(broker.publisher()), scope=scope)
     with pytest.raises(UsageError, match="give `resending` its container"):
         await keys.release(shape.sessions[0])
 
@@ -415,13 +415,11 @@ async def test_sent_events_are_deleted_under_their_keys(container: Container, sh
 
 async def test_a_replay_sends_a_key_again_and_leaves_out_what_was_dropped(container: Container, shape: Shape):
     await made(container, shape)
-    parked_store, bad = MemoryParked(), shape.sessions[0]
+    bad = shape.sessions[0]
     refusing = MemoryBroker(rejects=lambda message: message.session_id == bad)
-    relay = Relay(refusing.publisher(), parking=Parking(parked_store), notify=lambda _: None)
-    for batch in await pages(container):
-        await relay(batch)
+    parked_store, scope = await relayed(container, refusing)
     described = await container.feed.describe()
-    keys = ParkedKeys(parked_store, scope=Scope(container=described.container_rid))
+    keys = ParkedKeys(parked_store, scope=scope)
     first = (await keys.show(bad)).held[0].event_id
     await keys.drop(bad, first, reason="a test")
 
@@ -472,15 +470,11 @@ MIXED = Shape(paths=("/tenantId",), keys=((5,), ("[5]",), ("5",)), fields={}, se
 async def test_a_number_and_the_string_that_spells_it_share_a_session_and_lose_nothing(backend: str):
     async with opened(backend, ranges=2, key_paths=MIXED.paths) as container:
         event_ids = await made(container, MIXED)
-        parked_store = MemoryParked()
         broker = MemoryBroker(rejects=lambda message: message.session_id == "[5]")
-        relay = Relay(broker.publisher(), parking=Parking(parked_store), notify=lambda _: None)
-        for batch in await pages(container):
-            await relay(batch)
+        parked, scope = await relayed(container, broker)
         assert {"5": ["ThingMade", "ThingMoved"]} == sessions_of(broker)
 
-        scope = Scope(container=(await container.feed.describe()).container_rid)
-        keys = ParkedKeys(parked_store, resending(broker.publisher(), events=container.store), scope=scope)
+        keys = ParkedKeys(parked, resending(broker.publisher(), events=container.store), scope=scope)
         broker.rejects = lambda message: False
         assert 4 == (await keys.release("[5]")).sent
         sent = [message.message_id for message in broker.accepted if message.session_id == "[5]"]

@@ -8,7 +8,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from functools import partial
 
 import pytest
 from azure.cosmos import PartitionKey
@@ -18,8 +17,7 @@ from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_clien
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
-from cosmos_outbox.errors import ContainerRecreated
-from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import MonitoredContainerReplaced, Record
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.support.patience import HUNG_SECONDS
@@ -54,33 +52,10 @@ async def write(database: DatabaseProxy, *ids: str) -> None:
         await database.get_container_client("data").create_item({"id": item_id, "partitionKey": "k"})
 
 
-@pytest.mark.parametrize("documents", [0, 3])
-async def test_reading_on_from_an_old_position_says_that_the_container_was_replaced(documents: int):
-    async with account() as (server, client, database):
-        feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client))
-        before = await feed.describe()
-        (physical,) = await feed.physical_ranges()
-        read = partial(feed.read_page, physical, start=StartFrom.BEGINNING, max_items=10)
-        await write(database, "a", "b")
-        page = await read(container_rid=before.container_rid, continuation=None)
-        replace(server)
-        await write(database, *(f"new-{number}" for number in range(documents)))
-
-        for continuation in (page.continuation, page.continuation, None):
-            with pytest.raises(ContainerRecreated):
-                await read(container_rid=before.container_rid, continuation=continuation)
-        after = await feed.describe()
-        assert before.container_rid != after.container_rid
-        # That another client learned of the new container changes nothing for one that reads the old one.
-        for continuation in (page.continuation, None):
-            with pytest.raises(ContainerRecreated):
-                await read(container_rid=before.container_rid, continuation=continuation)
-        page = await read(container_rid=after.container_rid, continuation=None)
-        assert documents == len(page.documents)
-
-
-async def test_a_lag_watch_on_the_same_feed_does_not_move_a_processor_to_the_new_container():
+@pytest.mark.parametrize("watched", [False, True], ids=["alone", "beside a lag watch that looks first"])
+async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the_start(watched: bool):
     handled: list[str] = []
+    records: list[Record] = []
 
     async def handle(batch: ChangeBatch) -> None:
         handled.extend(document["id"] for document in batch.documents)
@@ -94,49 +69,18 @@ async def test_a_lag_watch_on_the_same_feed_does_not_move_a_processor_to_the_new
         feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client))
         leases = CosmosLeases(database.get_container_client("leases"))
         options = ProcessorOptions(processor_name="p", max_poll_interval=timedelta(seconds=0.5))
-        processor = ChangeFeedProcessor(feed, leases, handle, options, hooks=())
+        processor = ChangeFeedProcessor(feed, leases, handle, options, hooks=[records.append])
         task = asyncio.create_task(processor.run())
         await write(database, *(f"old-{number}" for number in range(5)))
         await until("old-4")
-        await asyncio.sleep(0.9)  # let it poll rarely: the watch has to be the first to look
+        if watched:
+            await asyncio.sleep(0.9)  # let it poll rarely: the watch has to be the first to look
         replace(server)
-        await estimate_lag("p", feed=feed, leases=leases)
+        if watched:
+            await estimate_lag("p", feed=feed, leases=leases)
         await write(database, "new-0", "new-1")  # positions that the old container is past
         await until("new-1")
         processor.stop()
         await task
-
     assert [*(f"old-{number}" for number in range(5)), "new-0", "new-1"] == handled
-
-
-async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the_start():
-    handled: list[str] = []
-    records: list[Record] = []
-
-    async def handle(batch: ChangeBatch) -> None:
-        handled.extend(document["id"] for document in batch.documents)
-
-    async def until(item_id: str) -> None:
-        async with asyncio.timeout(HUNG_SECONDS):
-            while item_id not in handled:  # noqa: ASYNC110 - the handler knows nothing of this test
-                await asyncio.sleep(0.01)
-
-    async with account() as (server, client, database):
-        processor = ChangeFeedProcessor(
-            CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client)),
-            CosmosLeases(database.get_container_client("leases")),
-            handle,
-            ProcessorOptions(processor_name="p", max_poll_interval=timedelta(seconds=0.5)),
-            hooks=[records.append],
-        )
-        task = asyncio.create_task(processor.run())
-        await write(database, "old")
-        await until("old")
-        replace(server)
-        await write(database, "new")
-        await until("new")
-        processor.stop()
-        await task
-
-    assert ["old", "new"] == handled
     assert 1 == sum(isinstance(record, MonitoredContainerReplaced) for record in records)

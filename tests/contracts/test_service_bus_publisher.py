@@ -137,30 +137,26 @@ async def test_a_link_that_was_cut_while_idle_costs_the_caller_no_failure(
         )
 
 
-async def test_a_sender_of_unknown_outcome_is_replaced_and_sends_nothing_later(
-    server: ServiceBusServer,
+@pytest.mark.parametrize(
+    ("action", "connections", "stored", "repeated"),
+    [("no-ack", 2, 2, 1), ("server-busy", 1, 2, 0)],
+    ids=["a sender of unknown outcome is replaced and sends nothing later", "a busy broker keeps its link"],
+)
+async def test_only_a_send_of_unknown_outcome_costs_the_link(
+    server: ServiceBusServer, action: str, connections: int, stored: int, repeated: int
 ) -> None:
     async with publisher_to(server, send_timeout=timedelta(seconds=3)) as publisher:
         await publisher.publish(0, messages("k", 1))
-        server.broker.faults.add({"action": "no-ack"})
+        server.broker.faults.add({"action": action})
         with pytest.raises(BrokerUnavailable):
             await publisher.publish(0, messages("k", 1, first=1))
-        await publisher.publish(0, messages("k", 2, first=1))
-        assert 2 == server.broker.connections
-        assert (3, 1, 3) == (
-            stats(server)["published"],
-            stats(server)["duplicates"],
-            stats(server)["transfers"],
+        await publisher.publish(0, messages("k", 1, first=1))
+        found = stats(server)
+        assert (connections, stored, repeated) == (
+            server.broker.connections,
+            found["published"],
+            found["duplicates"],
         )
-
-
-async def test_a_busy_broker_does_not_cost_the_link(server: ServiceBusServer) -> None:
-    async with publisher_to(server) as publisher:
-        server.broker.faults.add({"action": "server-busy"})
-        with pytest.raises(BrokerUnavailable):
-            await publisher.publish(0, messages("k", 1))
-        await publisher.publish(0, messages("k", 1))
-        assert 1 == server.broker.connections
 
 
 async def test_a_broker_without_credit_is_no_obstacle(server: ServiceBusServer) -> None:
@@ -255,7 +251,7 @@ async def test_a_sender_whose_link_was_refused_is_replaced(server: ServiceBusSer
         assert 2 == len(recording.opened)
 
 
-async def test_a_sender_whose_call_was_cancelled_while_its_link_opened_is_replaced(
+async def test_a_call_cancelled_while_its_link_opens_sends_nothing_and_its_sender_is_replaced(
     server: ServiceBusServer,
 ) -> None:
     async with _recorded(server.connection_string) as (recording, publisher):
@@ -265,8 +261,8 @@ async def test_a_sender_whose_call_was_cancelled_while_its_link_opened_is_replac
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await publisher.publish(0, messages("k", 1))
-        assert 2 == len(recording.opened)
+        await publisher.publish(0, messages("k", 1, first=1))
+        assert (2, 1) == (len(recording.opened), stats(server)["transfers"])
 
 
 async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
@@ -359,42 +355,21 @@ async def test_a_wrong_key_makes_the_topic_unavailable(server: ServiceBusServer)
 # Cancellation and closing
 
 
-async def test_a_call_cancelled_while_its_link_opens_sends_nothing(server: ServiceBusServer) -> None:
-    async with publisher_to(server) as publisher:
-        call = asyncio.create_task(publisher.publish(0, messages("k", 1)))
-        while not server.broker.connections:  # noqa: ASYNC110 - a pause between might last until the link is open
-            await asyncio.sleep(0)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        await publisher.publish(0, messages("k", 1, first=1))
-        assert 1 == stats(server)["transfers"]
-
-
-async def test_a_cancelled_send_is_waited_for_so_that_its_outcome_is_known(server: ServiceBusServer) -> None:
-    async with publisher_to(server, cancel_grace=timedelta(seconds=5)) as publisher:
+@pytest.mark.parametrize(
+    ("fault", "grace", "connections"),
+    [({"action": "delay-ack", "seconds": 0.5}, 5, 1), ({"action": "no-ack"}, 0.3, 2)],
+    ids=["known in time", "never known"],
+)
+async def test_a_cancelled_send_is_waited_for_and_costs_the_sender_only_where_its_outcome_stays_unknown(
+    server: ServiceBusServer, fault: dict[str, Any], grace: float, connections: int
+) -> None:
+    async with publisher_to(server, cancel_grace=timedelta(seconds=grace)) as publisher:
         await publisher.publish(0, messages("k", 1))
-        server.broker.faults.add({"action": "delay-ack", "seconds": 0.5})
-        call = asyncio.create_task(publisher.publish(0, messages("k", 1, first=1)))
-        await until(lambda: stats(server)["published"] == 2)
-        call.cancel()
+        server.broker.faults.add(fault)
         with pytest.raises(asyncio.CancelledError):
-            await call
+            await _cancelled(publisher, server)
         await publisher.publish(0, messages("k", 1, first=2))
-        assert 1 == server.broker.connections
-
-
-async def test_a_cancelled_send_without_outcome_costs_the_sender(server: ServiceBusServer) -> None:
-    async with publisher_to(server) as publisher:
-        await publisher.publish(0, messages("k", 1))
-        server.broker.faults.add({"action": "no-ack"})
-        call = asyncio.create_task(publisher.publish(0, messages("k", 1, first=1)))
-        await until(lambda: stats(server)["published"] == 2)
-        call.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await call
-        await publisher.publish(0, messages("k", 1, first=2))
-        assert (2, 3) == (server.broker.connections, stats(server)["transfers"])
+        assert (connections, 3) == (server.broker.connections, stats(server)["transfers"])
 
 
 async def test_leaving_the_publisher_ends_every_task_it_started(server: ServiceBusServer) -> None:
@@ -545,22 +520,7 @@ async def test_only_the_first_message_of_a_batch_is_encoded_by_the_sdk(
 
 
 def a_page(*keys: str, count: int) -> ChangeBatch:
-    return ChangeBatch(
-        lease="0",
-        documents=tuple(
-            {
-                "id": f"{key}/{number}",
-                "partitionKey": key,
-                "type": "domainEvent",
-                "data": {"action": "Renamed", "number": number},
-                "meta": {"sequence": 0},
-                "_lsn": number,
-                "_ts": 0,
-            }
-            for number in range(count)
-            for key in keys
-        ),
-    )
+    return batch(*(event(key, number) for number in range(count) for key in keys))
 
 
 async def test_a_relay_brings_a_page_through_everything_that_can_go_wrong(server: ServiceBusServer) -> None:
