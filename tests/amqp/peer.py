@@ -116,6 +116,12 @@ async def attached(peer: Peer, *, ahead: int = 0) -> Link:
     return link
 
 
+async def linked(*, ahead: int = 0) -> tuple[Peer, Link]:
+    """Return a peer and a link to it that holds session "a"."""
+    peer = welcoming()
+    return peer, await attached(peer, ahead=ahead)
+
+
 class Broker(Peer):
     """Answers what it is asked over $cbs with a status."""
 

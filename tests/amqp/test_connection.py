@@ -26,7 +26,7 @@ from cosmos_outbox_amqp.link import ACCEPTED, Link
 from cosmos_outbox_amqp.namespace import Namespace
 from cosmos_outbox_amqp.requests import Requests
 from tests.amqp import wire
-from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, attached, welcoming
+from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, attached, linked, welcoming
 from tests.amqp.wire import (
     FALSE,
     NULL,
@@ -146,8 +146,7 @@ class TestSilence:
         assert (None, None) == (idle.error, peer.connection.lost)
 
     async def test_a_peer_that_does_not_even_end_a_session_is_given_up(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         link.detach()
         waiting = asyncio.create_task(other.attached())
@@ -161,8 +160,7 @@ class TestSilence:
 
 class TestMessages:
     async def test_come_in_several_frames_or_are_taken_back_half_way(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         receiving = asyncio.create_task(link.receive(1))
         await peer.heard()
         peer.transfers(0, b"lost", more=TRUE)
@@ -174,8 +172,7 @@ class TestMessages:
         assert (1, b"in three frames") == (delivery.number, delivery.payload)
 
     async def test_that_come_while_credit_is_taken_back_are_read(self) -> None:
-        peer = welcoming()
-        link = await attached(peer, ahead=3)
+        peer, link = await linked(ahead=3)
         receiving = asyncio.create_task(link.receive(0))
         grant, drain = await peer.heard()
         assert (7, 3, False, True) == (grant[1][0], grant[1][6], grant[1][8], drain[1][8])
@@ -188,8 +185,7 @@ class TestMessages:
         assert b"just in time" == delivery.payload
 
     async def test_of_a_cancelled_call_are_read_by_the_next(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         receiving = asyncio.create_task(link.receive(0))
         await peer.heard()
         receiving.cancel()
@@ -201,8 +197,7 @@ class TestMessages:
         assert b"late" == delivery.payload
 
     async def test_are_settled_when_the_peer_says_so_for_many_at_once(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         settling = asyncio.create_task(link.settle(7, ACCEPTED))
         await peer.heard()
         peer.says(Code.DISPOSITION, FALSE, uint(8), uint(9), TRUE, wire.ACCEPTED)
@@ -214,8 +209,7 @@ class TestMessages:
 
 class TestChannels:
     async def test_a_channel_is_used_again_once_the_peer_has_ended_it(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         link.detach()
         said = await peer.heard()
         assert [Code.DETACH, Code.END] == [code for code, _ in said]
@@ -239,8 +233,7 @@ class TestChannels:
         assert [8, 9] == [Requests(peer.connection, name)._channel for name in ("$cbs", "m")]
 
     async def test_an_ended_channel_ends_its_link_alone(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         error = described(Code.ERROR, listed([symbol(Condition.SESSION_LOCK_LOST), string("gone")]))
         peer.says(Code.END, error)

@@ -25,7 +25,7 @@ from cosmos_outbox_amqp.requests import Requests
 from cosmos_outbox_amqp.session import AmqpSession
 from cosmos_outbox_amqp.trust import Trust
 from tests.amqp import wire
-from tests.amqp.peer import Broker, Peer, a_token, attached, client_with, welcoming
+from tests.amqp.peer import Broker, Peer, a_token, attached, client_with, linked, welcoming
 from tests.amqp.wire import (
     FALSE,
     NULL,
@@ -115,8 +115,7 @@ class TestMessages:
 
     @pytest.mark.parametrize("outcome", [wire.MODIFIED, wire.REJECTED], ids=["modified", "rejected"])
     async def test_are_complete_only_if_the_broker_accepted_that(self, outcome: bytes) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         settling = asyncio.create_task(link.settle(0, ACCEPTED))
         await peer.heard()
         peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, outcome)
@@ -124,8 +123,7 @@ class TestMessages:
             await settling
 
     async def test_are_settled_after_what_a_cancelled_call_still_waits_for(self) -> None:
-        peer = welcoming()
-        link = await attached(peer, ahead=2)
+        peer, link = await linked(ahead=2)
         receiving = asyncio.create_task(link.receive(0))
         await peer.heard()
         peer.transfers(0, b"one")

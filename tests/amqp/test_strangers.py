@@ -25,7 +25,7 @@ from cosmos_outbox_amqp.requests import Requests
 from cosmos_outbox_amqp.session import AmqpSession
 from cosmos_outbox_amqp.trust import Trust
 from tests.amqp import wire
-from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, attached, client_with, welcoming
+from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, client_with, linked
 from tests.amqp.wire import FALSE, NULL, TRUE, binary, performative, string, symbol, uint, ushort
 
 
@@ -98,8 +98,7 @@ class TestRequests:
 class TestSettlements:
     @pytest.fixture
     async def settling(self) -> tuple[Peer, asyncio.Task[None]]:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         task = asyncio.create_task(link.settle(0, ACCEPTED))
         await peer.heard()
         return peer, task
@@ -126,8 +125,7 @@ class TestSettlements:
     async def test_are_no_failure_where_the_broker_repeats_the_dead_letter(
         self, condition: str, *, is_done: bool
     ) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         task = asyncio.create_task(link.settle(0, dead_lettered("why", "so")))
         await peer.heard()
         peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, wire.rejected(condition))
@@ -136,8 +134,7 @@ class TestSettlements:
         assert is_done is (task.exception() is None)
 
     async def test_of_a_lock_that_is_not_found_say_that_it_is_lost(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         unused: Any = None
         session = AmqpSession(unused, link, Attached("a", None), trust=Trust("q"), lock_seconds=60)
         receiving = asyncio.create_task(session.receive(1))
@@ -154,8 +151,7 @@ class TestSettlements:
 
 class TestLinks:
     async def test_that_overshoot_their_credit_are_detached_alone(self) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         peer.transfers(0, b"unasked")
         said = [code for code, _ in await peer.heard()]
@@ -165,8 +161,7 @@ class TestLinks:
         assert (None, None) == (other.error, peer.connection.lost)
 
     async def test_answer_a_flow_that_asks_for_one_at_once(self) -> None:
-        peer = welcoming()
-        link = await attached(peer, ahead=3)
+        peer, link = await linked(ahead=3)
         receiving = asyncio.create_task(link.receive(5))
         await peer.heard()
         peer.says(Code.FLOW, uint(1), uint(9), uint(0), uint(9), *[NULL] * 5, TRUE)
@@ -206,8 +201,7 @@ class TestConnections:
     async def test_read_a_large_frame_that_comes_byte_by_byte_once(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        peer = welcoming()
-        link = await attached(peer)
+        peer, link = await linked()
         receiving = asyncio.create_task(link.receive(1))
         await peer.heard()
         looks, read = 0, Connection._read

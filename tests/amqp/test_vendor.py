@@ -23,7 +23,7 @@ from cosmos_outbox_amqp.encoding import timestamp
 from cosmos_outbox_amqp.frames import Code, frame, read_performative
 from cosmos_outbox_amqp.link import ABANDONED, ACCEPTED, DEFERRED, Link, dead_lettered
 from cosmos_outbox_amqp.requests import Requests
-from tests.amqp.peer import Peer, attached, welcoming
+from tests.amqp.peer import Peer, linked, welcoming
 from tests.support.effort import examples
 
 KINDS = {
@@ -191,8 +191,7 @@ class TestWhatIsWritten:
         )
 
         async def run() -> None:
-            peer = welcoming()
-            link = await attached(peer)
+            peer, link = await linked()
             for ours, theirs in settled:
                 settling = asyncio.create_task(link.settle(number, ours))
                 frame = (await written(peer)).of(Code.DISPOSITION)

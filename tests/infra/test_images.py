@@ -133,11 +133,12 @@ def test_an_image_holds_the_pinned_packages_and_no_others(images: Images, name: 
     assert set() == pinned - found
 
 
-def test_a_worker_without_settings_names_them_all_and_exits_with_2(images: Images):
-    command = [*images.engine.run, "--rm", *LOCKED_DOWN, images.worker]
+@pytest.mark.parametrize(("name", "own"), [("worker", "OUTBOX_TOPIC"), ("consumer", "OUTBOX_SUBSCRIPTION")])
+def test_a_program_without_settings_names_them_all_and_exits_with_2(images: Images, name: str, own: str):
+    command = [*images.engine.run, "--rm", *LOCKED_DOWN, getattr(images, name)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
     assert 2 == done.returncode
-    for variable in ("OUTBOX_COSMOS_DATABASE", "OUTBOX_COSMOS_ENDPOINT", "OUTBOX_TOPIC"):
+    for variable in ("OUTBOX_COSMOS_DATABASE", "OUTBOX_COSMOS_ENDPOINT", own):
         assert variable in done.stderr
 
 
@@ -172,14 +173,6 @@ def test_a_builder_that_names_no_stage_gets_the_image_of_the_service_it_names(
     checked([*images.engine.build, "-f", "worker/Dockerfile", "-t", tag, *chosen, "."])
     started = ("inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}}")
     assert images.engine.call(*started, getattr(images, service)) == images.engine.call(*started, tag)
-
-
-def test_a_consumer_without_settings_names_them_all_and_exits_with_2(images: Images):
-    command = [*images.engine.run, "--rm", *LOCKED_DOWN, images.consumer]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 # our own
-    assert 2 == done.returncode
-    for variable in ("OUTBOX_COSMOS_DATABASE", "OUTBOX_COSMOS_ENDPOINT", "OUTBOX_SUBSCRIPTION"):
-        assert variable in done.stderr
 
 
 def test_a_consumer_finds_its_handlers_on_a_read_only_file_system_and_exits_with_0(

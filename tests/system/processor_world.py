@@ -170,3 +170,10 @@ async def owned_by(world: World, *names: str) -> None:
         return shares.keys() == set(names) and max(shares.values()) - min(shares.values()) <= 1
 
     await until(fact)
+
+
+async def started(world: World, *names: str) -> list[Child]:
+    """Start workers, and return them once they share the leases."""
+    workers = [await world.start(name) for name in names]
+    await owned_by(world, *names)
+    return workers

@@ -7,121 +7,108 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.system.processor_world import RANGES, a_world, owned_by, until
+from tests.system.processor_world import RANGES, World, owned_by, started, until
 
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
 
-async def test_after_a_sigkill_under_load_every_change_arrives_and_in_order(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        first = await world.start("a")
-        await world.start("b")
+async def test_after_a_sigkill_under_load_every_change_arrives_and_in_order(world: World):
+    first, _ = await started(world, "a", "b")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.write(400))
+        await until(lambda: len(world.arrivals()) > 100)
+        await first.kill()
+    await until(world.all_arrived)
+    await owned_by(world, "b")
+
+    assert [] == world.out_of_order()
+
+
+async def test_a_worker_frozen_past_expiry_writes_nothing_when_it_wakes(world: World):
+    (frozen,) = await started(world, "a")
+    await world.start("b")
+    await owned_by(world, "a", "b")
+    await world.write(200)
+    await until(lambda: len(world.arrivals()) > 60)
+    os.killpg(frozen.pid, signal.SIGSTOP)
+    await owned_by(world, "b")
+    before = await world.leases()
+    await world.write(100)
+    os.killpg(frozen.pid, signal.SIGCONT)
+    await until(lambda: world.log("a").count("outcome=lost") >= RANGES // 2)
+    await until(world.all_arrived)
+    after = await world.leases()
+
+    assert [] == world.out_of_order()
+    assert all(after[token][1] >= position for token, (_, position) in before.items())
+    assert "Traceback" not in world.log("a")
+
+
+async def test_splits_and_a_merge_under_load_lose_nothing_and_keep_the_order(world: World):
+    await started(world, "a", "b")
+    where = {"database": "db", "container": "data"}
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.write(500))
+        for range_id, arrived in (("0", 50), ("2", 150), ("3", 250)):
+            await until(lambda arrived=arrived: len(world.arrivals()) > arrived)
+            split = await world.control("POST", "/cosmos/split", range=range_id, completing=3, **where)
+        await until(lambda: len(world.arrivals()) > 350)
+        await world.control("POST", "/cosmos/merge", ranges=split["children"], completing=3, **where)
+    await until(world.all_arrived)
+
+    async def only_children_are_left() -> bool:
+        tokens = (await world.leases()).keys()
+        # Both that were merged live on as version 1 leases, named by their bounds.
+        return len(tokens) == RANGES + 3 and sum("-" in token for token in tokens) == 2
+
+    await until(only_children_are_left)
+    assert [] == world.out_of_order()
+
+
+async def test_storms_of_refusals_and_lost_connections_lose_nothing_and_keep_the_order(world: World):
+    await started(world, "a", "b")
+    storms: list[dict[str, Any]] = [
+        {"operation": "changefeed", "status": 429, "substatus": 3200, "retry_after_ms": 5, "count": 40},
+        {"container": "leases", "status": 429, "substatus": 3200, "retry_after_ms": 5, "count": 10},
+        *({"container": "leases", "status": status, "count": 2} for status in (449, 503, 500, 408)),
+        *({"operation": "changefeed", "status": status, "count": 3} for status in (449, 503, 500, 408)),
+        {"operation": "changefeed", "drop": True, "count": 5},
+        {"operation": "changefeed", "drop": True, "when": "after", "count": 5},
+        {"operation": "replace", "drop": True, "count": 4},
+        {"operation": "replace", "drop": True, "when": "after", "count": 4},
+        {"operation": "changefeed", "delay_s": 1.5, "count": 2},  # past the read timeout
+    ]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.write(300))
+        for storm in storms:
+            await world.fault(**storm)
+    await until(world.all_arrived)
+
+    async def storms_are_over() -> bool:
+        return (await world.control("GET", "/cosmos/stats"))["faults"] == 0
+
+    await until(storms_are_over)
+    await owned_by(world, "a", "b")
+    assert [] == world.out_of_order()
+
+
+async def test_leases_change_hands_without_a_change_being_handled_twice(world: World):
+    first = await world.start("a", expiration_seconds=60)
+    await owned_by(world, "a")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.write(300))
+        await until(lambda: len(world.arrivals()) > 50)
+        await world.start("b", expiration_seconds=60)
         await owned_by(world, "a", "b")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(world.write(400))
-            await until(lambda: len(world.arrivals()) > 100)
-            await first.kill()
-        await until(world.all_arrived)
-        await owned_by(world, "b")
+        first.signal(signal.SIGTERM)
+        await first.wait()
+    await world.write(40)
+    await until(world.all_arrived)
 
-        assert [] == world.out_of_order()
-
-
-async def test_a_worker_frozen_past_expiry_writes_nothing_when_it_wakes(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        frozen = await world.start("a")
-        await owned_by(world, "a")
-        await world.start("b")
-        await owned_by(world, "a", "b")
-        await world.write(200)
-        await until(lambda: len(world.arrivals()) > 60)
-        os.killpg(frozen.pid, signal.SIGSTOP)
-        await owned_by(world, "b")
-        before = await world.leases()
-        await world.write(100)
-        os.killpg(frozen.pid, signal.SIGCONT)
-        await until(lambda: world.log("a").count("outcome=lost") >= RANGES // 2)
-        await until(world.all_arrived)
-        after = await world.leases()
-
-        assert [] == world.out_of_order()
-        assert all(after[token][1] >= position for token, (_, position) in before.items())
-        assert "Traceback" not in world.log("a")
-
-
-async def test_splits_and_a_merge_under_load_lose_nothing_and_keep_the_order(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        await world.start("a")
-        await world.start("b")
-        await owned_by(world, "a", "b")
-        where = {"database": "db", "container": "data"}
-        async with asyncio.TaskGroup() as group:
-            group.create_task(world.write(500))
-            for range_id, arrived in (("0", 50), ("2", 150), ("3", 250)):
-                await until(lambda arrived=arrived: len(world.arrivals()) > arrived)
-                split = await world.control("POST", "/cosmos/split", range=range_id, completing=3, **where)
-            await until(lambda: len(world.arrivals()) > 350)
-            await world.control("POST", "/cosmos/merge", ranges=split["children"], completing=3, **where)
-        await until(world.all_arrived)
-
-        async def only_children_are_left() -> bool:
-            tokens = (await world.leases()).keys()
-            # Both that were merged live on as version 1 leases, named by their bounds.
-            return len(tokens) == RANGES + 3 and sum("-" in token for token in tokens) == 2
-
-        await until(only_children_are_left)
-        assert [] == world.out_of_order()
-
-
-async def test_storms_of_refusals_and_lost_connections_lose_nothing_and_keep_the_order(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        await world.start("a")
-        await world.start("b")
-        await owned_by(world, "a", "b")
-        storms: list[dict[str, Any]] = [
-            {"operation": "changefeed", "status": 429, "substatus": 3200, "retry_after_ms": 5, "count": 40},
-            {"container": "leases", "status": 429, "substatus": 3200, "retry_after_ms": 5, "count": 10},
-            *({"container": "leases", "status": status, "count": 2} for status in (449, 503, 500, 408)),
-            *({"operation": "changefeed", "status": status, "count": 3} for status in (449, 503, 500, 408)),
-            {"operation": "changefeed", "drop": True, "count": 5},
-            {"operation": "changefeed", "drop": True, "when": "after", "count": 5},
-            {"operation": "replace", "drop": True, "count": 4},
-            {"operation": "replace", "drop": True, "when": "after", "count": 4},
-            {"operation": "changefeed", "delay_s": 1.5, "count": 2},  # past the read timeout
-        ]
-        async with asyncio.TaskGroup() as group:
-            group.create_task(world.write(300))
-            for storm in storms:
-                await world.fault(**storm)
-        await until(world.all_arrived)
-
-        async def storms_are_over() -> bool:
-            return (await world.control("GET", "/cosmos/stats"))["faults"] == 0
-
-        await until(storms_are_over)
-        await owned_by(world, "a", "b")
-        assert [] == world.out_of_order()
-
-
-async def test_leases_change_hands_without_a_change_being_handled_twice(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        first = await world.start("a", expiration_seconds=60)
-        await owned_by(world, "a")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(world.write(300))
-            await until(lambda: len(world.arrivals()) > 50)
-            await world.start("b", expiration_seconds=60)
-            await owned_by(world, "a", "b")
-            first.signal(signal.SIGTERM)
-            await first.wait()
-        await world.write(40)
-        await until(world.all_arrived)
-
-        assert 0 == first.exit_code
-        assert [] == world.repeated()
-        assert {"a", "b"} == {worker for worker, _, _ in world.arrivals()}
+    assert 0 == first.exit_code
+    assert [] == world.repeated()
+    assert {"a", "b"} == {worker for worker, _, _ in world.arrivals()}

@@ -8,12 +8,11 @@ import asyncio
 import os
 import signal
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from azure.core import MatchConditions
 
-from tests.system.processor_world import RANGES, World, a_world, owned_by, until
+from tests.system.processor_world import RANGES, World, owned_by, started, until
 
 pytestmark = [pytest.mark.system, pytest.mark.looptime(False)]
 
@@ -22,163 +21,149 @@ async def lost(world: World, name: str, *, times: int) -> None:
     await until(lambda: world.log(name).count("outcome=lost") >= times)
 
 
-async def test_workers_whose_permission_is_lost_stop_and_go_on_when_it_is_given_back(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        await world.start("a")
-        await world.start("b")
-        await owned_by(world, "a", "b")
-        await world.write(100)
-        await until(lambda: len(world.arrivals()) > 20)
-        await world.fault(container="leases", status=403)
-        await world.fault(operation="changefeed", status=403)
-        await lost(world, "a", times=RANGES // 2)
-        await lost(world, "b", times=RANGES // 2)
-        await world.write(50)
-        await world.control("DELETE", "/cosmos/faults")
-        await until(world.all_arrived)
-        await owned_by(world, "a", "b")
+async def test_workers_whose_permission_is_lost_stop_and_go_on_when_it_is_given_back(world: World):
+    await started(world, "a", "b")
+    await world.write(100)
+    await until(lambda: len(world.arrivals()) > 20)
+    await world.fault(container="leases", status=403)
+    await world.fault(operation="changefeed", status=403)
+    await lost(world, "a", times=RANGES // 2)
+    await lost(world, "b", times=RANGES // 2)
+    await world.write(50)
+    await world.control("DELETE", "/cosmos/faults")
+    await until(world.all_arrived)
+    await owned_by(world, "a", "b")
 
-        assert [] == world.out_of_order()
+    assert [] == world.out_of_order()
 
 
-async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_worker_repairs_it(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        await world.start("a")
-        await owned_by(world, "a")
-        await world.write(100)
-        await until(world.all_arrived)
-        deleted = (await world.lease_documents())[0]
-        await world.lease_container.delete_item(deleted["id"], deleted["id"])
-        await lost(world, "a", times=1)
-        await world.write(100)
-        await world.start("b")
-        await until(world.all_arrived)
-        await owned_by(world, "a", "b")
+async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_worker_repairs_it(world: World):
+    await started(world, "a")
+    await world.write(100)
+    await until(world.all_arrived)
+    deleted = (await world.lease_documents())[0]
+    await world.lease_container.delete_item(deleted["id"], deleted["id"])
+    await lost(world, "a", times=1)
+    await world.write(100)
+    await world.start("b")
+    await until(world.all_arrived)
+    await owned_by(world, "a", "b")
 
-        assert RANGES == len(await world.leases())
-        # Which of them comes first depends on how long "b" took to start.
-        assert any("lease.repaired" in world.log(name) for name in ("a", "b"))
-        assert [] == world.out_of_order()
+    assert RANGES == len(await world.leases())
+    # Which of them comes first depends on how long "b" took to start.
+    assert any("lease.repaired" in world.log(name) for name in ("a", "b"))
+    assert [] == world.out_of_order()
 
 
 async def test_workers_that_sleep_while_the_container_is_created_again_read_the_new_one_from_its_start(
-    tmp_path: Path,
+    world: World,
 ):
-    async with a_world(tmp_path) as world:
-        workers = [await world.start(name) for name in ("a", "b")]
-        await owned_by(world, "a", "b")
-        await world.write(100)
-        await until(world.all_arrived)
-        # Frozen: a worker that asks while there is no container ends with the reason, as it should.
-        for worker in workers:
-            os.killpg(worker.pid, signal.SIGSTOP)
-        await world.recreate()
-        # Fewer than before: where the old positions were kept, none would ever be read
-        await world.write(100)
-        for worker in workers:
-            os.killpg(worker.pid, signal.SIGCONT)
-        await until(world.all_arrived)
+    workers = await started(world, "a", "b")
+    await world.write(100)
+    await until(world.all_arrived)
+    # Frozen: a worker that asks while there is no container ends with the reason, as it should.
+    for worker in workers:
+        os.killpg(worker.pid, signal.SIGSTOP)
+    await world.recreate()
+    # Fewer than before: where the old positions were kept, none would ever be read
+    await world.write(100)
+    for worker in workers:
+        os.killpg(worker.pid, signal.SIGCONT)
+    await until(world.all_arrived)
 
-        assert [] == world.out_of_order()
-        assert all("MonitoredContainerReplaced" in world.log(name) for name in ("a", "b"))
+    assert [] == world.out_of_order()
+    assert all("MonitoredContainerReplaced" in world.log(name) for name in ("a", "b"))
 
 
-async def test_workers_with_clocks_a_minute_apart_share_the_leases_in_peace(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        await world.start("a", clock_ahead_seconds=30, expiration_seconds=20)
-        await owned_by(world, "a")
-        await world.start("b", clock_ahead_seconds=-30, expiration_seconds=20)
-        await owned_by(world, "a", "b")
-        async with asyncio.TaskGroup() as group:
-            group.create_task(world.write(300))
-            began = {document["id"]: document["_ts"] for document in await world.lease_documents()}
+async def test_workers_with_clocks_a_minute_apart_share_the_leases_in_peace(world: World):
+    await world.start("a", clock_ahead_seconds=30, expiration_seconds=20)
+    await owned_by(world, "a")
+    await world.start("b", clock_ahead_seconds=-30, expiration_seconds=20)
+    await owned_by(world, "a", "b")
+    async with asyncio.TaskGroup() as group:
+        group.create_task(world.write(300))
+        began = {document["id"]: document["_ts"] for document in await world.lease_documents()}
 
-            # By the clock of "a" each of them is half a minute old as soon as it is written, which is more than the expiration.
-            async def renewed_again_and_again() -> bool:
-                return all(d["_ts"] > began[d["id"]] + 3 for d in await world.lease_documents())
+        # By the clock of "a" each of them is half a minute old as soon as it is written, which is more than the expiration.
+        async def renewed_again_and_again() -> bool:
+            return all(d["_ts"] > began[d["id"]] + 3 for d in await world.lease_documents())
 
-            await until(renewed_again_and_again)
-        await until(world.all_arrived)
+        await until(renewed_again_and_again)
+    await until(world.all_arrived)
 
-        for document in await world.lease_documents():
-            stamped = datetime.fromisoformat(document["timestamp"]).astimezone(UTC).timestamp()
-            assert (30 if document["Owner"] == "a" else -30) == pytest.approx(
-                stamped - document["_ts"], abs=3
+    for document in await world.lease_documents():
+        stamped = datetime.fromisoformat(document["timestamp"]).astimezone(UTC).timestamp()
+        assert (30 if document["Owner"] == "a" else -30) == pytest.approx(stamped - document["_ts"], abs=3)
+    assert [] == world.repeated()
+    assert "outcome=lost" not in world.log("a") + world.log("b")
+
+
+async def test_a_dotnet_processor_that_seizes_a_live_lease_keeps_it_for_as_long_as_it_renews(world: World):
+    await started(world, "a")
+    await world.write(50)
+    await until(world.all_arrived)
+    container = world.lease_container
+
+    async def seize(lease_id: str) -> bool:
+        document = await container.read_item(lease_id, lease_id)
+        document |= {"Owner": "dotnet", "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
+        try:
+            await container.replace_item(
+                lease_id, document, etag=document["_etag"], match_condition=MatchConditions.IfNotModified
             )
-        assert [] == world.repeated()
-        assert "outcome=lost" not in world.log("a") + world.log("b")
+        except Exception:  # noqa: BLE001 - its owner wrote first
+            return False
+        return True
 
-
-async def test_a_dotnet_processor_that_seizes_a_live_lease_keeps_it_for_as_long_as_it_renews(tmp_path: Path):
-    async with a_world(tmp_path) as world:
-        await world.start("a")
-        await owned_by(world, "a")
-        await world.write(50)
-        await until(world.all_arrived)
-        container = world.lease_container
-
-        async def seize(lease_id: str) -> bool:
-            document = await container.read_item(lease_id, lease_id)
-            document |= {"Owner": "dotnet", "timestamp": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
-            try:
-                await container.replace_item(
-                    lease_id, document, etag=document["_etag"], match_condition=MatchConditions.IfNotModified
-                )
-            except Exception:  # noqa: BLE001 - its owner wrote first
-                return False
-            return True
-
-        seized = [document["id"] for document in await world.lease_documents()][: RANGES // 2]
+    seized = [document["id"] for document in await world.lease_documents()][: RANGES // 2]
+    for lease_id in seized:
+        await until(lambda lease_id=lease_id: seize(lease_id))
+    positions = {d["id"]: d["ContinuationToken"] for d in await world.lease_documents()}
+    await lost(world, "a", times=len(seized))
+    await world.write(100)
+    for _ in range(4):  # renewals, for longer than the expiration that the last write before began
         for lease_id in seized:
-            await until(lambda lease_id=lease_id: seize(lease_id))
-        positions = {d["id"]: d["ContinuationToken"] for d in await world.lease_documents()}
-        await lost(world, "a", times=len(seized))
-        await world.write(100)
-        for _ in range(4):  # renewals, for longer than the expiration that the last write before began
-            for lease_id in seized:
-                assert await seize(lease_id)
-            document = await container.read_item(seized[0], seized[0])
+            assert await seize(lease_id)
+        document = await container.read_item(seized[0], seized[0])
 
-            async def a_second_passed(stamp: int = document["_ts"]) -> bool:
-                newest = max(d["_ts"] for d in await world.lease_documents())
-                return newest > stamp + 1
+        async def a_second_passed(stamp: int = document["_ts"]) -> bool:
+            newest = max(d["_ts"] for d in await world.lease_documents())
+            return newest > stamp + 1
 
-            await until(a_second_passed)
-        held = {d["id"]: d for d in await world.lease_documents()}
-        await until(world.all_arrived)  # it renews no more: its leases expire
-        await owned_by(world, "a")
+        await until(a_second_passed)
+    held = {d["id"]: d for d in await world.lease_documents()}
+    await until(world.all_arrived)  # it renews no more: its leases expire
+    await owned_by(world, "a")
 
-        assert [("dotnet", positions[i]) for i in seized] == [
-            (held[i]["Owner"], held[i]["ContinuationToken"]) for i in seized
-        ]
-        assert [] == world.out_of_order()
+    assert [("dotnet", positions[i]) for i in seized] == [
+        (held[i]["Owner"], held[i]["ContinuationToken"]) for i in seized
+    ]
+    assert [] == world.out_of_order()
 
 
 async def test_a_split_whose_worker_is_killed_between_children_and_parent_is_finished_by_another(
-    tmp_path: Path,
+    world: World,
 ):
-    async with a_world(tmp_path) as world:
-        first = await world.start("a")
-        await owned_by(world, "a")
-        await world.write(100)
-        await until(world.all_arrived)
-        await world.fault(container="leases", operation="delete", delay_s=0.5, drop=True)
-        await world.control("POST", "/cosmos/split", range="0", database="db", container="data")
-        await world.write(100)
+    (first,) = await started(world, "a")
+    await world.write(100)
+    await until(world.all_arrived)
+    await world.fault(container="leases", operation="delete", delay_s=0.5, drop=True)
+    await world.control("POST", "/cosmos/split", range="0", database="db", container="data")
+    await world.write(100)
 
-        async def children_and_parent_exist() -> bool:
-            return len(await world.leases()) == RANGES + 2
+    async def children_and_parent_exist() -> bool:
+        return len(await world.leases()) == RANGES + 2
 
-        await until(children_and_parent_exist)
-        await first.kill()
-        assert "0" in await world.leases()
-        await world.control("DELETE", "/cosmos/faults")
-        await world.start("b")
-        await until(world.all_arrived)
+    await until(children_and_parent_exist)
+    await first.kill()
+    assert "0" in await world.leases()
+    await world.control("DELETE", "/cosmos/faults")
+    await world.start("b")
+    await until(world.all_arrived)
 
-        async def only_the_parent_is_gone() -> bool:
-            return {"1", "2", "3", "4", "5"} == (await world.leases()).keys()
+    async def only_the_parent_is_gone() -> bool:
+        return {"1", "2", "3", "4", "5"} == (await world.leases()).keys()
 
-        await until(only_the_parent_is_gone)
-        await owned_by(world, "b")
-        assert [] == world.out_of_order()
+    await until(only_the_parent_is_gone)
+    await owned_by(world, "b")
+    assert [] == world.out_of_order()

@@ -39,23 +39,25 @@ def test_the_hash_is_the_one_of_the_dotnet_sdk():
     assert "22E342F38A486A088463DFF7838A5963" == logical_key(["redmond"]).epk
 
 
-async def test_the_hash_is_the_one_of_the_python_sdk():
+@pytest.mark.parametrize("version", [1, 2])
+async def test_the_hash_is_the_one_of_the_python_sdk(version: int):
     """
     The oracle is the SDK's public `feed_range_from_partition_key`, over strings of every length, numbers and constants.
     """
     draw = random.Random(20)
     values = [
-        *(("".join(draw.choices(string.printable + "äß€😀漢", k=length))) for length in range(80)),
-        *(draw.randint(-(2**53), 2**53) for _ in range(60)),
+        *(("".join(draw.choices(string.printable + "äß€😀漢", k=length))) for length in range(0, 150, 2)),
         *(struct.unpack("<d", draw.randbytes(7) + b"\x40")[0] for _ in range(60)),
-        0, 0.0, -1, 1.5, True, False, "",
-    ]  # fmt: skip
+        *(0.0, 1.5, True, False, ""),
+    ]
+    if version > 1:  # the SDK cuts integers to 32 bits before it hashes them by version 1
+        values += [0, -1, *(draw.randint(-(2**53), 2**53) for _ in range(60))]
     async with CosmosServer() as server, CosmosClient(server.url, server.key) as client:
         database = await client.create_database("d")
-        container = await database.create_container("c", PartitionKey("/pk"))
+        container = await database.create_container("c", PartitionKey("/pk", version=version))
         for value in values:
             expected = (await container.feed_range_from_partition_key(value))["Range"]["min"]
-            assert expected == logical_key([value]).epk, value
+            assert expected.upper() == logical_key([value], version).epk, value
 
 
 @given(scalars)
@@ -112,24 +114,6 @@ def test_the_key_of_a_document_is_found_along_the_path():
 
 def test_a_quoted_name_on_a_path_may_hold_slashes():
     assert ("owner", "a/b") == parse_path('/owner/"a/b"')
-
-
-async def test_the_hash_of_version_1_is_the_one_of_the_python_sdk():
-    draw = random.Random(21)
-    texts = ("".join(draw.choices(string.printable + "äß€😀漢", k=length)) for length in range(0, 150, 3))
-    values = [
-        *texts,
-        *(struct.unpack("<d", draw.randbytes(7) + b"\x40")[0] for _ in range(20)),
-        1.5,
-        True,
-        False,
-    ]
-    async with CosmosServer() as server, CosmosClient(server.url, server.key) as client:
-        database = await client.create_database("d")
-        container = await database.create_container("c", PartitionKey("/pk", version=1))
-        for value in values:
-            expected = (await container.feed_range_from_partition_key(value))["Range"]["min"]
-            assert expected.upper() == logical_key([value], 1).epk, value
 
 
 def test_ranges_of_version_1_are_cut_where_the_service_cuts_them():

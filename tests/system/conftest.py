@@ -1,0 +1,16 @@
+"""A world of processors for each test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.processor_world import World, a_world
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with a_world(tmp_path) as world:
+        yield world
