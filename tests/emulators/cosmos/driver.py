@@ -92,6 +92,17 @@ class Driver:
         )
 
 
+def put(kind: str, item_id: str, key: Any = "k", **fields: Any) -> dict[str, Any]:
+    """An operation of a batch that writes an item."""
+    return {"operationType": kind, "resourceBody": {"id": item_id, "pk": key, **fields}}
+
+
+def increment(item_id: str, by: int = 1) -> dict[str, Any]:
+    """An operation of a batch that adds to `n` of an item."""
+    operations = [{"op": "incr", "path": "/n", "value": by}]
+    return {"operationType": "Patch", "id": item_id, "resourceBody": {"operations": operations}}
+
+
 def sign(key: str, method: str, target: str) -> dict[str, str]:
     segments = [unquote(segment) for segment in target.partition("?")[0].strip("/").split("/") if segment]
     made = signature(base64.b64decode(key), method, segments, DATE)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.emulators.cosmos.driver import Driver, documents, substatus
+from tests.emulators.cosmos.driver import Driver, documents, put, substatus
 from tests.support.effort import examples
 
 KEYS = [f"k{i}" for i in range(12)]
@@ -37,9 +37,7 @@ class FeedMachine(RuleBasedStateMachine):
         for item_id in ids:
             self.version += 1
             self.newest[key, item_id] = self.version
-            operations.append(
-                {"operationType": "Upsert", "resourceBody": {"id": item_id, "pk": key, "v": self.version}}
-            )
+            operations.append(put("Upsert", item_id, key, v=self.version))
         assert 200 == self.driver.batch(key, operations).status
 
     @rule(key=st.sampled_from(KEYS), item_id=st.sampled_from("abcd"))
@@ -130,10 +128,7 @@ def test_any_continuation_returns_the_newest_version_of_all_that_changed_after_i
     state: dict[tuple[str, str], int] = {}
     history: list[tuple[str, dict]] = [('"0"', {})]
     for number, (key, count) in enumerate(writes):
-        batch = [
-            {"operationType": "Upsert", "resourceBody": {"id": str(i), "pk": key, "v": number}}
-            for i in range(count)
-        ]
+        batch = [put("Upsert", str(i), key, v=number) for i in range(count)]
         assert 200 == driver.batch(key, batch).status
         state = {**state, **{(key, str(i)): number for i in range(count)}}
         lsn = driver.container.partitions[0].lsn
@@ -151,9 +146,7 @@ def test_any_continuation_returns_the_newest_version_of_all_that_changed_after_i
 def test_a_page_never_cuts_a_transaction():
     driver = Driver()
     driver.upsert("k", "before")
-    driver.batch(
-        "k", [{"operationType": "Create", "resourceBody": {"id": str(i), "pk": "k"}} for i in range(25)]
-    )
+    driver.batch("k", [put("Create", str(i)) for i in range(25)])
     driver.upsert("k", "after")
     sizes, token = [], None
     while (page := driver.changes("0", token, x_ms_max_item_count="10")).status == 200:
@@ -288,16 +281,14 @@ def test_an_item_deleted_and_created_in_one_batch_is_a_new_item():
     driver = Driver()
     old = json.loads(driver.upsert("k", "a").body)
     driver.upsert("k", "b")
-    create = {"operationType": "Create", "resourceBody": {"id": "a", "pk": "k"}}
-    assert 200 == driver.batch("k", [{"operationType": "Delete", "id": "a"}, create]).status
+    assert 200 == driver.batch("k", [{"operationType": "Delete", "id": "a"}, put("Create", "a")]).status
     (b, a) = driver.rows("SELECT * FROM c")
     assert (["b", "a"], True) == ([b["id"], a["id"]], a["_rid"] != old["_rid"])
 
 
 def test_items_of_a_batch_appear_in_the_order_of_their_last_write():
     driver = Driver()
-    writes = [{"operationType": "Upsert", "resourceBody": {"id": item_id, "pk": "k"}} for item_id in "aba"]
-    driver.batch("k", writes)
+    driver.batch("k", [put("Upsert", item_id) for item_id in "aba"])
     assert ["b", "a"] == [item["id"] for item in documents(driver.changes("0"))]
 
 

@@ -10,7 +10,7 @@ from multidict import CIMultiDict
 
 from cosmos_outbox_emulators.cosmos.auth import signature
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request
-from tests.emulators.cosmos.driver import DATE, DOCUMENTS, Driver, substatus
+from tests.emulators.cosmos.driver import DATE, DOCUMENTS, Driver, put, substatus
 
 ISQUERY = {"x_ms_documentdb_isquery": "true"}
 
@@ -146,7 +146,7 @@ def test_a_patch_may_be_a_bare_list_of_operations():
 
 def test_a_batch_leaves_out_bodies_that_the_caller_does_not_want():
     driver = Driver()
-    create = {"operationType": "Create", "resourceBody": {"id": "a", "pk": "k"}}
+    create = put("Create", "a")
     read = {"operationType": "Read", "id": "a"}
 
     reply = driver.item(
@@ -160,10 +160,7 @@ def test_a_batch_leaves_out_bodies_that_the_caller_does_not_want():
 def test_a_bulk_request_undoes_nothing(goes_on, expected):
     driver = Driver()
     keys = ("k", "k", "other")
-    operations = [
-        {"operationType": "Create", "resourceBody": {"id": "a", "pk": key}, "partitionKey": json.dumps([key])}
-        for key in keys
-    ]
+    operations = [{**put("Create", "a", key), "partitionKey": json.dumps([key])} for key in keys]
     bulk = {"x_ms_cosmos_is_batch_request": "True", "x_ms_cosmos_batch_atomic": "False"}
 
     reply = driver.send(

@@ -8,26 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.emulators.cosmos.driver import Driver, documents
+from tests.emulators.cosmos.driver import Driver, documents, increment, put
 from tests.support.effort import examples
 
 ids = st.sampled_from(["a", "b", "c"])
-bodies = st.builds(lambda item_id, n: {"id": item_id, "pk": "k", "n": n}, ids, st.integers(0, 9))
+numbers = st.integers(0, 9)
 operations = st.one_of(
-    st.builds(lambda body: {"operationType": "Create", "resourceBody": body}, bodies),
-    st.builds(lambda body: {"operationType": "Upsert", "resourceBody": body}, bodies),
-    st.builds(lambda body: {"operationType": "Replace", "id": body["id"], "resourceBody": body}, bodies),
+    st.builds(put, st.sampled_from(["Create", "Upsert"]), ids, n=numbers),
+    st.builds(lambda item_id, n: {**put("Replace", item_id, n=n), "id": item_id}, ids, numbers),
     st.builds(lambda item_id: {"operationType": "Delete", "id": item_id}, ids),
     st.builds(lambda item_id: {"operationType": "Read", "id": item_id}, ids),
-    st.builds(
-        lambda item_id, by: {
-            "operationType": "Patch",
-            "id": item_id,
-            "resourceBody": {"operations": [{"op": "incr", "path": "/n", "value": by}]},
-        },
-        ids,
-        st.integers(1, 3),
-    ),
+    st.builds(increment, ids, st.integers(1, 3)),
 )
 
 
@@ -92,31 +83,18 @@ def test_a_batch_is_applied_as_a_whole_or_not_at_all(batches):
 
 def test_operations_of_a_batch_see_what_earlier_ones_did():
     driver = Driver()
-    reply = driver.batch(
-        "k",
-        [
-            {"operationType": "Create", "resourceBody": {"id": "a", "pk": "k", "n": 1}},
-            {
-                "operationType": "Patch",
-                "id": "a",
-                "resourceBody": {"operations": [{"op": "incr", "path": "/n", "value": 1}]},
-            },
-            {"operationType": "Read", "id": "a"},
-        ],
-    )
+    reply = driver.batch("k", [put("Create", "a", n=1), increment("a"), {"operationType": "Read", "id": "a"}])
     assert 2 == json.loads(reply.body)[2]["resourceBody"]["n"]
 
 
 def test_if_match_and_the_key_guard_operations_of_a_batch():
     driver = Driver()
     etag = driver.upsert("k", "a", n=1).headers["etag"]
-    replace = {"operationType": "Replace", "id": "a", "resourceBody": {"id": "a", "pk": "k", "n": 2}}
+    replace = {**put("Replace", "a", n=2), "id": "a"}
     first = driver.batch("k", [{**replace, "ifMatch": etag}])
     assert 200 == first.status
-    elsewhere = {"operationType": "Create", "resourceBody": {"id": "x", "pk": "other"}}
-    for refused, status in (({**replace, "ifMatch": etag}, 412), (elsewhere, 400)):
-        upsert = {"operationType": "Upsert", "resourceBody": {"id": "b", "pk": "k"}}
-        reply = driver.batch("k", [upsert, refused])
+    for refused, status in (({**replace, "ifMatch": etag}, 412), (put("Create", "x", "other"), 400)):
+        reply = driver.batch("k", [put("Upsert", "b"), refused])
         assert [424, status] == [result["statusCode"] for result in json.loads(reply.body)]
         assert ["a"] == driver.rows("SELECT VALUE c.id FROM c")
 

@@ -101,10 +101,9 @@ async def test_a_delivery_is_annotated_with_its_lock_token_and_what_the_sender_a
     )
     server.broker.topic("q").publish([parse_message(sent)])
     client.send(wire.attach("in", 3, receive=True, source="q", target="x"), wire.flow(3, 1))
-    while (got := await client.read())[0] != Code.TRANSFER:
-        pass
-    sections = wire.sections(got[2])
-    assert {"mine": 1, "x-opt-lock-token": uuid.UUID(bytes_le=got[1][2])} == sections[
+    fields, payload = await client.delivered()
+    sections = wire.sections(payload)
+    assert {"mine": 1, "x-opt-lock-token": uuid.UUID(bytes_le=fields[2])} == sections[
         Code.DELIVERY_ANNOTATIONS
     ]
     assert {"sum": 2} == sections[Code.FOOTER]
@@ -254,9 +253,7 @@ async def test_a_deferred_message_is_annotated_with_its_lock_token_too(server, c
     )
     body = {"sequence-numbers": Array([Long(1)]), "receiver-settle-mode": UInt(1)}
     client.send(wire.request(5, 0, {"operation": "com.microsoft:receive-by-sequence-number"}, body))
-    while (got := await client.read())[0] != Code.TRANSFER:
-        pass
-    (answer,) = wire.sections(got[2])[Code.VALUE]["messages"]
+    (answer,) = wire.sections((await client.delivered())[1])[Code.VALUE]["messages"]
     annotations = wire.sections(answer["message"])[Code.DELIVERY_ANNOTATIONS]
     assert {"x-opt-lock-token": answer["lock-token"]} == annotations
 
@@ -270,9 +267,7 @@ async def test_a_key_opens_what_its_rights_allow():
                 value = keys[name]["value"]
                 client.send(wire.SASL, wire.sasl_init("PLAIN", f"\0{name}\0{value}".encode()))
                 client.send(wire.AMQP, wire.open_frame(), wire.begin())
-                await client.header()
-                await client.until(Code.SASL_OUTCOME)
-                await client.header()
+                await client.welcomed()
                 opened = []
                 for handle, receive in ((2, True), (3, False)):
                     client.send(wire.attach(str(handle), handle, receive=receive, source="q", target="q"))

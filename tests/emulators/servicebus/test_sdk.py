@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import time
-from datetime import timedelta
 
 import pytest
 from azure.servicebus import (
     NEXT_AVAILABLE_SESSION,
     ServiceBusSubQueue,
 )
-from azure.servicebus.aio import AutoLockRenewer
 from azure.servicebus.exceptions import (
     MessageLockLostError,
     MessageNotFoundError,
@@ -242,46 +240,6 @@ async def each_session_is_received_in_order_and_its_state_is_kept():
             assert b"state of A" == bytes(await receiver.session.get_state())
             await receiver.session.set_state(None)
         assert 1 == subscription_stats(server)["sessions"]
-
-
-@scenario
-async def renewing_holds_a_session_beyond_its_lock():
-    # The SDK renews ten seconds before a lock ends on its own clock. The broker's clock lags so far that the SDK always
-    # renews, and that no stall of this machine ends the lock. A jump of over 240 seconds would end the connection.
-    moment = None
-    async with (
-        serving(sessions(lock_s=200), clock=lambda: time.time() - 192 if moment is None else moment) as (
-            server,
-            client,
-        ),
-        client.get_topic_sender("t") as sender,
-    ):
-        await sender.send_messages(messages("a", session_id="A"))
-        renewer = AutoLockRenewer(max_lock_renewal_duration=600)
-        async with accept(client, "A") as receiver:
-            renewer.register(receiver, receiver.session, max_lock_renewal_duration=600)
-            (message,) = await receiver.receive_messages(1, max_wait_time=60)
-            before = receiver.session.locked_until_utc
-            await until(lambda: before + timedelta(seconds=1) < receiver.session.locked_until_utc)
-            moment = before.timestamp() + 0.5
-            server.broker.timers.run_due()
-            await receiver.complete_message(message)
-        await renewer.close()
-        assert 1 == subscription_stats(server)["completed"]
-
-
-@scenario
-async def a_lost_connection_frees_the_session_at_once():
-    async with serving(sessions(), retry_total=0) as (server, client), client.get_topic_sender("t") as sender:
-        await sender.send_messages(messages("a", session_id="A"))
-        first = accept(client, "A")
-        (message,) = await first.receive_messages(1, max_wait_time=60)
-        server.drop_connections()
-        async with accept(client, "A") as second:
-            assert ["a"] == texts(await second.receive_messages(1, max_wait_time=60))
-        with pytest.raises(ServiceBusError):
-            await first.complete_message(message)
-        await first.close()
 
 
 @scenario

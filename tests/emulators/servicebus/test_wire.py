@@ -232,9 +232,7 @@ async def test_a_link_that_cannot_be_opened_is_refused_with_the_reason(client, a
 async def test_without_a_token_nothing_but_cbs_is_open(server):
     async with wire.connected(server, greeted=False) as client:
         client.send(wire.SASL, wire.sasl_init(), wire.AMQP, wire.open_frame(), wire.begin(), sender())
-        await client.header()
-        await client.until(Code.SASL_OUTCOME)
-        await client.header()
+        await client.welcomed()
         assert "amqp:unauthorized-access" == condition(await client.until(Code.DETACH), 2)
 
 
@@ -248,11 +246,7 @@ async def test_without_a_token_nothing_but_cbs_is_open(server):
 )
 async def test_cbs_answers_with_a_status(client, audience, key, status):
     client.send(wire.put_token(audience, key=key, number=1))
-    payload = None
-    while payload is None:
-        code, _, body = await client.read()
-        payload = body if code == Code.TRANSFER else None
-    assert status == wire.sections(payload)[Code.APPLICATION_PROPERTIES]["status-code"]
+    assert status == wire.sections((await client.delivered())[1])[Code.APPLICATION_PROPERTIES]["status-code"]
 
 
 async def test_a_key_sent_by_sasl_plain_opens_everything(server):
@@ -261,9 +255,7 @@ async def test_a_key_sent_by_sasl_plain_opens_everything(server):
         client.send(
             wire.SASL, wire.sasl_init("PLAIN", plain), wire.AMQP, wire.open_frame(), wire.begin(), sender()
         )
-        await client.header()
-        await client.until(Code.SASL_OUTCOME)
-        await client.header()
+        await client.welcomed()
         assert "out" == (await client.until(Code.ATTACH))[0]
 
 
@@ -338,9 +330,7 @@ async def test_a_handle_in_use_ends_the_session(client):
 async def test_an_idle_peer_hears_a_heartbeat(server):
     async with wire.connected(server, greeted=False) as client:
         client.send(wire.SASL, wire.sasl_init(), wire.AMQP, wire.open_frame(idle_ms=200))
-        await client.header()
-        await client.until(Code.SASL_OUTCOME)
-        await client.header()
+        await client.welcomed()
         await client.until(Code.OPEN)
         assert b"\x00\x00\x00\x08\x02\x00\x00\x00" == await asyncio.wait_for(client.reader.readexactly(8), 5)
 
@@ -350,9 +340,7 @@ async def test_a_large_delivery_is_split_at_the_peers_frame_size(server):
     async with wire.connected(server, greeted=False) as client:
         greeting = wire.greeting().replace(wire.open_frame(), wire.open_frame(max_frame_size=512))
         client.send(greeting, receiver(), wire.flow(3, 1))
-        await client.header()
-        await client.until(Code.SASL_OUTCOME)
-        await client.header()
+        await client.welcomed()
         pieces = []
         while not pieces or pieces[-1][1][5]:
             got = await client.read()
@@ -388,11 +376,9 @@ async def ask(client, operation, body, *, number=5, address=MANAGEMENT):
         wire.attach("m-in", 7, receive=True, source=address, target=address),
         wire.request(6, number, {"operation": f"com.microsoft:{operation}"}, body),
     )
-    while True:
-        code, fields, payload = await client.read()
-        if code == Code.TRANSFER and fields[0] == 7:
-            client.send(wire.detach(6), wire.detach(7))
-            return _reply(payload)
+    _, payload = await client.delivered()
+    client.send(wire.detach(6), wire.detach(7))
+    return _reply(payload)
 
 
 def _reply(payload):

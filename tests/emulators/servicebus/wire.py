@@ -180,6 +180,12 @@ class WireClient:
             if got[0] == code:
                 return got[1]
 
+    async def delivered(self):
+        """The fields and the payload of the next transfer."""
+        while (got := await self.read())[0] != Code.TRANSFER:
+            pass
+        return got[1:]
+
     async def rest(self):
         """All frames until the broker closes the connection."""
         out = []
@@ -187,15 +193,16 @@ class WireClient:
             out.append(got)
         return out
 
-    async def greet(self):
-        self.send(greeting())
+    async def welcomed(self):
+        """Read up to the broker's AMQP header."""
         assert await self.header() == SASL
         await self.until(Code.SASL_OUTCOME)
         assert await self.header() == AMQP
-        while True:
-            got = await self.read()
-            if got[0] == Code.TRANSFER:
-                return
+
+    async def greet(self):
+        self.send(greeting())
+        await self.welcomed()
+        await self.delivered()
 
 
 @asynccontextmanager
