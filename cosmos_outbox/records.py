@@ -133,6 +133,19 @@ class MonitoredContainerReplaced(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeasesLost(Record):
+    """
+    All leases of the processor are gone, which `reason` shows to have been there; they are created again, and the ranges read from
+    `start`: where the first leases began, or the beginning if that is not known. What was sent since is sent again.
+    """
+
+    level = logging.ERROR
+    owner: str
+    start: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeasesBalanced(Record):
     """
     A balancing pass has listed the leases, the first time after it saw that every range has one (listed); or it failed, for all or

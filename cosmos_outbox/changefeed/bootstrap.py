@@ -79,6 +79,11 @@ async def bootstrap(
     return left
 
 
+async def marker_of(prefix: str, store: LeaseStore) -> Document | None:
+    """Return the document that says that leases were created, and where they begin; None if there are none, or they are lost."""
+    return await _found(_document(f"{prefix}.info", by_id=await store.partitioned_by_id()), store)
+
+
 async def bootstrap_later(
     prefix: str,
     ranges: Collection[FeedRange],

@@ -261,7 +261,11 @@ def start_of(lease: Lease) -> StartFrom | datetime:
     """
     Return where a lease without continuation begins: what was chosen when it was created or first taken.
     """
-    chosen = lease.properties.get(START, BEGINNING)
+    return start_from(lease.properties.get(START, BEGINNING))
+
+
+def start_from(chosen: str) -> StartFrom | datetime:
+    """Return the start that a lease's property names."""
     return StartFrom.BEGINNING if chosen == BEGINNING else parse_timestamp(chosen)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -31,6 +31,8 @@ class ProcessorOptions:
         processor_name: names the group of workers that share the leases; part of every lease id.
         instance_name: must differ between live workers. Defaults to `default_instance_name()`.
         start: where a range without continuation begins. Defaults to the beginning.
+        earlier_life: asked before a first bootstrap that would begin now; returns what shows that this processor read the container before,
+            so that its leases are lost and all is read again. Defaults to nothing but the memory of this processor.
         max_items: page size asked for while a lease is behind (100 else); a page may be longer, and is shorter where memory asks for it.
             Defaults to 1000.
         memory_bytes: of memory that the pages of all leases may take, about; see `reader`. Defaults to 256 MiB.
@@ -54,6 +56,7 @@ class ProcessorOptions:
     processor_name: str
     instance_name: str = field(default_factory=default_instance_name)
     start: StartFrom | datetime = StartFrom.BEGINNING
+    earlier_life: Callable[[], Awaitable[str | None]] | None = None
     max_items: int = 1000
     memory_bytes: int = 256 * 1024 * 1024
     wanted: Callable[[Document], bool] | None = None

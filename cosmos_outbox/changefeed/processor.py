@@ -10,14 +10,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from cosmos_outbox.changefeed.balancing import pause, plan
-from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later
+from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later, marker_of
 from cosmos_outbox.changefeed.coverage import asked_to_wait, gaps_between
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.lease_status import LeaseStatus
 from cosmos_outbox.changefeed.leases import (
+    START,
     ByRange,
     Lease,
     readable,
+    start_from,
+    start_property,
     with_handover_request,
     with_properties,
     with_start,
@@ -40,6 +43,7 @@ from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, Monitored
 from cosmos_outbox.records import (
     Hook,
     LeasesBalanced,
+    LeasesLost,
     MonitoredContainerReplaced,
     guarded,
     log_hook,
@@ -104,6 +108,7 @@ class ChangeFeedProcessor:
         self._notify = guarded(*hooks)
         self._utcnow = utcnow
         self._start = options.start
+        self._began = False  # this processor has seen leases: if all are gone, they are lost
         self._prefix = ""  # of the leases' ids
         self._container: MonitoredContainer
         self._seen_at: datetime | None = None  # when the leases were first listed, on the service's clock
@@ -150,7 +155,7 @@ class ChangeFeedProcessor:
                     error = _first_of(recreated, ContainerRecreated) or recreated
                     self._notify(MonitoredContainerReplaced(owner=self._options.instance_name, error=error))
                     # "Now" would skip what the new container got before this worker noticed.
-                    self._start = StartFrom.BEGINNING
+                    self._start, self._began = StartFrom.BEGINNING, False
                     recreations += 1
                 _raise_if_cancelled()
                 if recreations > 1 and not self._stopping.is_set():
@@ -322,7 +327,25 @@ class ChangeFeedProcessor:
         return bool(created)
 
     async def _bootstrap(self) -> None:
+        if proof := await self._earlier_life():
+            if self._start is StartFrom.NOW:
+                self._start = StartFrom.BEGINNING
+            told = start_property(self._start, now=self._utcnow())
+            self._notify(LeasesLost(owner=self._options.instance_name, start=told, reason=proof))
         self._leave(await bootstrap(self._prefix, feed=self._feed, store=self._store, start=self._start))
+        # "Now" was the moment of the first leases. If these are lost, the next ones begin there, and skip nothing.
+        if not self._began and (marker := await marker_of(self._prefix, self._store)) is not None:
+            self._began = True
+            if isinstance(began := marker.get(START), str):  # else another program created them
+                self._start = start_from(began)
+
+    async def _earlier_life(self) -> str | None:
+        """Return what shows that this processor had leases, if there are none now; None if nothing does."""
+        proof: str | None = "this worker has seen them" if self._began else None
+        if proof is None and self._start is StartFrom.NOW and self._options.earlier_life is not None:
+            proof = await self._options.earlier_life()
+        # Asked last: a worker that shows life now may have created them meanwhile.
+        return proof if proof and await marker_of(self._prefix, self._store) is None else None
 
     def _leave(self, left: Mapping[FeedRange, OutboxError]) -> None:
         self._left = tuple(left)

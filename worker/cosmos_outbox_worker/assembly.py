@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.doctor.doctor import check_start
+from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import Snapshot
 from cosmos_outbox_worker.polling import MeteredFeed, poll
 from cosmos_outbox_worker.program import Program, opened_parts, running
@@ -103,6 +105,13 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
                 container, processor_name=settings.processor_name, leases=connection.leases
             )
 
+        async def earlier_life() -> str | None:
+            if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
+                return "a worker of this processor showed life lately"
+            if parts.parked is not None and await (await connection.parked_keys()).list():
+                return "this processor parked keys"
+            return None
+
         if settings.delete_after_publish:
             await _refuse_to_delete_what_others_read(others)
         parking = None if parts.parked is None else Parking(parts.parked)
@@ -119,7 +128,7 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             MeteredFeed(connection.feed, charged=telemetry.instruments.charged),
             connection.leases,
             deletion,
-            processor_options(settings),
+            replace(processor_options(settings), earlier_life=earlier_life),
             hooks=(notify, deletion.hear),
         )
         await stack.enter_async_context(connection.fleet.membership(settings.instance_name))

@@ -210,7 +210,7 @@ class Settings(BaseSettings):
     )
     start: Annotated[StartFrom | datetime, BeforeValidator(_start)] = Field(
         default=StartFrom.BEGINNING,
-        description="Where new leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone).",
+        description="Where the first leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone).",
     )
     lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
     lease_expiration_seconds: Seconds = Field(

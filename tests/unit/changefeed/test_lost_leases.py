@@ -1,0 +1,88 @@
+"""Leases that are lost are created again where the first ones began: "now" concerns the first bootstrap of a processor, ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from cosmos_outbox.ports import ChangeBatch, StartFrom
+from cosmos_outbox.records import LeasesLost, Record
+from tests.support.changefeed_world import World
+
+
+async def lose_leases(world: World) -> None:
+    for document in (await world.leases.list("")).documents:
+        await world.leases.delete(document["id"], document["id"])
+
+
+def told(records: list[Record]) -> list[LeasesLost]:
+    return [record for record in records if isinstance(record, LeasesLost)]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_what_waited_while_all_leases_were_deleted_under_a_running_fleet_is_handled(workers: int):
+    world, records, down = World(ranges=4), list[Record](), [False]
+    await world.write("before")
+    await asyncio.sleep(10)
+
+    async def handle(batch: ChangeBatch) -> None:
+        if down[0]:
+            raise RuntimeError("the topic is down")
+        await world.handle(batch)
+
+    for number in range(workers):
+        world.start(f"w{number}", handler=handle, start=StartFrom.NOW, hooks=[records.append])
+    await asyncio.sleep(60)
+    await world.write_many(20)
+    await world.until(lambda: 10 == len([key for key in world.handled if key != "before"]))
+    down[0] = True
+    await world.write_many(20)
+    await asyncio.sleep(5)
+    await lose_leases(world)
+    await world.until(lambda: bool(told(records)))
+    down[0] = False
+    await world.until(lambda: all({0, 1, 2, 3} == set(world.handled[f"key-{i}"]) for i in range(10)))
+    await world.stop_all()
+
+    assert "before" not in world.handled, "the first now holds"
+    assert world.first_copies_in_order()
+
+
+@pytest.mark.parametrize(("proof", "handled"), [("it parked keys", ["earlier", "later"]), (None, ["later"])])
+async def test_a_new_worker_that_would_begin_now_begins_at_the_beginning_where_something_shows_an_earlier_life(
+    proof: str | None, handled: list[str]
+):
+    world, records = World(), list[Record]()
+    await world.write("earlier")
+    await asyncio.sleep(10)
+
+    async def earlier_life() -> str | None:
+        return proof
+
+    world.start("a", start=StartFrom.NOW, hooks=[records.append], earlier_life=earlier_life)
+    await asyncio.sleep(30)
+    await world.write("later")
+    await world.until(lambda: "later" in world.handled)
+    await world.stop_all()
+
+    assert handled == [*world.handled]
+    assert [proof] * bool(proof) == [one.reason for one in told(records)]
+
+
+async def test_a_restart_that_finds_its_leases_asks_for_no_earlier_life_and_keeps_its_positions():
+    world, records = World(), list[Record]()
+
+    async def earlier_life() -> str | None:
+        return "a heartbeat"
+
+    world.start("a", start=StartFrom.NOW)
+    await asyncio.sleep(30)
+    await world.write("k")
+    await world.until(world.all_handled)
+    await world.stop("a")
+    world.start("b", start=StartFrom.NOW, hooks=[records.append], earlier_life=earlier_life)
+    await asyncio.sleep(60)
+    await world.stop_all()
+
+    assert ([], [0]) == (told(records), world.handled["k"])
