@@ -11,10 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import pytest
 from azure.core.credentials import AccessToken
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.servicebus import open_service_bus_client
+from cosmos_outbox_amqp import signed_in as signing
 from cosmos_outbox_amqp.connection import AMQP_HEADER, HEARTBEAT, SASL_HEADER, Connection
 from cosmos_outbox_amqp.frames import Code, frame, read_performative
 from cosmos_outbox_amqp.link import Attached, Link
@@ -174,3 +176,12 @@ def client_with(token_for: Callable[..., Awaitable[AccessToken]] = a_token) -> S
     """Return a client of the SDK with such a credential."""
     credential: Any = SimpleNamespace(get_token=token_for)
     return open_service_bus_client(namespace="ns", credential=credential)
+
+
+def connect_to(patch: pytest.MonkeyPatch, peer: Callable[[], Peer]) -> None:
+    """Have each connection lead to what is made then."""
+
+    async def connect(*_: Any) -> Connection:
+        return peer().connection
+
+    patch.setattr(signing, "connect", connect)

@@ -19,14 +19,14 @@ from cosmos_outbox.adapters.servicebus import open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_amqp import AmqpSubscription
 from cosmos_outbox_amqp import signed_in as signing
-from cosmos_outbox_amqp.connection import ANSWER_SECONDS, HEARTBEAT, SASL_HEADER, Connection
+from cosmos_outbox_amqp.connection import ANSWER_SECONDS, HEARTBEAT, SASL_HEADER
 from cosmos_outbox_amqp.errors import AmqpError, Condition, receive_error
 from cosmos_outbox_amqp.frames import Code, frame
 from cosmos_outbox_amqp.link import ACCEPTED, Link
 from cosmos_outbox_amqp.namespace import Namespace
 from cosmos_outbox_amqp.requests import Requests
 from tests.amqp import wire
-from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, attached, linked, welcoming
+from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, attached, connect_to, linked, welcoming
 from tests.amqp.wire import (
     FALSE,
     NULL,
@@ -261,11 +261,7 @@ def named(credential: Any) -> Namespace:
 class TestSigningIn:
     async def test_a_token_is_renewed_before_it_is_out(self, monkeypatch: pytest.MonkeyPatch) -> None:
         broker, credential = Broker(202), Given()
-
-        async def connect(*_: Any) -> Connection:
-            return broker.connection
-
-        monkeypatch.setattr(signing, "connect", connect)
+        connect_to(monkeypatch, lambda: broker)
         signed_in = await signing.SignedIn.open(named(credential), "t/Subscriptions/s")
         # The broker detaches links that are idle for long
         broker.says(Code.DETACH, uint(0), TRUE)

@@ -15,8 +15,7 @@ from azure.core.credentials import AccessToken
 
 from cosmos_outbox.errors import SubscriptionUnavailable
 from cosmos_outbox_amqp import AmqpSubscription
-from cosmos_outbox_amqp import signed_in as signing
-from cosmos_outbox_amqp.connection import HEARTBEAT, Connection
+from cosmos_outbox_amqp.connection import HEARTBEAT
 from cosmos_outbox_amqp.errors import AmqpError, Condition
 from cosmos_outbox_amqp.frames import Code, frame
 from cosmos_outbox_amqp.link import ACCEPTED, Attached
@@ -25,7 +24,7 @@ from cosmos_outbox_amqp.requests import Requests
 from cosmos_outbox_amqp.session import AmqpSession
 from cosmos_outbox_amqp.trust import Trust
 from tests.amqp import wire
-from tests.amqp.peer import Broker, Peer, a_token, attached, client_with, linked, welcoming
+from tests.amqp.peer import Broker, Peer, a_token, attached, client_with, connect_to, linked, welcoming
 from tests.amqp.wire import (
     FALSE,
     NULL,
@@ -187,10 +186,7 @@ class OutOfTimeForLinks(Broker):
 async def test_who_cannot_be_served_is_told_so(
     broker: type[Broker], token_for: Callable[..., Awaitable[AccessToken]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def connect(*_: Any) -> Connection:
-        return broker(200).connection
-
-    monkeypatch.setattr(signing, "connect", connect)
+    connect_to(monkeypatch, lambda: broker(200))
     async with AmqpSubscription(client_with(token_for), "q") as subscription:
         with pytest.raises(SubscriptionUnavailable):
             async with asyncio.timeout(300):

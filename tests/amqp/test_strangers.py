@@ -25,7 +25,7 @@ from cosmos_outbox_amqp.requests import Requests
 from cosmos_outbox_amqp.session import AmqpSession
 from cosmos_outbox_amqp.trust import Trust
 from tests.amqp import wire
-from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, client_with, linked
+from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, client_with, connect_to, linked
 from tests.amqp.wire import FALSE, NULL, TRUE, binary, performative, string, symbol, uint, ushort
 
 
@@ -292,12 +292,7 @@ class TestFallback:
         self, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         peers: list[Peer] = []
-
-        async def connect(*_: Any) -> Connection:
-            peers.append(peer := Garbled(200))
-            return peer.connection
-
-        monkeypatch.setattr(signing, "connect", connect)
+        connect_to(monkeypatch, lambda: peers.append(Garbled(200)) or peers[-1])
         told: list[Record] = []
         async with FallbackSubscription(client_with(), "q", notify=told.append) as subscription:
             for _ in range(3):
@@ -317,10 +312,7 @@ class TestFallback:
     async def test_is_not_for_a_broker_that_refuses(
         self, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        async def connect(*_: Any) -> Connection:
-            return Broker(401).connection
-
-        monkeypatch.setattr(signing, "connect", connect)
+        connect_to(monkeypatch, lambda: Broker(401))
         async with FallbackSubscription(client_with(), "q") as subscription:
             for _ in range(9):
                 with pytest.raises(SubscriptionUnavailable):

@@ -19,6 +19,14 @@ pytestmark = pytest.mark.looptime(False)
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "infra/compose/init.py"
+# The path of the key and the time to live of each container.
+EXPECTED = {
+    "data": ("/partitionKey", -1),
+    "leases": ("/id", -1),
+    "held": ("/partitionKey", None),
+    "effects": ("/partitionKey", -1),
+    "messages": ("/partitionKey", None),
+}
 
 
 @pytest.fixture
@@ -79,16 +87,8 @@ async def test_it_waits_until_everything_is_ready_and_creates_database_and_conta
     assert [503, 503, 200] == answers
     async with CosmosClient.from_connection_string(cosmos) as client:
         database = client.get_database_client("contacts")
-        data = await database.get_container_client("data").read()
-        leases = await database.get_container_client("leases").read()
-        parked = await database.get_container_client("held").read()
-        effects = await database.get_container_client("effects").read()
-        messages = await database.get_container_client("messages").read()
-    assert (["/partitionKey"], -1) == (data["partitionKey"]["paths"], data["defaultTtl"])
-    assert (["/id"], -1) == (leases["partitionKey"]["paths"], leases["defaultTtl"])
-    assert (["/partitionKey"], None) == (parked["partitionKey"]["paths"], parked.get("defaultTtl"))
-    assert (["/partitionKey"], -1) == (effects["partitionKey"]["paths"], effects["defaultTtl"])
-    assert (["/partitionKey"], None) == (messages["partitionKey"]["paths"], messages.get("defaultTtl"))
+        made = [await database.get_container_client(name).read() for name in EXPECTED]
+    assert EXPECTED == {one["id"]: (*one["partitionKey"]["paths"], one.get("defaultTtl")) for one in made}
 
 
 async def test_it_fails_and_names_what_did_not_get_ready():

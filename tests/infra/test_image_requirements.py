@@ -31,9 +31,15 @@ def pins(path: Path) -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in found}
 
 
-@pytest.mark.parametrize("image", [*EXTRAS, "build"])
-def test_an_image_has_the_versions_that_were_tested_each_with_its_hashes(image: str):
-    path = ROOT / f"requirements/image-{image}.txt"
+LISTS = [
+    *(f"requirements/image-{image}.txt" for image in (*EXTRAS, "build")),
+    "emulators/requirements-image.txt",
+]
+
+
+@pytest.mark.parametrize("pinned", LISTS)
+def test_an_image_has_the_versions_that_were_tested_each_with_its_hashes(pinned: str):
+    path = ROOT / pinned
     tested, installed = pins(ROOT / "requirements/dev.txt"), pins(path)
     assert {} == {name: version for name, version in installed.items() if tested.get(name) != version}
     blocks = re.split(r"^(?=[A-Za-z0-9])", path.read_text(), flags=re.MULTILINE)[1:]
@@ -54,11 +60,3 @@ def test_an_image_has_everything_that_its_extras_ask_for(image: str):
         ]
         new = [Requirement(text) for texts in lists for text in texts]
         asked += [one for one in new if str(one) not in map(str, asked)]  # two of ours name each other
-
-
-@pytest.mark.parametrize("program", ["worker", "consumer"])
-def test_a_program_in_a_container_answers_probes_from_outside(program: str):
-    """Its default is the loopback, which no kubelet reaches."""
-    dockerfile = (ROOT / "worker/Dockerfile").read_text()
-    stage = dockerfile.split(f"FROM runtime AS {program}")[1].split("\nFROM ")[0]
-    assert "ENV OUTBOX_HEALTH_PORT=0.0.0.0:8080" in stage
