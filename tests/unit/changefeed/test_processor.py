@@ -193,6 +193,29 @@ async def test_a_range_that_answers_nonsense_stops_no_other_and_goes_on_when_it_
     assert {f"key-{i}": list(range(10)) for i in range(10)} == world.handled
 
 
+async def test_where_a_page_is_read_again_and_is_shorter_then_the_position_follows_what_was_handled():
+    world, short = World(), [False]
+    for _ in range(6):
+        await world.write("k")
+
+    class Shorter(Faulty):
+        async def read_page(self, feed_range: FeedRange, *, max_items: int, **how: Any) -> ChangePage:
+            most = 2 if short[0] else max_items
+            return await world.container.read_page(feed_range, max_items=most, **how)
+
+    async def handle(batch: ChangeBatch) -> None:
+        if len(batch.documents) > 2:
+            short[0] = True
+            raise RuntimeError("the page is too long")
+        await world.handle(batch)
+
+    world.start("a", feed=Shorter(world.container), handler=handle, halt_after_attempts=3)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert {"k": [0, 1, 2, 3, 4, 5]} == world.handled
+
+
 async def test_the_checkpoint_never_runs_ahead_of_the_handler():
     world = World()
     entered, leave = asyncio.Event(), asyncio.Event()
