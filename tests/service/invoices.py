@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
@@ -43,6 +44,9 @@ async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
     uow.repository(Invoice).create(Invoice(order_id=event.order_id, total=event.total))
     if message.message_id == os.environ.get("STUCK_AT"):
         logging.getLogger("invoices").warning("stuck, garbage is looked for after %d", gc.get_threshold()[0])
+        while os.environ.get("SWALLOWS"):
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(600)
         await asyncio.to_thread(time.sleep, 600)
 
 

@@ -103,6 +103,20 @@ async def test_a_message_that_is_handled_for_too_long_makes_it_unready_and_a_dra
         assert [] == await site.invoices()
 
 
+async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process_from_its_end():
+    async with opened_site() as site:
+        await site.send(("a", 1))
+        consumer = await site.start_consumer(
+            "consumer", STUCK_AT="a-1", SWALLOWS="1", OUTBOX_GRACE_SECONDS="0.5"
+        )
+        await consumer.said("stuck")
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+        assert "consumer.stopped" in consumer.output
+        assert "swallows its cancellation" in consumer.output
+        assert [] == await site.invoices()
+
+
 async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
     async with opened_site() as site:
         await site.send(("a", -1), ("a", 2), ("b", 1))

@@ -28,6 +28,7 @@ from cosmos_outbox_worker.named_consumer import consumer_named
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.settings import PREFIX, Settings, SettingsT, load, unknown_variables
 
+_END_SECONDS = 5.0  # of tasks that were cancelled, at the end of the process
 EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
     "2 a setting or resource cannot be used."
@@ -77,12 +78,15 @@ def _ended(
 
     async def run() -> None:
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
-        async with assemble(settings) as program:
-            instance, url = settings.instance_name, program.health_url
-            logger.info("%s.started as %s, health at %s", name, instance, url)
-            collect_seldom()
-            await run_until_signalled(program.run(), drain=program.drain, name=name)
-        logger.info("%s.stopped", name)
+        try:
+            async with assemble(settings) as program:
+                instance, url = settings.instance_name, program.health_url
+                logger.info("%s.started as %s, health at %s", name, instance, url)
+                collect_seldom()
+                await run_until_signalled(program.run(), drain=program.drain, name=name)
+            logger.info("%s.stopped", name)
+        finally:
+            await _end_without_what_stays(logger, code=0 if sys.exc_info()[0] is None else 1)
 
     try:
         asyncio.run(run())
@@ -91,6 +95,24 @@ def _ended(
     except Exception as error:  # noqa: BLE001 - whatever ended the program is reported, and decides its exit code
         return _ended_by(error, name)
     return 0
+
+
+async def _end_without_what_stays(logger: logging.Logger, *, code: int) -> None:
+    """
+    End the process where a task swallows its cancellation, as a handler may: the loop would wait for it for ever.
+
+    What the program held is given back by now, and the log says which task it was.
+    """
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else ()
+    if stays:
+        logger.error(
+            "%s.ended without %s, which swallows its cancellation", logger.name, next(iter(stays)).get_coro()
+        )
+        logging.shutdown()
+        os._exit(code)
 
 
 def _ended_by(error: Exception, name: str) -> int:
