@@ -52,7 +52,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.partition_key import PartitionKey, key_of_text, key_text
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Backoff, RetryOptions
-from cosmos_outbox.write.event_size import EventSizes
+from cosmos_outbox.write.batch import EventSizes
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import EntityPage, Repository

@@ -115,28 +115,14 @@ class BatchTooLarge(UsageError):
 
     def __init__(
         self,
+        message: str | None = None,
         *,
-        operations: int,
-        size_bytes: int,
-        max_operations: int,
-        max_bytes: int,
-        partition_key: PartitionKey | None = None,
+        operations: int = 0,
+        size_bytes: int = 0,
         document_id: str | None = None,
-        document_bytes: int = 0,
+        partition_key: PartitionKey | None = None,
     ) -> None:
-        of = "" if partition_key is None else f" of partition key {partition_key!r}"
-        advice = "Split it into several commits."
-        if document_id is not None:
-            advice = (
-                f"The document {document_id!r} alone has {document_bytes} bytes: store what is large elsewhere, and a reference in the "
-                "document."
-            )
-        super().__init__(
-            f"The commit{of} has {operations} operations and {size_bytes} bytes; one transactional batch holds at most "
-            f"{max_operations} operations and {max_bytes} bytes. {advice}",
-            document_id=document_id,
-            partition_key=partition_key,
-        )
+        super().__init__(message, document_id=document_id, partition_key=partition_key)
         self.operations, self.size_bytes = operations, size_bytes
 
 

@@ -69,7 +69,7 @@ class Entity(BaseModel):
     ) -> Self:
         """Return an entity as it was stored, with nothing recorded; `stored` is the whole document."""
         entity = cls.model_validate(data)
-        entity.mark_committed(version=version, etag=etag, taken=CommitEvents(), stored=stored)
+        progress_of(entity).committed(version=version, etag=etag, taken=CommitEvents(), stored=stored)
         return entity
 
     def __copy__(self) -> Self:
@@ -135,25 +135,7 @@ class Entity(BaseModel):
     @property
     def events(self) -> tuple[DomainEvent, ...]:
         """Return the events that the next commit will write, in order, with the ids they will have."""
-        return self.take_events().events
-
-    @property
-    def has_events(self) -> bool:
-        """Say whether the next commit writes an event or creates the entity."""
-        progress = progress_of(self)
-        return progress.version == 0 or bool(progress.recorded)
-
-    def take_events(self) -> CommitEvents:
-        """
-        Return what a commit writes now; events stay recorded until `mark_committed`, so a retry writes them again.
-        """
-        return progress_of(self).taken(self.created_event)
-
-    def mark_committed(
-        self, *, version: int, etag: str | None, taken: CommitEvents, stored: Mapping[str, Any] | None = None
-    ) -> None:
-        """Note a successful commit: the events it settled are dropped, those recorded since stay."""
-        progress_of(self).committed(version=version, etag=etag, taken=taken, stored=stored)
+        return progress_of(self).taken(self.created_event).events
 
 
 def progress_of(entity: Entity) -> Progress:

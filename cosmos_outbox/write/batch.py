@@ -6,25 +6,76 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from cosmos_outbox.documents import Document, copied_size, event_meta
+from cosmos_outbox.documents import (
+    Document,
+    copied_size,
+    event_document,
+    event_meta,
+    event_with_claim,
+    payload_document,
+)
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.domain.sources import new_id
-from cosmos_outbox.errors import (
-    BatchTooLarge,
-    EventTooLarge,
-    MixedPartitionKeys,
-    UsageError,
-)
+from cosmos_outbox.errors import BatchTooLarge, EventTooLarge, MixedPartitionKeys, UsageError
+from cosmos_outbox.event_messages import content_bytes
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
-from cosmos_outbox.write.event_size import EventSizes
-from cosmos_outbox.write.storable import OPERATION_OVERHEAD_BYTES, size_of, storable, storable_event
+from cosmos_outbox.write.storable import OPERATION_OVERHEAD_BYTES, UNWRITABLE, size_of, storable, unwritable
 from cosmos_outbox.write.tracked import Change, Part
 
-# Of all ids and trace headers. A message carries 64 KB of properties, the relay's own included.
-_LONGEST_CORRELATION = 48 * 1024
+MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # Service Bus, Standard tier: with all properties
+_MESSAGE_OVERHEAD_BYTES = 2 * 1024  # ids, annotations, AMQP's frames, and what CloudEvents adds
+# Of all ids and trace headers. A message carries properties of 32 KB each and 64 KB in all, the relay's own included.
+_LONGEST_CORRELATION = 24 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSizes:
+    """
+    What becomes of large events: a payload may be stored as a document of its own, in the same batch, and the message carries its
+    address (claim check).
+
+    max_message_bytes   the largest message that the topics take; default: 256 KB, as Service Bus Standard does.
+    claim_check         True: a payload that would be larger is stored beside the event. False: the commit is refused.
+    """
+
+    max_message_bytes: int = MAX_STANDARD_MESSAGE_BYTES
+    claim_check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_message_bytes < 2 * _MESSAGE_OVERHEAD_BYTES:
+            raise UsageError(
+                f"max_message_bytes is {self.max_message_bytes}; a message needs {2 * _MESSAGE_OVERHEAD_BYTES} at least."
+            )
+
+    def fitted(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
+        """
+        Return what to store of an event: its document and, if its payload goes into one of its own, that one.
+
+        Args:
+            document: of the event.
+            size_bytes: of its JSON, which is never less than that of its message without the overhead.
+            partition_key: of the event.
+
+        Raises:
+            EventTooLarge: its message would be too large, and there is no claim check.
+        """
+        limit = self.max_message_bytes - _MESSAGE_OVERHEAD_BYTES
+        if size_bytes <= limit or (size := content_bytes(document["data"], document["meta"])) <= limit:
+            return [document]
+        if not self.claim_check:
+            raise EventTooLarge(
+                f"The message of {document['data']['action']} {document['id']!r} of partition key {partition_key!r} would "
+                f"have {size + _MESSAGE_OVERHEAD_BYTES} bytes; this outbox sends {self.max_message_bytes}, and Service Bus Standard "
+                f"takes {MAX_STANDARD_MESSAGE_BYTES}. Have the payload stored beside the event (claim_check=True), put a "
+                "reference into the event or, on Premium, raise max_message_bytes.",
+                document_id=document["id"],
+                partition_key=partition_key,
+            )
+        return [event_with_claim(document, partition_key=partition_key), payload_document(document)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +145,15 @@ def assembled(
     for first in parts[:1]:
         check_partition_key(first.partition_key, paths, of=str(first.document))
     partition_key = parts[0].partition_key if record is None else record.partition_key
-    commit_id = new_id()
-    events: list[DomainEvent] = []
-    writes: list[Write] = []
-    payloads: list[Write] = []
-    size = 0
+    batch, commit_id = _Batch(partition_key, paths, sizes), new_id()
     for part in parts:
         if identity(part.partition_key) != identity(partition_key):
-            raise MixedPartitionKeys(partition_key, part.partition_key)
+            handler = part.document.added_by
+            advice = handler and (
+                f"the handler {handler} added the second, and what it adds is part of the commit that it runs in. Let it record an event, "
+                "and have a consumer of that event write the other key"
+            )
+            raise MixedPartitionKeys(partition_key, part.partition_key, advice=advice)
         written = part.document
         meta = event_meta(
             written.kind,
@@ -110,72 +162,89 @@ def assembled(
             commit_id=commit_id,
             correlation=correlation,
         )
-        for event in (one for own in part.taken.events for one in published.get(own.id, (own,))):
-            check_id(event.id, of=f"the event {event.action}")
-            document = storable_event(
-                event, partition_key=partition_key, meta=meta, sequence=len(events), paths=paths
-            )
-            event_size = size_of(_create(document), event, partition_key)
-            size += event_size
-            stored, *payload = sizes.fitted(document, size_bytes=event_size, partition_key=partition_key)
-            write = _create(stored)
-            if payload:
-                size += size_of(write, event, partition_key)
-            elif event_size > MAX_EVENT_BYTES:
-                raise EventTooLarge(
-                    f"{event.action} {event.id!r} of partition key {partition_key!r} takes {event_size} bytes; an event of more than "
-                    f"{MAX_EVENT_BYTES} cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in the "
-                    "event.",
-                    document_id=event.id,
-                    partition_key=partition_key,
-                )
-            events.append(event)
-            writes.append(write)
-            payloads += map(_create, payload)
-    if events and correlation:
+        for own in part.taken.events:
+            for event in published.get(own.id, (own,)):
+                batch.add_event(event, meta)
+    if batch.events and correlation:
         _check_correlation(correlation)
-    part_writes = [_write_of(part, paths) for part in parts]
-    for part, write in zip(parts, part_writes, strict=True):
-        size += size_of(write, part.document, partition_key)
+    part_writes = tuple([batch.part_write(part) for part in parts])
     if record is not None:
-        writes.append(_create(record.document))
-        size += copied_size(record.document) + len(record.id) + OPERATION_OVERHEAD_BYTES
-    writes += [*part_writes, *payloads]
-    _check_identities(writes, events, partition_key)
-    _check_batch_size(writes, size, partition_key)
+        batch.writes.append(_create(record.document))
+        batch.size += copied_size(record.document) + len(record.id) + OPERATION_OVERHEAD_BYTES
+    writes = (*batch.writes, *part_writes, *batch.payloads)
+    _check_identities(writes, batch.events, partition_key)
+    _check_batch_size(writes, batch.size, partition_key)
     return PendingCommit(
         commit_id=commit_id,
         partition_key=partition_key,
-        writes=tuple(writes),
-        events=tuple(events),
+        writes=writes,
+        events=tuple(batch.events),
         parts=tuple(parts),
-        part_writes=tuple(part_writes),
+        part_writes=part_writes,
     )
+
+
+class _Batch:
+    """A batch that grows, and the bytes of it that the SDK sends."""
+
+    def __init__(self, partition_key: PartitionKey, paths: KeyPaths, sizes: EventSizes) -> None:
+        self._key, self._paths, self._sizes = partition_key, paths, sizes
+        self.events: list[DomainEvent] = []
+        self.writes: list[Write] = []
+        self.payloads: list[Write] = []
+        self.size = 0
+
+    def add_event(self, event: DomainEvent, meta: Document) -> None:
+        check_id(event.id, of=f"the event {event.action}")
+        place, key = len(self.events), self._key
+        try:
+            document = event_document(event, partition_key=key, meta=meta, sequence=place, paths=self._paths)
+        except UNWRITABLE as error:
+            raise unwritable(event, key, error) from error
+        size = size_of(_create(document), event, key)
+        stored, *payload = map(_create, self._sizes.fitted(document, size_bytes=size, partition_key=key))
+        if payload:
+            self.size += size_of(stored, event, key)
+        elif size > MAX_EVENT_BYTES:
+            raise EventTooLarge(
+                f"{event.action} {event.id!r} of partition key {key!r} takes {size} bytes; an event of more than {MAX_EVENT_BYTES} "
+                "cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in the event.",
+                document_id=event.id,
+                partition_key=key,
+            )
+        self.size += size
+        self.events.append(event)
+        self.writes.append(stored)
+        self.payloads += payload
+
+    def part_write(self, part: Part) -> Write:
+        document, etag = part.document, part.document.progress.etag
+        if part.change is Change.CREATE:
+            return self._measured(_create(storable(part, self._paths)), part)
+        if etag is None:
+            raise UsageError(
+                f"{document} has no etag, so it is not known which stored state it follows. Read it and change that object.",
+                document_id=document.id,
+                partition_key=part.partition_key,
+            )
+        stored = self._paths.key_of(document.progress.stored or {})
+        if stored is not None and identity(stored) != identity(part.partition_key):
+            raise UsageError(
+                f"{document} is stored under the partition key {stored!r} ({self._paths}), but its class makes "
+                f"{part.partition_key!r} of it. Correct the property `partition_key` of {type(document.model).__name__}."
+            )
+        if part.change is Change.DELETE:
+            return self._measured(Write(kind=WriteKind.DELETE, id=document.id, etag=etag), part)
+        kept = storable(part, self._paths)
+        return self._measured(Write(kind=WriteKind.REPLACE, id=document.id, document=kept, etag=etag), part)
+
+    def _measured(self, write: Write, part: Part) -> Write:
+        self.size += size_of(write, part.document, self._key)
+        return write
 
 
 def _create(document: Document) -> Write:
     return Write(kind=WriteKind.CREATE, id=document["id"], document=document)
-
-
-def _write_of(part: Part, paths: KeyPaths) -> Write:
-    document, etag = part.document, part.document.progress.etag
-    if part.change is Change.CREATE:
-        return Write(kind=WriteKind.CREATE, id=document.id, document=storable(part, paths))
-    if etag is None:
-        raise UsageError(
-            f"{document} has no etag, so it is not known which stored state it follows. Read it and change that object.",
-            document_id=document.id,
-            partition_key=part.partition_key,
-        )
-    stored = paths.key_of(document.progress.stored or {})
-    if stored is not None and identity(stored) != identity(part.partition_key):
-        raise UsageError(
-            f"{document} is stored under the partition key {stored!r} ({paths}), but its class makes {part.partition_key!r} of it. "
-            f"Correct the property `partition_key` of {type(document.model).__name__}."
-        )
-    if part.change is Change.DELETE:
-        return Write(kind=WriteKind.DELETE, id=document.id, etag=etag)
-    return Write(kind=WriteKind.REPLACE, id=document.id, document=storable(part, paths), etag=etag)
 
 
 def _check_identities(
@@ -203,29 +272,27 @@ def _check_identities(
 
 def _check_correlation(correlation: Mapping[str, str]) -> None:
     sizes = {name: len(value.encode("utf-8", "surrogatepass")) for name, value in correlation.items()}
-    for name, size in sizes.items():
-        if size > _LONGEST_CORRELATION // 2:
-            raise EventTooLarge(
-                f"The {name} has {size} bytes; a message carries {_LONGEST_CORRELATION // 2}. Pass on a shorter one."
-            )
     if sum(sizes.values()) > _LONGEST_CORRELATION:
         raise EventTooLarge(
-            f"{', '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}. "
-            "Pass on shorter ones."
+            f"{' and '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}. Pass on shorter "
+            "ones."
         )
 
 
 def _check_batch_size(writes: Sequence[Write], size: int, partition_key: PartitionKey) -> None:
-    if len(writes) > MAX_BATCH_OPERATIONS or size > MAX_BATCH_BYTES:
-        sizes = {write.id: copied_size(write.document) for write in writes if write.document}
-        largest = max(sizes, key=sizes.__getitem__, default="")
-        alone = sizes.get(largest, 0) + OPERATION_OVERHEAD_BYTES > MAX_BATCH_BYTES
-        raise BatchTooLarge(
-            document_id=largest if alone else None,
-            document_bytes=sizes.get(largest, 0),
-            operations=len(writes),
-            size_bytes=size,
-            max_operations=MAX_BATCH_OPERATIONS,
-            max_bytes=MAX_BATCH_BYTES,
-            partition_key=partition_key,
-        )
+    if len(writes) <= MAX_BATCH_OPERATIONS and size <= MAX_BATCH_BYTES:
+        return
+    sizes = {write.id: copied_size(write.document) for write in writes if write.document}
+    largest = max(sizes, key=sizes.__getitem__, default="")
+    alone = sizes.get(largest, 0) + OPERATION_OVERHEAD_BYTES > MAX_BATCH_BYTES
+    advice = "Split it into several commits."
+    if alone:
+        advice = f"The document {largest!r} alone has {sizes[largest]} bytes: store what is large elsewhere, and a reference in the document."
+    raise BatchTooLarge(
+        f"The commit of partition key {partition_key!r} has {len(writes)} operations and {size} bytes; one transactional batch holds at "
+        f"most {MAX_BATCH_OPERATIONS} operations and {MAX_BATCH_BYTES} bytes. {advice}",
+        operations=len(writes),
+        size_bytes=size,
+        document_id=largest if alone else None,
+        partition_key=partition_key,
+    )

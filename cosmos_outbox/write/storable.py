@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
-from cosmos_outbox.documents import Document, copied_size, event_document, first_error
+from cosmos_outbox.documents import Document, copied_size, first_error
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UnstorableValue
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
@@ -18,7 +18,7 @@ from cosmos_outbox.ports import Write
 from cosmos_outbox.write.tracked import Part, Tracked
 
 OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
-_UNWRITABLE = PydanticSerializationError, UnicodeDecodeError
+UNWRITABLE = PydanticSerializationError, UnicodeDecodeError
 
 
 def storable(part: Part, paths: KeyPaths) -> Document:
@@ -31,8 +31,8 @@ def storable(part: Part, paths: KeyPaths) -> Document:
     tracked, partition_key = part.document, part.partition_key
     try:
         document = tracked.document(part.version, paths)
-    except _UNWRITABLE as error:
-        raise _unwritable(tracked, partition_key, error) from error
+    except UNWRITABLE as error:
+        raise unwritable(tracked, partition_key, error) from error
     try:
         field, reason, cause = tracked.altered(document), "its stored form reads back as another value", None
     except ValidationError as error:
@@ -40,21 +40,6 @@ def storable(part: Part, paths: KeyPaths) -> Document:
     if field is not None:
         raise _refusal(tracked, partition_key, field=field, reason=reason) from cause
     return document
-
-
-def storable_event(
-    event: DomainEvent, *, partition_key: PartitionKey, meta: Document, sequence: int, paths: KeyPaths
-) -> Document:
-    """
-    Return the document of an event.
-
-    Raises:
-        UnstorableValue: a field has a value that JSON cannot hold.
-    """
-    try:
-        return event_document(event, partition_key=partition_key, meta=meta, sequence=sequence, paths=paths)
-    except _UNWRITABLE as error:
-        raise _unwritable(event, partition_key, error) from error
 
 
 def size_of(write: Write, owner: Tracked | DomainEvent, partition_key: PartitionKey) -> int:
@@ -72,9 +57,10 @@ def size_of(write: Write, owner: Tracked | DomainEvent, partition_key: Partition
         raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
 
 
-def _unwritable(
+def unwritable(
     owner: Tracked | DomainEvent, partition_key: PartitionKey, error: ValueError
 ) -> UnstorableValue:
+    """Return the refusal of an owner that has no JSON."""
     model = owner.model if isinstance(owner, Tracked) else owner
     field = next((name for name in type(model).model_fields if not _serialises(model, name)), "a field")
     return _refusal(owner, partition_key, field=field, reason=str(error))
@@ -83,7 +69,7 @@ def _unwritable(
 def _serialises(owner: BaseModel, name: str) -> bool:
     try:
         owner.model_dump(mode="json", include={name}, warnings=False)
-    except _UNWRITABLE:
+    except UNWRITABLE:
         return False
     return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,23 +21,20 @@ from cosmos_outbox.domain.own_documents import DocumentMapper, JsonMapper
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
-    MixedPartitionKeys,
     NotFound,
     OutboxError,
     PreconditionFailed,
     UsageError,
 )
-from cosmos_outbox.partition_key import PartitionKey, identity
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assembled
+from cosmos_outbox.write.batch import CommitRecord, EventSizes, assembled
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
-from cosmos_outbox.write.event_size import EventSizes
 from cosmos_outbox.write.identity_map import IdentityMap
 from cosmos_outbox.write.own_documents import Documents
 from cosmos_outbox.write.repository import Repository
-from cosmos_outbox.write.tracked import Tracked
 
 EntityT = TypeVar("EntityT", bound=Entity)
 ModelT = TypeVar("ModelT")
@@ -305,7 +302,15 @@ class UnitOfWork:
         span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
         # Where nothing records it, the current span stays the caller's.
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
-            pending = self._assembled(changed, record, traced=span is not trace.INVALID_SPAN)
+            parts = [tracked.part() for tracked in changed]
+            pending = assembled(
+                parts,
+                record=record,
+                correlation=current_correlation(traced=span is not trace.INVALID_SPAN),
+                published=self._handlers.published(event for part in parts for event in part.taken.events),
+                sizes=self._sizes,
+                paths=self._store.key_paths,
+            )
             span.set_attributes(
                 {
                     "outbox.commit.id": pending.commit_id,
@@ -334,31 +339,6 @@ class UnitOfWork:
             self._after_commit = hooks
             raise
         self._dispatch = dispatch
-
-    def _assembled(
-        self, changed: Sequence[Tracked], record: CommitRecord | None, *, traced: bool
-    ) -> PendingCommit:
-        parts = [tracked.part() for tracked in changed]
-        published = self._handlers.published(event for part in parts for event in part.taken.events)
-        try:
-            return assembled(
-                parts,
-                record=record,
-                correlation=current_correlation(traced=traced),
-                published=published,
-                sizes=self._sizes,
-                paths=self._store.key_paths,
-            )
-        except MixedPartitionKeys as error:
-            second = identity(error.second)
-            added = (one.added_by for one in changed if identity(one.partition_key) == second)
-            if (handler := next(added, None)) is None:
-                raise
-            advice = (
-                f"the handler {handler} added the second, and what it adds is part of the commit that it runs in. Let it record an "
-                "event, and have a consumer of that event write the other key"
-            )
-            raise MixedPartitionKeys(error.first, error.second, advice=advice) from None
 
     async def _submit(self, submission: Submission) -> Commit:
         self._unresolved, pending = submission, submission.commit

@@ -7,12 +7,14 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError
 
 from cosmos_outbox import DomainEvent, Entity, SoftDeletable
-from cosmos_outbox.domain.entities import is_deleted
+from cosmos_outbox.domain.entities import is_deleted, progress_of
 from tests.support.notes import Line, Note
 
 
 def committed(note: Note, version: int = 1) -> Note:
-    note.mark_committed(version=version, etag='"e"', taken=note.take_events())
+    progress_of(note).committed(
+        version=version, etag='"e"', taken=progress_of(note).taken(note.created_event)
+    )
     return note
 
 
@@ -80,7 +82,7 @@ def test_a_recorded_event_does_not_change_with_what_it_was_made_of():
     entry, labels = Entry(quantity=5), ["new"]
     ledger = Ledger(entry=entry)
     ledger.record(EntryAdded(entry=entry, labels=labels))
-    taken = ledger.take_events().events
+    taken = progress_of(ledger).taken(ledger.created_event).events
     entry.quantity = 7
     labels.append("changed")
 
@@ -119,9 +121,9 @@ def test_events_cannot_be_written_from_outside():
 def test_a_commit_drops_what_it_settled_and_keeps_what_was_recorded_since():
     for note in (Note(), committed(Note())):
         note.change("before")
-        taken = note.take_events()
+        taken = progress_of(note).taken(note.created_event)
         note.change("since")
-        note.mark_committed(version=2, etag='"2"', taken=taken)
+        progress_of(note).committed(version=2, etag='"2"', taken=taken)
 
         assert ["since"] == [event.text for event in note.events]
         assert (2, '"2"', False) == (note.version, note.etag, note.is_new)
@@ -130,9 +132,9 @@ def test_a_commit_drops_what_it_settled_and_keeps_what_was_recorded_since():
 def test_an_event_that_replaced_one_during_the_commit_stays():
     note = committed(Note())
     note.tag_as("before")
-    taken = note.take_events()
+    taken = progress_of(note).taken(note.created_event)
     note.tag_as("since")
-    note.mark_committed(version=2, etag='"2"', taken=taken)
+    progress_of(note).committed(version=2, etag='"2"', taken=taken)
 
     assert ["since"] == [event.tag for event in note.events]
 
@@ -194,14 +196,14 @@ def test_a_field_that_would_hide_what_the_entity_itself_needs_is_refused(name: s
 
 def test_a_copy_records_its_own_events_and_under_another_id_is_new():
     note = Note(id="a")
-    note.mark_committed(version=3, etag='"3"', taken=note.take_events())
+    progress_of(note).committed(version=3, etag='"3"', taken=progress_of(note).taken(note.created_event))
     same, other, deep = note.model_copy(), note.model_copy(update={"id": "b"}), note.model_copy(deep=True)
     for copied in (same, other, deep):
         copied.change("x")
 
     assert () == note.events
     assert [(3, '"3"'), (0, None), (3, '"3"')] == [(c.version, c.etag) for c in (same, other, deep)]
-    note.mark_committed(version=4, etag='"4"', taken=note.take_events())
+    progress_of(note).committed(version=4, etag='"4"', taken=progress_of(note).taken(note.created_event))
     assert [3, 0, 3] == [copied.version for copied in (same, other, deep)]
 
 
