@@ -41,14 +41,22 @@ Creation = tuple[list[Lease], Mapping[FeedRange, OutboxError]]
 
 
 async def bootstrap(
-    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: StartFrom | datetime
+    prefix: str,
+    *,
+    feed: ChangeFeed,
+    store: LeaseStore,
+    start: StartFrom | datetime,
+    only: Collection[FeedRange] | None = None,
 ) -> Mapping[FeedRange, OutboxError]:
     """
     Return when every range has a lease, created here or by another worker.
 
+    Args:
+        only: the ranges that an earlier call left; no other gets a lease. Defaults to all.
+
     Returns:
         The ranges that have none yet, with the reason: their partitions are throttled, or silent, and did not answer for a
-        few seconds. Call `bootstrap_later` for them until they do.
+        few seconds. Call again for them until they do.
     """
     by_id = await store.partitioned_by_id()
     marker = _document(f"{prefix}.info", by_id=by_id)
@@ -62,7 +70,7 @@ async def bootstrap(
             continue
         try:
             chosen = await _chosen_before(prefix, store) or start_property(start, now=_written_at(held))
-            _, left = await _create_patiently(prefix, feed=feed, store=store, start=chosen)
+            _, left = await _create_patiently(prefix, feed=feed, store=store, start=chosen, only=only)
             with suppress(Conflict):
                 await store.create(marker | {START: chosen})
         finally:  # also after a fault: the next attempt need not wait until the lock expires
@@ -70,8 +78,9 @@ async def bootstrap(
                 async with asyncio.timeout(_UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return left
-    repaired, left = await _create_patiently(prefix, feed=feed, store=store, start=_start_in(found, start))
-    for lease in repaired:
+    begin = _start_in(found, start)
+    created, left = await _create_patiently(prefix, feed=feed, store=store, start=begin, only=only)
+    for lease in created if only is None else ():
         _logger.warning(
             "lease.repaired no lease covered the range of %s; it begins where the first leases began",
             lease.id,
@@ -84,25 +93,13 @@ async def marker_of(prefix: str, store: LeaseStore) -> Document | None:
     return await _found(_document(f"{prefix}.info", by_id=await store.partitioned_by_id()), store)
 
 
-async def bootstrap_later(
-    prefix: str,
-    ranges: Collection[FeedRange],
-    *,
-    feed: ChangeFeed,
-    store: LeaseStore,
-    start: StartFrom | datetime,
+async def _create_patiently(
+    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None = None
 ) -> Creation:
-    """Try once more to create the leases of ranges that `bootstrap` left, and of no others."""
-    marker = _document(f"{prefix}.info", by_id=await store.partitioned_by_id())
-    found = await store.read(marker["id"], _routing(marker))
-    return await _create_missing(prefix, feed=feed, store=store, start=_start_in(found, start), only=ranges)
-
-
-async def _create_patiently(prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str) -> Creation:
     loop = asyncio.get_running_loop()
     until, attempt, created = loop.time() + _PATIENCE_SECONDS, 0, list[Lease]()
     while True:
-        leases, left = await _create_missing(prefix, feed=feed, store=store, start=start)
+        leases, left = await _create_missing(prefix, feed=feed, store=store, start=start, only=only)
         created += leases
         if not left:
             break
@@ -115,14 +112,14 @@ async def _create_patiently(prefix: str, *, feed: ChangeFeed, store: LeaseStore,
 
 
 async def _create_missing(
-    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None = None
+    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None
 ) -> Creation:
     """
     Create a lease for every physical range that none covers, each partition being asked for its id once.
 
     Args:
         start: where they begin, as a lease's property.
-        only: ranges to be given a lease; the others are left as they are. Defaults to all.
+        only: ranges to be given a lease; the others are left as they are. None for all.
     """
     loop = asyncio.get_running_loop()
     by_id = await store.partitioned_by_id()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from cosmos_outbox.changefeed.balancing import pause, plan
-from cosmos_outbox.changefeed.bootstrap import bootstrap, bootstrap_later, marker_of
+from cosmos_outbox.changefeed.bootstrap import bootstrap, marker_of
 from cosmos_outbox.changefeed.coverage import asked_to_wait, gaps_between
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.lease_status import LeaseStatus
@@ -33,7 +33,6 @@ from cosmos_outbox.errors import (
     ConfigurationError,
     ContainerRecreated,
     NotFound,
-    OutboxError,
     PreconditionFailed,
     RangeGone,
     StoreError,
@@ -303,36 +302,29 @@ class ChangeFeedProcessor:
         if (repair or self._left) and (self._filling is None or self._filling.done()):
             if repair:  # where it does not help, it is not tried at every pass
                 self._gaps_since = now
-            self._filling = group.create_task(self._fill(self._repair() if repair else self._create_left()))
+            self._filling = group.create_task(self._fill(None if repair else self._left))
 
-    async def _fill(self, filling: Coroutine[Any, Any, bool]) -> None:
+    async def _fill(self, only: Sequence[FeedRange] | None) -> None:
         try:
-            if await within_grace(filling, asked=self._stopping, seconds=0):
-                self._wake.set()
+            await within_grace(self._bootstrap(only), asked=self._stopping, seconds=0)
         except TimeoutError:
             return
         except (StoreError, RangeGone) as error:
             self._failed(error)
+        else:
+            if only is None or len(self._left) < len(only):  # there are leases to take
+                self._wake.set()
 
-    async def _repair(self) -> bool:
-        await self._bootstrap()
-        return True
-
-    async def _create_left(self) -> bool:
-        """Try again to create the leases that `_bootstrap` left; return whether some were created."""
-        created, left = await bootstrap_later(
-            self._prefix, self._left, feed=self._feed, store=self._store, start=self._start
-        )
-        self._leave(left)
-        return bool(created)
-
-    async def _bootstrap(self) -> None:
+    async def _bootstrap(self, only: Sequence[FeedRange] | None = None) -> None:
         if proof := await self._earlier_life():
             if self._start is StartFrom.NOW:
                 self._start = StartFrom.BEGINNING
             told = start_property(self._start, now=self._utcnow())
             self._notify(LeasesLost(owner=self._options.instance_name, start=told, reason=proof))
-        self._leave(await bootstrap(self._prefix, feed=self._feed, store=self._store, start=self._start))
+        left = await bootstrap(self._prefix, feed=self._feed, store=self._store, start=self._start, only=only)
+        self._left = tuple(left)
+        for feed_range, error in left.items():
+            self._owned.failed(self._id_for(feed_range), error)
         # "Now" was the moment of the first leases. If these are lost, the next ones begin there, and skip nothing.
         if not self._began and (marker := await marker_of(self._prefix, self._store)) is not None:
             self._began = True
@@ -346,11 +338,6 @@ class ChangeFeedProcessor:
             proof = await self._options.earlier_life()
         # Asked last: a worker that shows life now may have created them meanwhile.
         return proof if proof and await marker_of(self._prefix, self._store) is None else None
-
-    def _leave(self, left: Mapping[FeedRange, OutboxError]) -> None:
-        self._left = tuple(left)
-        for feed_range, error in left.items():
-            self._owned.failed(self._id_for(feed_range), error)
 
     def _id_for(self, feed_range: FeedRange) -> str:
         return f"{self._prefix}..{feed_range.min}-{feed_range.max}"

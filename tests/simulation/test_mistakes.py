@@ -123,7 +123,7 @@ MISTAKES = {
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3", said="with an owner",
     ),
     "a lease that an operator deleted is missed for ever": Mistake(
-        owner=processor.ChangeFeedProcessor, name="_repair", right="await self._bootstrap()", wrong="pass",
+        owner=processor.ChangeFeedProcessor, name="_fill", right="self._bootstrap(only)", wrong="asyncio.sleep(0)",
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3, " + LOAD, said="half an hour",
     ),
     "a lease is released without saving": Mistake(
