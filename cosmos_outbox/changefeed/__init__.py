@@ -11,12 +11,13 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
       bootstrap    create the missing leases, once, under a lock document
       coverage     what no lease covers, and which partition serves a range
       balancing    decide from the listed leases which to take, ask for or hand over
-      ownership    the leases that this worker owns, each with its task
-        owned_lease  all writes of an owned lease: renewal, checkpoint, release
-        pump         read a page, have it handled, note how far we are; repeat
-          reader       the pages of a lease, within the memory that all leases share
-          position     whether a lease lies ahead of its range, as after a restore
-        splits       when the range of a lease is gone: create its children, delete it
+      ownership    the set of leases that this worker owns, each with its task
+        tenure       the life of one of them: kept and worked on; then released, split or lost
+          owned_lease  all writes of an owned lease: renewal, checkpoint, release
+          pump         read a page, have it handled, note how far we are; repeat
+            reader       the pages of a lease, within the memory that all leases share
+            position     whether a lease lies ahead of its range, as after a restore
+          splits       when the range of a lease is gone: create its children, delete it
     leases       the lease document and its rules: start, handover, children
     naming       the host in lease ids, and other processors' leases
     options, lease_status, grace, loop_watchdog, estimator (how many changes wait, for each lease)
@@ -50,8 +51,8 @@ recreated is read from the start, with an alarm.
 from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag
 from cosmos_outbox.changefeed.lease_status import LeaseStatus
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.ownership import CloseReason
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
+from cosmos_outbox.changefeed.tenure import CloseReason
 
 __all__ = [
     "ChangeFeedProcessor",

@@ -22,6 +22,7 @@ from cosmos_outbox.changefeed import (
     processor,
     pump,
     splits,
+    tenure,
 )
 from tests.simulation.changefeed import Simulation, Step, Violation
 
@@ -91,7 +92,7 @@ MISTAKES = {
         story=TWO + CUT_OFF, said="both trust",
     ),
     "the work goes on after the lease is lost": Mistake(
-        owner=ownership, name="_keep_and_pump",
+        owner=tenure, name="_keep_and_pump",
         right="group.create_task(owned.keep())",
         wrong="asyncio.gather(owned.keep(), return_exceptions=True)",
         story="start 0 0, wait 0 2, hang 0 2, write 0 5, cut-leases 0 0, wait 0 4, wait 0 3", said="still handles",

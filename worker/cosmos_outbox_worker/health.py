@@ -386,7 +386,7 @@ def troubles(lag: Lag, parked: ParkedSeen | None) -> tuple[str, ...]:
         *lag.damaged.values(),
         *(f"Lease {lease.token}: {lease.standstill}" for lease in lag.leases if lease.standstill),
         *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
-        *lag.ahead.values(),
+        *(f"{reason} `cosmos-outbox leases reset --to` sets it back." for reason in lag.ahead.values()),
         *(map(str, parked.unreadable.values()) if parked else ()),
     )
 
