@@ -117,7 +117,10 @@ async def test_a_missing_container_is_refused() -> None:
     async with CosmosServer() as server, _database(server.connection_string) as (client, name):
         with pytest.raises(ConfigurationError, match="does not exist"):
             await open_parked(client, name, "parked")
-        with pytest.raises(ConfigurationError, match="database 'nowhere' does not exist"):
+        with pytest.raises(
+            ConfigurationError,
+            match="of database 'nowhere', or that database, does not exist: create it with",
+        ):
             await open_parked(client, "nowhere", "parked")
 
 

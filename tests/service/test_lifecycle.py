@@ -127,7 +127,8 @@ async def test_a_second_signal_while_draining_exits_1(site):
 async def test_a_missing_container_exits_2_and_names_it(site):
     worker = await site.start_worker(OUTBOX_LEASE_CONTAINER="nowhere")
     assert 2 == await worker.exit_code()
-    assert "'nowhere' or its database does not exist" in worker.output
+    assert "The container 'nowhere' of database" in worker.output
+    assert "create it with partition key /id" in worker.output
 
 
 @pytest.mark.parametrize(

@@ -560,8 +560,8 @@ async def _() -> None:
     26,
     "a missing database",
     ConfigurationError,
-    "The database 'nowhere' does not exist",
-    "in it the container 'c' with partition key /partitionKey, or the paths that your entities have",
+    "'c' of database 'nowhere', or that database, does not exist",
+    "create it with partition key /partitionKey, or the paths that your entities have",
 )
 async def _() -> None:
     async with an_account() as (_, client):
@@ -585,9 +585,9 @@ async def _() -> None:
     26,
     "missing leases",
     ConfigurationError,
-    "lease container 'nowhere'",
+    "container 'nowhere' of database 'd'",
     "create it with partition key /id",
-    "-1",
+    "-1 for the leases",
 )
 async def _() -> None:
     async with an_account() as (_, client):
@@ -606,8 +606,9 @@ async def _() -> None:
     26,
     "a worker without its container",
     ConfigurationError,
-    "'nowhere' of the events",
+    "container 'nowhere' of database 'd'",
     "create it with partition key /partitionKey",
+    "for the events",
 )
 async def _() -> None:
     async with an_account() as (_, client):

@@ -7,15 +7,13 @@ from itertools import combinations
 from typing import Any
 
 from azure import cosmos as blocking
-from azure.cosmos.aio import ContainerProxy, CosmosClient, DatabaseProxy
+from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.errors import ConfigurationError, NotFound, OutboxError
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.partition_key import KeyPaths, key_paths_of
 
-NEEDED_BY_EVENTS = (
-    "partition key /partitionKey, or the paths that your entities have, and a default time to live of -1"
-)
+NEEDED_BY_EVENTS = "partition key /partitionKey, or the paths that your entities have, and a default time to live of -1 for the events"
 
 
 def shared_containers(names: Mapping[str, str | None]) -> list[str]:
@@ -83,30 +81,6 @@ async def open_container(
         TypeError: the client is the blocking one.
     """
     refuse_blocking(client)
-    within = client.get_database_client(database)
-    proxy = within.get_container_client(container)
-    try:
-        async with translated():
-            properties = await proxy.read()
-    except ConfigurationError:
-        missing = (
-            f"The container {container!r} of database {database!r} does not exist; create it with {needed}."
-        )
-        if await _is_missing(within):
-            missing = (
-                f"The database {database!r} does not exist; correct the name, or create it, and in it the container "
-                f"{container!r} with {needed}."
-            )
-        raise ConfigurationError(missing) from None
-    return proxy, properties
-
-
-async def _is_missing(database: DatabaseProxy) -> bool:
-    try:
-        async with translated():
-            await database.read()
-    except NotFound:
-        return True
-    except OutboxError:  # then no more is known than that the container is missing
-        return False
-    return False
+    proxy = client.get_database_client(database).get_container_client(container)
+    async with translated(needed=needed):
+        return proxy, await proxy.read()

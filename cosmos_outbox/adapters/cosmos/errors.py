@@ -70,20 +70,23 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
     Args:
         document_ids: the documents that are written, in order, so that the error can name the one at fault.
         partition_key: of these documents.
+        needed: what a container that is missing is to be created with.
         of_feed: a range that is gone belongs to the monitored container. Elsewhere a split is an outage that passes, and a
             worker would take RangeGone for a split of the range that it reads.
     """
 
-    __slots__ = ("_document_ids", "_of_feed", "_partition_key")
+    __slots__ = ("_document_ids", "_needed", "_of_feed", "_partition_key")
 
     def __init__(
         self,
         *,
         document_ids: Sequence[str] = (),
         partition_key: PartitionKey | None = None,
+        needed: str = "",
         of_feed: bool = False,
     ) -> None:
-        self._document_ids, self._partition_key, self._of_feed = document_ids, partition_key, of_feed
+        self._document_ids, self._partition_key = document_ids, partition_key
+        self._needed, self._of_feed = needed, of_feed
 
     async def __aenter__(self) -> None:
         return None
@@ -95,14 +98,23 @@ class translated:  # noqa: N801 - used as `async with translated():`, like conte
             # If no replica has caught up (404/1002), the SDK drops the session, and raises KeyError if it had dropped it before.
             error = error.__context__
         if isinstance(error, (AzureError, ClientError, TimeoutError, ConnectionError)):
-            ours = translate(error, document_ids=self._document_ids, partition_key=self._partition_key)
+            ours = translate(
+                error,
+                document_ids=self._document_ids,
+                partition_key=self._partition_key,
+                needed=self._needed,
+            )
             if isinstance(ours, RangeGone) and not self._of_feed:
                 raise StoreUnavailable(applied=False) from error
             raise ours from error
 
 
 def translate(
-    error: BaseException, *, document_ids: Sequence[str] = (), partition_key: PartitionKey | None = None
+    error: BaseException,
+    *,
+    document_ids: Sequence[str] = (),
+    partition_key: PartitionKey | None = None,
+    needed: str = "",
 ) -> OutboxError:
     """
     Return this library's error for one of the SDK.
@@ -111,6 +123,7 @@ def translate(
         error: what the SDK raised.
         document_ids: the documents that were written, in order, so that the error can name the one at fault.
         partition_key: of these documents.
+        needed: what a container that is missing is to be created with.
     """
     if isinstance(error, CosmosBatchOperationError):
         return _translate_batch(error, document_ids, partition_key)
@@ -127,6 +140,7 @@ def translate(
             partition_key=partition_key,
             rolled_back=False,
             path=_path_of(error),
+            needed=needed,
         )
         return answer.meaning()
     # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
@@ -167,6 +181,7 @@ class _Answer:
     partition_key: PartitionKey | None
     rolled_back: bool
     path: tuple[str, ...] = ()  # dbs, NAME, colls, NAME, docs, NAME
+    needed: str = ""
 
     @property
     def retry_after(self) -> float | None:
@@ -248,8 +263,11 @@ def _missing(answer: _Answer) -> ConfigurationError:
     match answer.path:
         case ["dbs", database, "colls", container, *_]:
             named = f"The container {container!r} of database {database!r}, or that database,"
+    needed = f" with {answer.needed}" if answer.needed else ""
     return ConfigurationError(
-        answer.after(f"{named} does not exist: create it, or correct the name; this library creates none.")
+        answer.after(
+            f"{named} does not exist: create it{needed}, or correct the name; this library creates none."
+        )
     )
 
 

@@ -27,7 +27,6 @@ from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.polls import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
-    ConfigurationError,
     ContainerRecreated,
     InvalidRequest,
     RangeGone,
@@ -205,14 +204,11 @@ class CosmosChangeFeed:
         ).by_page()
 
     async def _properties(self) -> Mapping[str, Any]:
-        try:
-            async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
-                return await self._container.read()
-        except ConfigurationError as error:
-            raise ConfigurationError(
-                f"The container {self._container.id!r} of the events, or its database, does not exist; create it with "
-                f"{NEEDED_BY_EVENTS} (workers never create containers)."
-            ) from error
+        async with (
+            translated(of_feed=True, needed=NEEDED_BY_EVENTS),
+            asyncio.timeout(LONGEST_CALL_SECONDS),
+        ):
+            return await self._container.read()
 
 
 class _Read:

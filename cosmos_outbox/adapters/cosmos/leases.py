@@ -32,14 +32,8 @@ class CosmosLeases:
 
     async def partitioned_by_id(self) -> bool:
         if self._by_id is None:
-            try:
-                async with _called():
-                    properties = await self._container.read()
-            except ConfigurationError:
-                raise ConfigurationError(
-                    f"The lease container {self._container.id!r} or its database does not exist; create it with partition "
-                    "key /id and a default time to live of -1 (workers never create containers)."
-                ) from None
+            async with _called(needed="partition key /id and a default time to live of -1 for the leases"):
+                properties = await self._container.read()
             if (properties.get("defaultTtl") or 0) > 0:
                 raise ConfigurationError(
                     f"The lease container {self._container.id!r} deletes documents {properties['defaultTtl']} s after their last "
@@ -89,8 +83,8 @@ def _condition(etag: str | None) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _called() -> AsyncIterator[None]:
-    async with translated(), asyncio.timeout(LONGEST_CALL_SECONDS):
+async def _called(*, needed: str = "") -> AsyncIterator[None]:
+    async with translated(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
         yield
 
 
