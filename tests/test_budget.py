@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 513,
     "testing": 2_082,
     "the modules of the root": 1_217,
-    "worker": 2_604,
+    "worker": 2_607,
     "worker/cli": 1_300,
     "worker/doctor": 768,
     "write": 1_637,

@@ -106,6 +106,9 @@ async def _end_without_what_stays(logger: logging.Logger, *, code: int) -> None:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
+        task.add_done_callback(
+            lambda ended: ended.cancelled() or ended.exception()
+        )  # of what was ended anyway
     stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else ()
     if stays:
         logger.error(
