@@ -8,7 +8,7 @@ from urllib.parse import quote
 import pytest
 from multidict import CIMultiDict
 
-from cosmos_outbox_emulators.cosmos.protocol import Request, RequestKind
+from cosmos_outbox_emulators.cosmos.protocol import Request
 from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver, sign, substatus
 
 KEY = {"x_ms_documentdb_partitionkey": '["k"]'}
@@ -271,14 +271,3 @@ def test_a_wrong_type_at_any_position_is_never_a_500(method, target, extra, body
         for changed in with_one_replaced(body, strange):
             reply = driver.send(method, target, changed, **extra)
             assert reply.status in KNOWN, (changed, reply)
-
-
-def test_requests_are_counted_by_kind():
-    driver = Driver()
-    driver.upsert("k", "a")
-    driver.upsert("k", "a")
-    driver.changes("0")
-    assert (2, 1) == (
-        driver.gateway.counts[RequestKind.UPSERT],
-        driver.gateway.counts[RequestKind.CHANGEFEED],
-    )

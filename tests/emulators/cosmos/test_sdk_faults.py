@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from azure.core.exceptions import AzureError
 from azure.cosmos.exceptions import (
     CosmosBatchOperationError,
     CosmosHttpResponseError,
@@ -107,16 +106,6 @@ async def test_a_dropped_connection_is_retried_and_a_lost_answer_becomes_a_false
                 await it.container.create_item({"id": "a", "pk": "k"})
         assert 2 == it.requests("create") - before
         assert ["a"] == await it.rows("SELECT VALUE c.id FROM c", partition_key="k")
-
-
-async def test_a_lost_answer_of_a_batch_without_sdk_retries_leaves_the_batch_written():
-    async with running(retry_total=0) as it:
-        it.server.faults.add({"operation": "batch", "drop": True, "when": "after", "count": 1})
-        with pytest.raises(AzureError) as caught:
-            await it.container.execute_item_batch(BATCH, "k")
-        assert not isinstance(caught.value, CosmosHttpResponseError)
-        assert 1 == it.requests("batch")
-        assert ["b"] == await it.rows("SELECT VALUE c.id FROM c", partition_key="k")
 
 
 async def test_one_throttled_operation_of_a_batch_undoes_the_whole_and_is_not_retried():

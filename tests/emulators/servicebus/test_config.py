@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -66,13 +65,3 @@ def test_the_default_is_the_topic_of_the_project():
 def test_a_mistake_is_named_by_its_path(config, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         Broker.from_config(config)
-
-
-def test_statistics_are_json():
-    broker = Broker.from_config(
-        {"topics": [{"name": "t", "subscriptions": [{"name": "s"}]}], "queues": [{"name": "q"}]}
-    )
-    stats = json.loads(json.dumps(broker.stats()))
-    expected = {"active": 0, "locked": 0, "dead_lettered": 0, "completed": 0, "sessions": 0}
-    assert expected == stats["topics"]["t"]["subscriptions"]["s"]
-    assert expected == stats["topics"]["q"]["subscriptions"]["q"]

@@ -145,16 +145,6 @@ def test_a_rule_the_emulator_cannot_evaluate_is_refused(name, description, condi
     assert condition == caught.value.condition
 
 
-def test_a_disabled_topic_refuses_and_an_enabled_one_accepts_again():
-    instance, _ = topic_broker()
-    instance.set_disabled("t", disabled=True)
-    with pytest.raises(AmqpError, match="entity-disabled"):
-        instance.topic("t").publish([message("a")])
-    instance.set_disabled("t", disabled=False)
-    instance.topic("t").publish([message("a")])
-    assert ["a"] == stored(instance)
-
-
 def test_a_deleted_topic_is_gone_with_its_subscriptions():
     instance, _ = topic_broker()
     instance.delete("T")
