@@ -15,6 +15,17 @@ def stored(instance, path="t/Subscriptions/s"):
     return [entry.message.message_id for entry in instance.queue(path).entries.values()]
 
 
+def test_after_the_window_the_same_id_is_a_new_message():
+    instance, clock = topic_broker(dedup_window_s=60)
+    topic = instance.topic("t")
+    topic.publish([message("a")])
+    clock.advance(59)
+    topic.publish([message("a")])
+    clock.advance(1)
+    topic.publish([message("a")])
+    assert (2, 1) == (topic.published, topic.duplicates), "a duplicate does not prolong the window"
+
+
 def test_without_a_window_nothing_is_a_duplicate():
     instance, _ = topic_broker()
     instance.topic("t").publish([message("a"), message("a")])
