@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from cosmos_outbox import DomainEvent, Entity, SoftDeletable
+from cosmos_outbox import DomainEvent, Entity, Outbox, SoftDeletable
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 
 
@@ -88,6 +88,20 @@ class Line(Entity):
     @property
     def partition_key(self) -> str:
         return self.book
+
+
+async def written(container: MemoryContainer, *entities: Entity) -> None:
+    """Create each in a commit of its own."""
+    for entity in entities:
+        async with Outbox(container).unit_of_work() as uow:
+            uow.repository(type(entity)).create(entity)
+            await uow.commit()
+
+
+async def changed_by_another_caller(container: MemoryContainer, note_id: str = "n") -> None:
+    async with Outbox(container).unit_of_work() as uow:
+        (await uow.repository(Note).read(note_id)).change("theirs")
+        await uow.commit()
 
 
 def stored(container: MemoryContainer, document_type: str) -> list[dict[str, Any]]:

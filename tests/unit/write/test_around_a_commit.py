@@ -17,7 +17,7 @@ from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import CommitResult, Write
 from cosmos_outbox.retries import RetryOptions
 from tests.support.faulty_store import CommitFault, FaultyStore
-from tests.support.notes import Line, Note, NoteChanged, NoteTagged, actions, events, stored
+from tests.support.notes import Line, Note, NoteChanged, NoteTagged, actions, events, stored, written
 
 
 class Indexed(DomainEvent):
@@ -94,9 +94,7 @@ async def test_the_error_of_a_hook_is_logged_and_the_commit_and_other_hooks_go_o
 async def test_a_refused_or_rolled_back_attempt_forgets_its_hooks(container: MemoryContainer):
     seen: list[Commit] = []
     outbox = Outbox(container)
-    async with outbox.unit_of_work() as uow:
-        uow.repository(Note).create(Note(id="n"))
-        await uow.commit()
+    await written(container, Note(id="n"))
     async with outbox.unit_of_work() as mine, outbox.unit_of_work() as theirs:
         (await mine.repository(Note).read("n")).change("mine")
         (await theirs.repository(Note).read("n")).change("theirs")
@@ -227,9 +225,7 @@ class Receipt(Entity):
 async def test_an_entity_with_a_ttl_expires_after_its_last_write():
     now = [1_800_000_000.0]
     container = MemoryContainer(now=lambda: now[0])
-    async with Outbox(container).unit_of_work() as uow:
-        uow.repository(Receipt).create(Receipt(id="r"))
-        await uow.commit()
+    await written(container, Receipt(id="r"))
     assert [7 * 86_400] == [document["ttl"] for document in container.documents()]
     now[0] += 7 * 86_400
     assert () == container.documents()

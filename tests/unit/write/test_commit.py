@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, nullcontext
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosmos_outbox import (
     CommitOutcomeUnknown,
@@ -28,22 +25,18 @@ from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.write import commit
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, Note, NoteDeleted, actions, events, stored
+from tests.support.notes import (
+    Line,
+    Note,
+    NoteDeleted,
+    actions,
+    changed_by_another_caller,
+    events,
+    stored,
+    written,
+)
 
 F = CommitFault
-
-
-async def written_note(container: MemoryContainer, text: str = "first") -> Note:
-    async with Outbox(container).unit_of_work() as uow:
-        note = uow.repository(Note).create(Note(text=text))
-        await uow.commit()
-    return note
-
-
-async def changed_by_another_caller(container: MemoryContainer, note_id: str) -> None:
-    async with Outbox(container).unit_of_work() as uow:
-        (await uow.repository(Note).read(note_id)).change("another caller's")
-        await uow.commit()
 
 
 @pytest.mark.parametrize("fault", list(CommitFault))
@@ -63,8 +56,7 @@ async def test_a_fault_while_creating_is_survived_with_one_entity_and_one_event(
 
 @pytest.mark.parametrize("fault", list(CommitFault))
 async def test_a_fault_while_changing_is_survived_with_one_new_version_and_one_event(fault: CommitFault):
-    container = MemoryContainer()
-    note = await written_note(container)
+    await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container, [fault])
     async with Outbox(store).unit_of_work() as uow:
         mine = await uow.repository(Note).read(note.id)
@@ -132,7 +124,7 @@ async def test_a_lost_answer_to_a_commit_without_events_leaves_its_outcome_unkno
 ):
     container = MemoryContainer()
     if change != "create":
-        await with_line(container)
+        await written(container, Line(id="l", book="b"))
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
         lines = uow.repository(Line)
@@ -155,8 +147,7 @@ async def test_a_lost_answer_to_a_commit_without_events_leaves_its_outcome_unkno
 
 
 async def test_a_refusal_after_a_lost_request_without_events_is_unknown_for_it_may_be_our_own_echo():
-    container = MemoryContainer()
-    await with_line(container)
+    await written(container := MemoryContainer(), Line(id="l", book="b"))
     async with Outbox(FaultyStore(container, [F.LOST_BEFORE])).unit_of_work() as uow:
         lines = uow.repository(Line)
         lines.update(await lines.read("l", partition_key="b"))
@@ -172,37 +163,29 @@ async def test_a_refusal_after_a_lost_request_without_events_is_unknown_for_it_m
     assert ["theirs"] == [d["data"]["text"] for d in stored(container, "line")]
 
 
-async def test_a_lost_answer_costs_no_second_write():
-    store = FaultyStore(MemoryContainer(), [F.LOST_AFTER])
-    async with Outbox(store).unit_of_work() as uow:
-        uow.repository(Note).create(Note())
-        commit = await uow.commit()
-
-    assert (1, 1) == (store.commits, commit.attempts)
-
-
-async def test_a_lost_answer_that_a_stale_replica_denies_is_still_found_out():
+@pytest.mark.parametrize(
+    ("fault", "reads", "commits"),
+    [
+        (F.LOST_AFTER, [], 1),  # costs no second write
+        (F.LOST_AFTER, [ReadFault.STALE, ReadFault.STALE], 2),  # a stale replica denies it
+        (F.HANGING_AFTER, [ReadFault.HANGING], 2),  # given up and repeated
+    ],
+)
+async def test_a_lost_answer_is_found_out_by_reading(
+    fault: CommitFault, reads: list[ReadFault], commits: int
+):
     container = MemoryContainer()
-    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.STALE, ReadFault.STALE])
-    async with Outbox(store).unit_of_work() as uow:
+    store = FaultyStore(container, [fault], reads)
+    async with Outbox(store, retries=RetryOptions(attempt_seconds=1)).unit_of_work() as uow:
         note = uow.repository(Note).create(Note())
         await uow.commit()
 
-    assert (2, ["NoteWritten"]) == (store.commits, actions(container))
-    assert note.version == 1
+    assert (commits, ["NoteWritten"], 1) == (store.commits, actions(container), note.version)
 
 
 async def test_a_lost_answer_is_success_also_where_another_caller_changed_the_entity_since_and_then_the_etag_is_unknown():
-    container = MemoryContainer()
-    note = await written_note(container)
-
-    class Overtaken(FaultyStore):
-        async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
-            if self.commits == 1 and self.reads == 1:
-                await changed_by_another_caller(container, note.id)
-            return await super().read(document_id, partition_key, if_none_match=if_none_match)
-
-    store = Overtaken(container, [F.LOST_AFTER])
+    await written(container := MemoryContainer(), note := Note())
+    store = Overtaken(container, F.LOST_AFTER, lambda: changed_by_another_caller(container, note.id))
     async with Outbox(store).unit_of_work() as uow:
         mine = await uow.repository(Note).read(note.id)
         mine.change("mine")
@@ -218,8 +201,7 @@ async def test_a_lost_answer_is_success_also_where_another_caller_changed_the_en
 
 @pytest.mark.parametrize("lost", [F.LOST_BEFORE, F.LATE])
 async def test_a_collision_behind_a_lost_request_is_a_precondition_failed(lost: CommitFault):
-    container = MemoryContainer()
-    note = await written_note(container)
+    await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container, [lost])
     async with Outbox(store).unit_of_work() as uow:
         (await uow.repository(Note).read(note.id)).change("mine")
@@ -229,12 +211,11 @@ async def test_a_collision_behind_a_lost_request_is_a_precondition_failed(lost: 
     await store.arrived()
 
     assert ["NoteWritten", "NoteChanged"] == actions(container)
-    assert "another caller's" == stored(container, "note")[0]["data"]["text"]
+    assert "theirs" == stored(container, "note")[0]["data"]["text"]
 
 
 async def test_an_id_that_is_taken_is_a_conflict_also_after_a_lost_request():
-    container = MemoryContainer()
-    note = await written_note(container)
+    await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container, [F.LOST_BEFORE])
     async with Outbox(store).unit_of_work() as uow:
         uow.repository(Note).create(Note(id=note.id))
@@ -403,10 +384,7 @@ async def test_a_deletion_after_an_unknown_outcome_is_carried_out_too():
 
 async def test_a_lost_answer_to_a_change_beside_a_deletion_is_found_out():
     container = MemoryContainer()
-    async with Outbox(container).unit_of_work() as uow:
-        for line_id in "ac":
-            uow.repository(Line).create(Line(id=line_id, book="b"))
-        await uow.commit()
+    await written(container, *(Line(id=line_id, book="b") for line_id in "ac"))
     async with Outbox(FaultyStore(container, [F.LOST_AFTER])).unit_of_work() as uow:
         lines = uow.repository(Line)
         (await lines.read("a", partition_key="b")).record(NoteDeleted(note_id="c"))
@@ -421,10 +399,7 @@ async def test_a_lost_deletion_of_several_is_not_taken_for_written_because_anoth
     others: str,
 ):
     container = MemoryContainer()
-    async with Outbox(container).unit_of_work() as uow:
-        for line_id in "abc":
-            uow.repository(Line).create(Line(id=line_id, book="b"))
-        await uow.commit()
+    await written(container, *(Line(id=line_id, book="b") for line_id in "abc"))
 
     async def theirs() -> None:
         await container.commit("b", [Write(kind=WriteKind.DELETE, id=line_id) for line_id in others])
@@ -463,12 +438,6 @@ async def changed_line(container: MemoryContainer, text: str) -> None:
         await uow.commit()
 
 
-async def with_line(container: MemoryContainer) -> None:
-    async with Outbox(container).unit_of_work() as uow:
-        uow.repository(Line).create(Line(id="l", book="b"))
-        await uow.commit()
-
-
 class Overtaken(FaultyStore):
     """Something happens behind the first commit, before anybody looks whether it was written."""
 
@@ -493,24 +462,13 @@ class Overtaken(FaultyStore):
 
 
 async def test_a_change_that_was_answered_with_a_refusal_is_refused_however_often_others_wrote():
-    container = MemoryContainer()
-    await with_line(container)
+    await written(container := MemoryContainer(), Line(id="l", book="b"))
     async with Outbox(container).unit_of_work() as uow:
         lines = uow.repository(Line)
         lines.update(await lines.read("l", partition_key="b"))
         for n in range(3):
             await changed_line(container, f"theirs {n}")
         with pytest.raises(PreconditionFailed):
-            await uow.commit()
-
-
-async def test_an_id_that_is_taken_is_a_conflict_also_without_events_and_after_later_changes():
-    container = MemoryContainer()
-    await with_line(container)
-    await changed_line(container, "theirs")
-    async with Outbox(container).unit_of_work() as uow:
-        uow.repository(Line).create(Line(id="l", book="b"))
-        with pytest.raises(Conflict):
             await uow.commit()
 
 
@@ -532,21 +490,11 @@ async def test_an_unexpected_error_behind_a_write_leaves_its_outcome_in_doubt():
     assert ["NoteWritten"] == actions(container)
 
 
-async def test_a_request_that_never_ends_is_given_up_and_repeated():
-    container = MemoryContainer()
-    store = FaultyStore(container, [F.HANGING_AFTER], [ReadFault.HANGING])
-    async with Outbox(store, retries=RetryOptions(attempt_seconds=1)).unit_of_work() as uow:
-        uow.repository(Note).create(Note())
-        await uow.commit()
-
-    assert ["NoteWritten"] == actions(container)
-
-
 async def test_absence_proves_nothing_where_the_machine_slept_since_the_first_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    container, slept = MemoryContainer(), [0.0]
-    note = await written_note(container)
+    slept = [0.0]
+    await written(container := MemoryContainer(), note := Note())
     monkeypatch.setattr(commit, "suspended_seconds", lambda: slept[0])
 
     class Asleep(FaultyStore):
@@ -597,8 +545,7 @@ async def test_a_cancelled_commit_is_settled_by_the_next_one():
 
 
 async def test_a_collision_that_can_be_no_other_callers_is_reported_without_asking_further():
-    container = MemoryContainer()
-    note = await written_note(container)
+    await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
         (await uow.repository(Note).read(note.id)).change("mine")
@@ -632,8 +579,7 @@ async def test_a_refusal_that_names_no_document_may_be_our_own_echo():
 async def test_a_collision_stands_also_where_the_etag_now_cannot_be_told(
     names: bool, stale: ReadFault | None, reads: int
 ):
-    container = MemoryContainer()
-    note = await written_note(container)
+    await written(container := MemoryContainer(), note := Note())
     store = Nameless(container, reads=[None, stale])
     store.names = names
     async with Outbox(store).unit_of_work() as uow:
@@ -644,25 +590,22 @@ async def test_a_collision_stands_also_where_the_etag_now_cannot_be_told(
     assert (None, reads) == (caught.value.actual, store.reads)
 
 
-async def test_an_event_id_that_another_event_has_is_a_conflict():
+@pytest.mark.parametrize("ids", [["taken"], ["", "taken"]])
+async def test_an_id_that_an_event_of_a_commit_shares_with_anothers_is_a_conflict(ids: list[str]):
     container = MemoryContainer()
-    for attempt in range(2):
+    for expected in (nullcontext(), pytest.raises(Conflict, match="'taken'")):
         async with Outbox(container).unit_of_work() as uow:
             line = uow.repository(Line).create(Line(book="b"))
-            line.record(NoteDeleted(id="e", note_id=line.id))
-            if attempt:
-                with pytest.raises(Conflict, match="'e'"):
-                    await uow.commit()
-            else:
+            for event_id in ids:
+                line.record(NoteDeleted(note_id=line.id, **({"id": event_id} if event_id else {})))
+            with expected:
                 await uow.commit()
+    assert 1 == len(stored(container, "line"))
 
 
 async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_both_are_gone():
     container = MemoryContainer()
-    async with Outbox(container).unit_of_work() as uow:
-        for line_id in "ac":
-            uow.repository(Line).create(Line(id=line_id, book="b"))
-        await uow.commit()
+    await written(container, *(Line(id=line_id, book="b") for line_id in "ac"))
 
     async def theirs() -> None:
         await container.commit("b", [Write(kind=WriteKind.DELETE, id=line_id) for line_id in "ac"])
@@ -691,113 +634,6 @@ async def test_a_commit_that_settles_an_earlier_one_tells_of_both():
     assert (2, 3, 1) == (commit.attempts, commit.operations, len(commit.events))
     assert commit.request_charge > alone.request_charge > 0
     assert events(container)[0]["meta"]["commitId"] == commit.id
-
-
-# Any sequence of operations, commits, faults and collisions
-
-
-@dataclass
-class Model:
-    """What the store has to hold."""
-
-    notes: dict[str, tuple[int, str, bool]] = field(default_factory=dict)
-    events: dict[str, list[str]] = field(default_factory=dict)
-
-    @staticmethod
-    def of(container: MemoryContainer) -> Model:
-        model = Model()
-        for document in stored(container, "note"):
-            data = document["data"]
-            model.notes[data["id"]] = (document["version"], data["text"], data["deleted"])
-            model.events[data["id"]] = [event["id"] for event in events(container, data["id"])]
-        return model
-
-    def apply(self, note: Note, committed: list[str]) -> None:
-        self.notes[note.id] = (note.version, note.text, note.deleted)
-        self.events.setdefault(note.id, []).extend(committed)
-
-
-commit_faults = st.lists(st.none() | st.sampled_from(CommitFault), max_size=5)
-read_faults = st.lists(st.none() | st.sampled_from(ReadFault), max_size=3)
-operations = st.lists(
-    st.tuples(
-        st.sampled_from(["create", "change", "change", "update", "delete", "collide"]),
-        st.integers(0, 3),
-        st.integers(0, 2),  # further changes in the same commit
-        commit_faults,
-        read_faults,
-        st.booleans(),  # commit again after a failure, or give up
-    ),
-    max_size=12,
-)
-
-
-@given(operations)
-async def test_the_store_holds_what_the_model_says_and_each_event_once_in_order(steps):
-    container = MemoryContainer()
-    store = FaultyStore(container)
-    outbox = Outbox(store)
-    model = Model()
-    for number, (chosen, which, more, drawn, stale, insists) in enumerate(steps):
-        store.commit_faults, store.read_faults = [], []
-        alive = [note_id for note_id, (_, _, deleted) in sorted(model.notes.items()) if not deleted]
-        operation = chosen if alive else "create"
-        async with outbox.unit_of_work() as uow:
-            note = await _prepared(uow, operation, alive[which % len(alive)] if alive else "", number, more)
-            recorded = [event.id for event in note.events]
-            # Without an event nothing proves what became of a request that was executed.
-            unproven = () if recorded else (*APPLIED, F.RESENT, F.LATE)
-            faults = [fault for fault in drawn if fault not in unproven]
-            if operation == "collide":
-                await changed_by_another_caller(container, note.id)
-                await store.arrived()
-                model = Model.of(container)
-            store.commit_faults, store.read_faults = faults, list(stale)
-            await _commit(uow, note, recorded, model, insists=insists)
-        await store.arrived()
-
-        actual = Model.of(container)
-        assert (model.notes, model.events) == (actual.notes, actual.events)
-        for note_id in actual.notes:
-            positions = [
-                (event["meta"]["entityVersion"], event["meta"]["sequence"])
-                for event in events(container, note_id)
-            ]
-            assert sorted(positions) == positions
-
-
-async def _prepared(uow: UnitOfWork, operation: str, note_id: str, number: int, more: int) -> Note:
-    notes = uow.repository(Note)
-    if operation == "create":
-        note = notes.create(Note(text=f"created {number}"))
-    elif operation == "delete":
-        note = await notes.delete(note_id)
-    else:
-        note = await notes.read(note_id)
-        note.text = f"set {number}"
-        notes.update(note)
-        if operation != "update":
-            note.change(f"changed {number}")
-    for extra in range(more):
-        note.change(f"changed {number}.{extra}")
-    return note
-
-
-async def _commit(uow: UnitOfWork, note: Note, recorded: list[str], model: Model, *, insists: bool) -> None:
-    while True:
-        try:
-            commit = await uow.commit()
-        except CommitOutcomeUnknown:
-            continue  # faults are used up in the end
-        except (PreconditionFailed, TooManyRequests, StoreUnavailable) as error:
-            assert recorded == [event.id for event in note.events]
-            if insists and error.retriable:
-                continue
-            return
-        assert recorded == [event.id for event in commit.events]
-        assert () == (() if note.is_new else note.events)
-        model.apply(note, recorded)
-        return
 
 
 async def test_an_id_that_is_taken_by_a_document_no_program_can_read_is_never_reported_as_success():

@@ -14,7 +14,7 @@ from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.relay.deletion import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Note, actions, events, stored
+from tests.support.notes import Note, actions, changed_by_another_caller, events, stored, written
 
 F = CommitFault
 CHANGES = ["create", "update", "delete"]
@@ -27,9 +27,7 @@ async def begun(container: MemoryContainer, uow: UnitOfWork, change: str) -> Non
     if change == "create":
         notes.create(Note(id="n", text="mine"))
         return
-    async with Outbox(container).unit_of_work() as before:
-        before.repository(Note).create(Note(id="n"))
-        await before.commit()
+    await written(container, Note(id="n"))
     if change == "update":
         (await notes.read("n")).change("mine")
     else:
@@ -108,12 +106,6 @@ async def test_what_was_not_written_is_written_after_an_outage_of_any_length(cha
         assert 1 == (await uow.commit()).attempts
     expected = [] if change == "delete" else ["mine"]
     assert expected == [note["data"]["text"] for note in stored(container, "note")]
-
-
-async def changed_by_another_caller(container: MemoryContainer) -> None:
-    async with Outbox(container).unit_of_work() as uow:
-        (await uow.repository(Note).read("n")).change("theirs")
-        await uow.commit()
 
 
 async def test_while_the_events_would_be_there_their_absence_tells_that_another_caller_was_first():

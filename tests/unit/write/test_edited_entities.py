@@ -8,19 +8,15 @@ import pytest
 from pydantic import Field
 
 from cosmos_outbox import (
-    CommitOutcomeUnknown,
     Entity,
     NotFound,
     Outbox,
-    PreconditionFailed,
-    RetryOptions,
     UnitOfWork,
     UnstorableValue,
     UsageError,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
-from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, Note, stored
+from tests.support.notes import Line, Note, stored, written
 
 
 class Basket(Entity):
@@ -29,21 +25,13 @@ class Basket(Entity):
     notes: dict[str, Any] = Field(default_factory=dict)
 
 
-async def written(container: MemoryContainer, *entities: Entity) -> None:
-    for entity in entities:
-        async with Outbox(container).unit_of_work() as uow:
-            uow.repository(type(entity)).create(entity)
-            await uow.commit()
-
-
 def data(container: MemoryContainer) -> dict[str, Any]:
     return stored(container, "basket")[0]["data"]
 
 
 @pytest.fixture
 async def container() -> MemoryContainer:
-    container = MemoryContainer()
-    await written(container, Basket(id="b", lines=["x"], notes={"deep": {"at": 1}}))
+    await written(container := MemoryContainer(), Basket(id="b", lines=["x"], notes={"deep": {"at": 1}}))
     return container
 
 
@@ -84,27 +72,13 @@ async def test_what_was_only_read_is_not_written(container: MemoryContainer):
 
 
 async def test_what_another_program_stored_in_its_own_form_is_not_written_until_it_is_changed():
-    container = MemoryContainer()
-    await written(container, Basket(id="b"))
+    await written(container := MemoryContainer(), Basket(id="b"))
     key = ("b", "b")
     [partition] = container._partitions
     partition.documents[key]["data"] = {"id": "b", "owner": "ada"}  # neither lines nor notes
     async with Outbox(container).unit_of_work() as uow:
         await uow.repository(Basket).read("b")
         assert None is (await uow.commit()).id
-
-
-async def test_an_edit_is_conditional_on_what_was_read(container: MemoryContainer):
-    outbox = Outbox(container)
-    async with outbox.unit_of_work() as uow:
-        basket = await uow.repository(Basket).read("b")
-        async with outbox.unit_of_work() as other:
-            (await other.repository(Basket).read("b")).owner = "first"
-            await other.commit()
-        basket.owner = "second"
-        with pytest.raises(PreconditionFailed):
-            await uow.commit()
-    assert "first" == data(container)["owner"]
 
 
 async def test_an_entity_of_a_list_is_tracked_and_is_the_object_that_was_read_before(
@@ -122,8 +96,7 @@ async def test_an_entity_of_a_list_is_tracked_and_is_the_object_that_was_read_be
 
 
 async def test_a_list_omits_what_the_unit_of_work_deletes():
-    container = MemoryContainer()
-    await written(container, Line(id="l", book="b"), Note(id="n"))
+    await written(container := MemoryContainer(), Line(id="l", book="b"), Note(id="n"))
     async with Outbox(container).unit_of_work() as uow:
         lines, notes = uow.repository(Line), uow.repository(Note)
         await lines.delete("l", partition_key="b")
@@ -142,25 +115,8 @@ async def test_an_edit_that_cannot_be_read_back_is_refused_with_its_field(contai
             await uow.commit()
 
 
-async def test_an_edit_while_the_outcome_is_unknown_is_written_after_it_is_known():
-    container = MemoryContainer()
-    await written(container, Note(id="n"))
-    store = FaultyStore(container, [CommitFault.LOST_AFTER] * 40)
-    uow = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=1)).unit_of_work()
-    note = await uow.repository(Note).read("n")
-    note.change("first")
-    store.read_faults = [ReadFault.UNAVAILABLE] * 40
-    with pytest.raises(CommitOutcomeUnknown):
-        await uow.commit()
-    note.text, store.read_faults, store.commit_faults = "second", [], []
-    assert "first" == stored(container, "note")[0]["data"]["text"]
-    assert 3 == (await uow.commit()).operations  # event and note, and the note again
-    assert "second" == stored(container, "note")[0]["data"]["text"]
-
-
 async def test_two_entities_of_one_id_in_two_partitions_are_two_entities():
-    container = MemoryContainer()
-    await written(container, Line(id="1", book="a"), Line(id="1", book="b"))
+    await written(container := MemoryContainer(), Line(id="1", book="a"), Line(id="1", book="b"))
     async with Outbox(container).unit_of_work() as uow:
         page = await uow.repository(Line).read_all()
         assert ["a", "b"] == [line.book for line in page.entities]

@@ -10,6 +10,7 @@ import pytest
 
 from cosmos_outbox import Entity, InvalidRequest, NotFound, Outbox, SoftDeletable, UnitOfWork, UsageError
 from cosmos_outbox.adapters.memory import MemoryContainer
+from tests.support.notes import written
 
 
 class Status(StrEnum):
@@ -50,22 +51,16 @@ def at(day: int) -> datetime:
 
 @pytest.fixture
 async def uow() -> UnitOfWork:
-    outbox = Outbox(MemoryContainer(ranges=2))
+    container = MemoryContainer(ranges=2)
     orders = [
         Order(id="o1", tenant="t", total=Decimal("9.50"), placed_at=at(3)),
         Order(id="o2", tenant="t", status=Status.PAID, placed_at=at(1)),
         Order(id="o3", tenant="t", placed_at=at(2)),
         Order(id="o1", tenant="u"),
     ]
-    for entity in (
-        *orders,
-        CardPayment(id="p1", order="t", card="visa"),
-        CashPayment(id="p2", order="t", coins=3),
-    ):
-        async with outbox.unit_of_work() as writing:
-            writing.repository(type(entity)).create(entity)
-            await writing.commit()
-    return outbox.unit_of_work()
+    payments = CardPayment(id="p1", order="t", card="visa"), CashPayment(id="p2", order="t", coins=3)
+    await written(container, *orders, *payments)
+    return Outbox(container).unit_of_work()
 
 
 async def test_a_list_holds_the_entities_of_its_partition_key_alone(uow: UnitOfWork):

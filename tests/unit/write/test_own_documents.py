@@ -176,20 +176,6 @@ async def test_an_entity_and_a_document_are_committed_together(container: Memory
         await uow.commit()
 
 
-async def test_writes_are_conditional_on_what_was_read(container: MemoryContainer):
-    outbox = Outbox(container)
-    async with outbox.unit_of_work() as uow:
-        uow.save({"id": "o", "partitionKey": "o", "by": "none"})
-        await uow.commit()
-    async with outbox.unit_of_work() as mine, outbox.unit_of_work() as theirs:
-        (await mine.documents().read("o"))["by"] = "me"
-        (await theirs.documents().read("o"))["by"] = "them"
-        await theirs.commit()
-        with pytest.raises(PreconditionFailed):
-            await mine.commit()
-    assert "them" == content(container, "o")["by"]
-
-
 async def test_a_dict_that_the_sdk_read_is_replaced_under_its_etag(container: MemoryContainer):
     outbox = Outbox(container)
     async with outbox.unit_of_work() as uow:

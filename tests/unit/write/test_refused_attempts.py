@@ -19,7 +19,7 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from tests.support.notes import Line, Note, NoteChanged, actions, stored
+from tests.support.notes import Line, Note, NoteChanged, actions, stored, written
 
 
 def invoicing(container: MemoryContainer) -> Outbox:
@@ -44,16 +44,10 @@ async def overtaken(container: MemoryContainer) -> None:
         await theirs.commit()
 
 
-async def with_a_note(container: MemoryContainer) -> None:
-    async with Outbox(container).unit_of_work() as uow:
-        uow.repository(Note).create(Note(id="n"))
-        await uow.commit()
-
-
 @pytest.fixture
 async def container() -> MemoryContainer:
     container = MemoryContainer()
-    await with_a_note(container)
+    await written(container, Note(id="n"))
     return container
 
 

@@ -17,14 +17,7 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.ports import Write, WriteKind
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, Note, actions, stored
-
-
-async def written(container: MemoryContainer, *notes: Note) -> None:
-    for note in notes:
-        async with Outbox(container).unit_of_work() as uow:
-            uow.repository(Note).create(note)
-            await uow.commit()
+from tests.support.notes import Line, Note, actions, stored, written
 
 
 async def test_an_entity_is_read_with_its_version_and_etag():
@@ -38,8 +31,7 @@ async def test_an_entity_is_read_with_its_version_and_etag():
 
 
 async def test_reading_twice_returns_the_same_object_without_a_second_request():
-    container, note = MemoryContainer(), Note()
-    await written(container, note)
+    await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container)
     async with Outbox(store).unit_of_work() as uow:
         first = await uow.repository(Note).read(note.id)
@@ -50,16 +42,14 @@ async def test_reading_twice_returns_the_same_object_without_a_second_request():
 
 
 async def test_an_entity_that_the_caller_has_is_not_modified():
-    container, note = MemoryContainer(), Note()
-    await written(container, note)
+    await written(container := MemoryContainer(), note := Note())
     async with Outbox(container).unit_of_work() as uow:
         with pytest.raises(NotModified):
             await uow.repository(Note).read(note.id, if_none_match=note.etag)
 
 
 async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
-    container, note = MemoryContainer(), Note()
-    await written(container, note)
+    await written(container := MemoryContainer(), note := Note())
     async with Outbox(container).unit_of_work() as uow:
         with pytest.raises(NotFound):
             await uow.repository(Note).read("missing")
@@ -75,8 +65,7 @@ async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
 
 
 async def test_an_update_under_another_etag_is_refused_with_both_etags():
-    container, note = MemoryContainer(), Note()
-    await written(container, note)
+    await written(container := MemoryContainer(), note := Note())
     async with Outbox(container).unit_of_work() as uow:
         read = await uow.repository(Note).read(note.id)
         with pytest.raises(PreconditionFailed) as caught:
@@ -100,8 +89,7 @@ async def test_a_soft_delete_keeps_the_document_and_a_hard_one_does_not_and_both
 
 
 async def test_what_was_deleted_softly_can_still_be_purged_without_a_second_event():
-    container, note = MemoryContainer(), Note()
-    await written(container, note)
+    await written(container := MemoryContainer(), note := Note())
     for hard in (False, True):
         async with Outbox(container).unit_of_work() as uow:
             await uow.repository(Note).delete(note.id, hard=hard)
@@ -178,8 +166,7 @@ async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
 
 
 async def test_what_this_unit_of_work_deletes_is_not_found_rather_than_not_modified():
-    container, note = MemoryContainer(), Note()
-    await written(container, note)
+    await written(container := MemoryContainer(), note := Note())
     async with Outbox(container).unit_of_work() as uow:
         await uow.repository(Note).delete(note.id)
         with pytest.raises(NotFound):
@@ -189,9 +176,7 @@ async def test_what_this_unit_of_work_deletes_is_not_found_rather_than_not_modif
 async def test_an_entity_of_another_partition_key_is_never_taken_for_the_one_that_was_asked_for():
     container = MemoryContainer()
     for book in ("a", "b"):
-        async with Outbox(container).unit_of_work() as uow:
-            uow.repository(Line).create(Line(id="1", book=book, text=book))
-            await uow.commit()
+        await written(container, Line(id="1", book=book, text=book))
     async with Outbox(container).unit_of_work() as uow:
         assert "a" == (await uow.repository(Line).read("1", partition_key="a")).text
         assert "b" == (await uow.repository(Line).read("1", partition_key="b")).text
@@ -213,8 +198,7 @@ async def test_all_entities_are_read_page_by_page_without_the_deleted():
 
 
 async def test_reads_are_repeated_until_the_deadline():
-    container, note = MemoryContainer(), Note()
-    await written(container, note)
+    await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container, reads=[ReadFault.UNAVAILABLE, ReadFault.HANGING])
     async with Outbox(store).unit_of_work() as uow:
         await uow.repository(Note).read(note.id)
@@ -234,8 +218,7 @@ async def test_a_page_of_less_than_one_is_refused(page_size: int):
 
 
 async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
-    container = MemoryContainer()
-    await written(container, Note(id="n", text="kept"))
+    await written(container := MemoryContainer(), Note(id="n", text="kept"))
     async with Outbox(container).unit_of_work() as uow:
         with pytest.raises(UsageError, match="neither read nor created"):
             uow.repository(Note).update(Note(id="n", text="blind"))
@@ -276,8 +259,7 @@ async def test_what_was_deleted_for_good_is_new_again_and_cannot_overwrite_what_
 
 @pytest.mark.parametrize("hard", [False, True])
 async def test_what_has_no_etag_is_not_written_over_whatever_is_stored(hard: bool):
-    container = MemoryContainer()
-    await written(container, Note(id="n", text="theirs"))
+    await written(container := MemoryContainer(), Note(id="n", text="theirs"))
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Note).update(Note.restore({"id": "n"}, version=1, etag=None))
         if hard:
@@ -287,32 +269,8 @@ async def test_what_has_no_etag_is_not_written_over_whatever_is_stored(hard: boo
     assert ["theirs"] == [document["data"]["text"] for document in stored(container, "note")]
 
 
-async def test_after_a_refused_commit_reading_again_and_repeating_the_change_succeeds():
-    container = MemoryContainer()
-    await written(container, Note(id="n"))
-    async with Outbox(container).unit_of_work() as uow:
-        attempts = 0
-        for text in ("first", "second"):
-            note = await uow.repository(Note).read("n")
-            note.change(text)
-            if not attempts:
-                async with Outbox(container).unit_of_work() as other:
-                    (await other.repository(Note).read("n")).change("theirs")
-                    await other.commit()
-            attempts += 1
-            try:
-                await uow.commit()
-                break
-            except PreconditionFailed:
-                continue
-
-    assert (2, 3) == (attempts, note.version)
-    assert ["NoteWritten", "NoteChanged", "NoteChanged"] == actions(container)
-
-
 async def test_what_was_refused_is_refused_again_until_it_is_read_again():
-    container = MemoryContainer()
-    await written(container, Note(id="n"))
+    await written(container := MemoryContainer(), Note(id="n"))
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Note).create(Note(id="n", text="mine"))
         for _ in range(2):
@@ -322,24 +280,9 @@ async def test_what_was_refused_is_refused_again_until_it_is_read_again():
         assert 0 == (await uow.commit()).operations
 
 
-async def test_what_was_refused_can_be_created_again_and_is_refused_again():
-    container = MemoryContainer()
-    await written(container, Note(id="n"))
-    async with Outbox(container).unit_of_work() as uow:
-        mine = uow.repository(Note).create(Note(id="n", text="mine"))
-        for _ in range(2):
-            with pytest.raises(Conflict):
-                await uow.commit()
-            uow.repository(Note).create(mine)
-
-
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_after_a_refusal_all_of_the_attempt_is_read_anew(deleted: bool):
-    container = MemoryContainer()
-    async with Outbox(container).unit_of_work() as uow:
-        for name in "ab":
-            uow.repository(Line).create(Line(id=name, book="b"))
-        await uow.commit()
+    await written(container := MemoryContainer(), *(Line(id=name, book="b") for name in "ab"))
     outbox = Outbox(container)
     async with outbox.unit_of_work() as mine, outbox.unit_of_work() as other:
         lines, theirs = mine.repository(Line), other.repository(Line)
@@ -363,8 +306,7 @@ async def test_what_was_read_as_one_class_is_not_handed_out_as_another():
     class Postcard(Note):
         entity_type = "note"
 
-    container = MemoryContainer()
-    await written(container, Note(id="n"))
+    await written(container := MemoryContainer(), Note(id="n"))
     async with Outbox(container).unit_of_work() as uow:
         await uow.repository(Note).read("n")
         with pytest.raises(UsageError, match="as an object of Note"):

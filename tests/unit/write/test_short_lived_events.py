@@ -22,7 +22,7 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.ports import CommitResult, Document, Write
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, Note, NoteChanged, NoteEvent, actions, stored
+from tests.support.notes import Line, Note, NoteEvent, actions, stored, written
 
 F = CommitFault
 
@@ -146,22 +146,6 @@ async def test_a_deletion_that_another_caller_carried_out_is_not_found(container
         await uow.commit()
 
 
-async def test_an_id_that_the_second_event_of_a_commit_shares_with_anothers_is_a_conflict(
-    container: MemoryContainer,
-):
-    for attempt in range(2):
-        async with Outbox(container).unit_of_work() as uow:
-            line = uow.repository(Line).create(Line(book="b"))
-            line.record(NoteChanged(note_id=line.id, text="first"))
-            line.record(NoteChanged(id="taken", note_id=line.id, text="second"))
-            if attempt:
-                with pytest.raises(Conflict, match="'taken'"):
-                    await uow.commit()
-            else:
-                await uow.commit()
-    assert 1 == len(stored(container, "line"))
-
-
 class Slow(FaultyStore):
     """Time passes between a refusal and the look at what stood in the way."""
 
@@ -197,10 +181,7 @@ async def test_an_event_that_stood_in_the_way_and_expired_since_leaves_the_proof
 
 
 async def test_a_collision_at_one_of_two_entities_names_it(container: MemoryContainer):
-    async with Outbox(container).unit_of_work() as uow:
-        for line_id in "ab":
-            uow.repository(Line).create(Line(id=line_id, book="b", text="one"))
-        await uow.commit()
+    await written(container, *(Line(id=line_id, book="b", text="one") for line_id in "ab"))
     async with Outbox(FaultyStore(container, [F.THROTTLED])).unit_of_work() as uow:
         for line_id in "ab":
             uow.repository(Line).update(await uow.repository(Line).read(line_id, partition_key="b"))
