@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from cosmos_outbox.changefeed.options import default_instance_name
-from cosmos_outbox_worker.settings import Seconds, Settings, loaded, topic_name
+from cosmos_outbox_worker.settings import Name, Seconds, Settings, loaded, topic_name
 
 
 class Receiver(StrEnum):
@@ -25,45 +25,24 @@ class ConsumerSettings(Settings):
     The settings of a consumer: those of a worker that are not about relaying, and where the messages come from.
     """
 
-    topic: Annotated[str, AfterValidator(topic_name)] = Field(
-        description="Topic of OUTBOX_SUBSCRIPTION; without a subscription, the queue that messages are received from."
-    )
-    subscription: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Subscription of OUTBOX_TOPIC that messages are received from.",
-    )
-    sessions: bool = Field(
-        default=True,
-        description="Whether the subscription or queue requires sessions. Without them messages are handled in no order.",
-    )
-    concurrent_sessions: int = Field(
-        default=32,
-        ge=1,
-        le=1000,
-        description="Most sessions (or messages, without sessions) that are handled at once; with `sdk` up to eight connections serve each.",
-    )
-    receiver: Receiver = Field(
-        default=Receiver.SDK,
-        description="What receives: the Service Bus SDK with a connection for each session (`sdk`), or the extra `amqp` with one for all.",
-    )
-    parked_container: str | None = Field(
-        default=None,
-        min_length=1,
-        description='Container of parked keys; must exist. Required, except with on_failure="dead_letter".',
-    )
-    instance_name: str = Field(
-        default_factory=default_instance_name, min_length=1, description="Name of this process."
-    )
-    grace_seconds: Seconds = Field(
-        default=20.0, ge=0, description="How long a drain waits for messages that are being handled."
-    )
-    stalled_seconds: Seconds = Field(
-        default=60.0,
-        gt=0,
-        description="Unready once a message is being handled, or a service could not be reached, for this long. What is parked is "
-        "polled four times as often.",
-    )
+    topic: Annotated[str, AfterValidator(topic_name)]
+    """Topic of OUTBOX_SUBSCRIPTION; without a subscription, the queue that messages are received from."""
+    subscription: Name | None = None
+    """Subscription of OUTBOX_TOPIC that messages are received from."""
+    sessions: bool = True
+    """Whether the subscription or queue requires sessions. Without them messages are handled in no order."""
+    concurrent_sessions: Annotated[int, Field(ge=1, le=1000)] = 32
+    """Most sessions (or messages, without sessions) that are handled at once; with `sdk` up to eight connections serve each."""
+    receiver: Receiver = Receiver.SDK
+    """What receives: the Service Bus SDK with a connection for each session (`sdk`), or the extra `amqp` with one for all."""
+    parked_container: Name | None = None
+    """Container of parked keys; must exist. Required, except with on_failure="dead_letter"."""
+    instance_name: Name = Field(default_factory=default_instance_name)
+    """Name of this process."""
+    grace_seconds: Seconds = 20.0
+    """How long a drain waits for messages that are being handled."""
+    stalled_seconds: Annotated[Seconds, Field(gt=0)] = 60.0
+    """Unready once a message is being handled, or a service could not be reached, for this long. What is parked is polled four times as often."""
 
     @property
     def source(self) -> str:

@@ -127,113 +127,70 @@ def _address(text: str) -> str:
 
 
 _LAST_PORT = 65_535
-# At most a day: a clock cannot add arbitrarily large numbers.
-Seconds = Annotated[float, Field(le=86_400, allow_inf_nan=False)]
 _LONGEST_TTL = 2_147_483_647  # the largest that Cosmos DB accepts
+Name = Annotated[str, Field(min_length=1)]
+# At most a day: a clock cannot add arbitrarily large numbers.
+Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+_BusSecret = Annotated[SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")]
 
 
 class Settings(BaseSettings):
     """The settings of a worker. Each field's variable is `OUTBOX_` and the field's name in capitals."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", use_attribute_docstrings=True
+    )
 
-    cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = (
-        Field(
-            default=None,
-            description="Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT.",
-        )
-    )
-    cosmos_endpoint: Annotated[str | None, AfterValidator(_url)] = Field(
-        default=None,
-        description="Cosmos DB account, reached with the default Azure credential (managed identity).",
-    )
-    cosmos_database: str = Field(min_length=1, description="Database of the containers.")
-    cosmos_container: str = Field(min_length=1, description="Container of the entities and events.")
-    lease_container: str = Field(
-        default="leases", min_length=1, description="Container of the leases; must exist."
-    )
-    servicebus_connection_string: Annotated[
-        SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")
-    ] = Field(
-        default=None,
-        description="Service Bus namespace with its key, or a SharedAccessSignature, which expires. "
-        "Either this or OUTBOX_SERVICEBUS_NAMESPACE.",
-    )
-    servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = Field(
-        default=None,
-        description="Service Bus host (NAME.servicebus.windows.net), reached with the default credential.",
-    )
-    servicebus_transport: Transport = Field(
-        default=Transport.TCP,
-        description="tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY where there is one.",
-    )
-    sdk_only: bool = Field(
-        default=False,
-        description="true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library "
-        "is on the wire.",
-    )
-    topic: Annotated[str, AfterValidator(topic_name)] = Field(description="Topic that receives the events.")
-    routes: Annotated[str | None, AfterValidator(_routes)] = Field(
-        default=None,
-        description="Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest.",
-    )
-    batch_scope: BatchScope = Field(
-        default=BatchScope.TOPIC,
-        description="Which messages may share a batch: topic (any), session or message, for partitioned topics.",
-    )
-    message_format: MessageFormat = Field(
-        default=MessageFormat.PLAIN,
-        description="plain, cloudevents-structured or cloudevents-binary.",
-    )
-    event_ttl_seconds: int = Field(
-        default=864_000,
-        ge=1,
-        le=_LONGEST_TTL,
-        description="Shortest time to live of the events in this container.",
-    )
-    delete_after_publish: str | None = Field(
-        default=None,
-        description="Actions, separated by commas, whose events are deleted once sent; * for all. Default: none.",
-    )
-    parked_container: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Container of parked keys; must exist. Without it, a rejected event halts its lease.",
-    )
-    processor_name: str = Field(
-        default="outbox",
-        min_length=1,
-        description="Workers with the same name share the work; part of the lease ids.",
-    )
-    instance_name: str = Field(
-        default_factory=default_instance_name, min_length=1, description="Must differ between live workers."
-    )
-    start: Annotated[StartFrom | datetime, BeforeValidator(_start)] = Field(
-        default=StartFrom.BEGINNING,
-        description="Where the first leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone).",
-    )
-    lanes: int = Field(default=8, ge=1, le=64, description="Ordered streams to the topic, each a connection.")
-    lease_expiration_seconds: Seconds = Field(
-        default=60.0,
-        ge=2,
-        description="A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13.",
-    )
-    grace_seconds: Seconds = Field(
-        default=20.0, ge=0, description="How long a drain waits for pages that are being handled."
-    )
-    health_port: Annotated[str, AfterValidator(_address)] = Field(
-        default="8080",
-        description="Port of the health server on the loopback; 0.0.0.0:8080 in a container, so that probes reach it. 0 is any free "
-        "port, which the log names.",
-    )
-    stalled_seconds: Seconds = Field(
-        default=60.0,
-        gt=0,
-        description="A lease that makes no progress for this long makes the worker unready. What waits is polled four times as often.",
-    )
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
-        default="INFO", description="Lowest level that is logged."
-    )
+    cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = None
+    """Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT."""
+    cosmos_endpoint: Annotated[str | None, AfterValidator(_url)] = None
+    """Cosmos DB account, reached with the default Azure credential (managed identity)."""
+    cosmos_database: Name
+    """Database of the containers."""
+    cosmos_container: Name
+    """Container of the entities and events."""
+    lease_container: Name = "leases"
+    """Container of the leases; must exist."""
+    servicebus_connection_string: _BusSecret = None
+    """Service Bus namespace with its key, or a SharedAccessSignature, which expires. Either this or OUTBOX_SERVICEBUS_NAMESPACE."""
+    servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = None
+    """Service Bus host (NAME.servicebus.windows.net), reached with the default credential."""
+    servicebus_transport: Transport = Transport.TCP
+    """tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY where there is one."""
+    sdk_only: bool = False
+    """true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library is on the wire."""
+    topic: Annotated[str, AfterValidator(topic_name)]
+    """Topic that receives the events."""
+    routes: Annotated[str | None, AfterValidator(_routes)] = None
+    """Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest."""
+    batch_scope: BatchScope = BatchScope.TOPIC
+    """Which messages may share a batch: topic (any), session or message, for partitioned topics."""
+    message_format: MessageFormat = MessageFormat.PLAIN
+    """plain, cloudevents-structured or cloudevents-binary."""
+    event_ttl_seconds: Annotated[int, Field(ge=1, le=_LONGEST_TTL)] = 864_000
+    """Shortest time to live of the events in this container."""
+    delete_after_publish: str | None = None
+    """Actions, separated by commas, whose events are deleted once sent; * for all. Default: none."""
+    parked_container: Name | None = None
+    """Container of parked keys; must exist. Without it, a rejected event halts its lease."""
+    processor_name: Name = "outbox"
+    """Workers with the same name share the work; part of the lease ids."""
+    instance_name: Name = Field(default_factory=default_instance_name)
+    """Must differ between live workers."""
+    start: Annotated[StartFrom | datetime, BeforeValidator(_start)] = StartFrom.BEGINNING
+    """Where the first leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone)."""
+    lanes: Annotated[int, Field(ge=1, le=64)] = 8
+    """Ordered streams to the topic, each a connection."""
+    lease_expiration_seconds: Annotated[Seconds, Field(ge=2)] = 60.0
+    """A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13."""
+    grace_seconds: Seconds = 20.0
+    """How long a drain waits for pages that are being handled."""
+    health_port: Annotated[str, AfterValidator(_address)] = "8080"
+    """Port of the health server on the loopback; 0.0.0.0:8080 in a container, so that probes reach it. 0 is any free port, which the log names."""
+    stalled_seconds: Annotated[Seconds, Field(gt=0)] = 60.0
+    """A lease that makes no progress for this long makes the worker unready. What waits is polled four times as often."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """Lowest level that is logged."""
 
     @property
     def container(self) -> str:
@@ -302,9 +259,7 @@ class CommandSettings(Settings):
     The same settings for the command line, where most commands need no Service Bus, and the times of a worker do not matter.
     """
 
-    topic: Annotated[str, AfterValidator(lambda name: name and topic_name(name))] = Field(
-        default="", description=Settings.model_fields["topic"].description
-    )
+    topic: Annotated[str, AfterValidator(lambda name: name and topic_name(name))] = ""
 
     def contradictions(self) -> list[str]:
         return self.shared_containers()
