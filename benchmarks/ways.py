@@ -99,6 +99,7 @@ async def relay(
             {"instance": name, "processor": PROCESSOR, "container": data, "topic": topic},
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(minutes=1),
+            poll_interval=WATCH_EVERY,
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         deletion = await stack.enter_async_context(
@@ -128,7 +129,6 @@ async def relay(
                 parked=parked,
                 fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
                 reach=_reached,
-                every=WATCH_EVERY,
                 health=health,
                 observe=lambda: setattr(telemetry.instruments, "observed", health.snapshot()),
                 notify=notify,

@@ -34,8 +34,8 @@ COMPLETE: dict[str, Any] = {
     "servicebus_connection_string": "Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
     "topic": "events",
 }
-# What another module than the composition root reads.
-READ_ELSEWHERE = {"log_level"}
+# What the process that runs the program reads.
+READ_ELSEWHERE = {"log_level", "health_port"}
 
 
 @pytest.fixture(autouse=True)

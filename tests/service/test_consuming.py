@@ -178,7 +178,7 @@ async def test_what_cannot_be_used_is_refused_at_the_start(
         database = site.client.get_database_client("contacts")
         await database.create_container("endless", PartitionKey("/partitionKey"))
         settings = settings_of(site, monkeypatch, **variables)
-        assembled = assembled_consumer(getattr(invoices, name), settings, serve_health=False)
+        assembled = assembled_consumer(getattr(invoices, name), settings)
         with pytest.raises(ConfigurationError, match=said):
             await assembled.__aenter__()
 
@@ -205,7 +205,7 @@ def settings_of(site: Site, monkeypatch: pytest.MonkeyPatch, **variables: str | 
 async def test_a_consumer_that_dead_letters_needs_no_parked_container(monkeypatch: pytest.MonkeyPatch):
     async with opened_site() as site:
         settings = settings_of(site, monkeypatch, OUTBOX_PARKED_CONTAINER=None)
-        async with assembled_consumer(invoices.dropping, settings, serve_health=False):
+        async with assembled_consumer(invoices.dropping, settings):
             pass
 
 
@@ -264,7 +264,7 @@ async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
         settings = settings_of(site, monkeypatch)
         async with assembled_consumer(invoices.consumer, Watched(**settings.model_dump())):
             pass
-    assert set() == set(CONSUMER_FIELDS) - read - {"log_level"}
+    assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
     assert {"lease_container", "sdk_only"} == read & relaying, (
         "the client of its leases is made, and never used"

@@ -24,7 +24,7 @@ from cosmos_outbox.records import (
     WatchFailed,
 )
 from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import ParkedSeen, reasons_against
+from cosmos_outbox_worker.health import ParkedSeen
 from cosmos_outbox_worker.vitals import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
 from tests.support.lease_statuses import status
@@ -36,27 +36,26 @@ def vitals(*leases: LeaseStatus) -> WorkerVitals:
     return WorkerVitals(IDENTITY, leases=lambda _: leases, stalled_after=timedelta(seconds=60))
 
 
-def reasons(phase: Phase, *leases: LeaseStatus, unheard: float = 0.0) -> tuple[str, ...]:
-    return reasons_against(phase, leases, unlisted_seconds=unheard, stalled_seconds=60)
-
-
-def test_a_running_worker_is_ready_with_and_without_leases():
-    assert () == reasons(Phase.RUNNING, status()) == reasons(Phase.RUNNING)
+STALLED = status("7", stalled=True, error="no", idle_seconds=90.0)
 
 
 @pytest.mark.parametrize(
-    ("phase", "leases", "unheard", "said"),
+    ("leases", "listed", "drained", "said"),
     [
-        (Phase.STARTING, (), 0.0, "has not seen the leases"),
-        (Phase.DRAINING, (status(),), 0.0, "draining"),
-        (Phase.RUNNING, (), 61.0, "could not be listed for 61 s"),
-        (Phase.RUNNING, (status(), status("7", stalled=True, error="no", idle_seconds=90.0)), 0.0,
-         "Lease 7 did not move for 90 s: no"),
+        ((), True, False, ()),
+        ((status(),), True, False, ()),
+        ((), False, False, ("The worker has not seen the leases yet.",)),
+        ((status(), STALLED), True, True, ("The worker is draining.",)),
+        ((status(), STALLED), True, False, ("Lease 7 did not move for 90 s: no.",)),
     ],
-)  # fmt: skip
-def test_what_keeps_a_worker_from_being_ready_is_said(phase, leases, unheard, said):
-    (reason,) = reasons(phase, *leases, unheard=unheard)
-    assert said in reason
+)
+async def test_what_keeps_a_worker_from_being_ready_is_said(leases, listed: bool, drained: bool, said):
+    watched = vitals(*leases)
+    if listed:
+        watched(LeasesBalanced(owner="w", outcome="listed"))
+    if drained:
+        watched.draining()
+    assert said == watched.snapshot().unready
 
 
 async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
@@ -66,7 +65,7 @@ async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
     await asyncio.sleep(60)
     assert () == watched.snapshot().unready
     await asyncio.sleep(1)
-    assert 1 == len(watched.snapshot().unready)
+    assert ("The leases could not be listed for 61 s.",) == watched.snapshot().unready
     watched(LeasesBalanced(owner="w", outcome="listed"))
     assert () == watched.snapshot().unready
 
@@ -149,12 +148,7 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_
 
 
 async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():
-    watched = WorkerVitals(
-        IDENTITY,
-        leases=lambda _: (),
-        stalled_after=timedelta(seconds=60),
-        poll_interval=timedelta(seconds=15),
-    )
+    watched = vitals()
     assert timedelta(0) == watched.snapshot().unseen
     watched.measured(Lag(leases=()))
     await asyncio.sleep(75)
@@ -166,12 +160,7 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
 
 
 async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_for_long():
-    watched = WorkerVitals(
-        IDENTITY,
-        leases=lambda _: (),
-        stalled_after=timedelta(seconds=60),
-        poll_interval=timedelta(seconds=15),
-    )
+    watched = vitals()
     assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
     seen = ParkedSeen(count=1, events=2)
     watched.seen_parked(seen)

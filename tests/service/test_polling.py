@@ -145,11 +145,12 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
     assert "could not be listed for 61 s" in told[-1].unready[0]
 
 
-def vitals() -> WorkerVitals:
+def vitals(instance: str = "w") -> WorkerVitals:
     return WorkerVitals(
-        {"instance": "w", "processor": "p", "container": "c", "topic": "t"},
+        {"instance": instance, "processor": "p", "container": "c", "topic": "t"},
         leases=lambda _: (),
         stalled_after=timedelta(minutes=1),
+        poll_interval=timedelta(seconds=1),
     )
 
 
@@ -178,7 +179,6 @@ async def watching(
                 parked=parked or MemoryParked(),
                 fleet=Fleet(leases, processor="p", container="c"),
                 reach=reach,
-                every=timedelta(seconds=1),
                 health=watched,
                 observe=observe,
                 notify=notify,
@@ -211,7 +211,7 @@ async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once(
 
 async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
     leases, told = MemoryLeases(now=asyncio.get_running_loop().time), list[Record]()
-    first, second = (health_of(name) for name in ("w-1", "w-2"))
+    first, second = (vitals(name) for name in ("w-1", "w-2"))
     for one in (first, second):
         one(LeasesBalanced(owner="w", outcome="listed"))
     async with watching(first, leases=leases, notify=told.append):
@@ -263,15 +263,6 @@ async def test_a_heartbeat_without_an_answer_delays_the_next_round_by_seconds() 
         await asyncio.sleep(20)
     assert 4 == leases.rounds
     assert 1 == len(told)
-
-
-def health_of(instance: str) -> WorkerVitals:
-    return WorkerVitals(
-        {"instance": instance, "processor": "p", "container": "c", "topic": "t"},
-        leases=lambda _: (),
-        stalled_after=timedelta(minutes=1),
-        poll_interval=timedelta(seconds=1),
-    )
 
 
 def others_of(health: WorkerVitals) -> list[tuple[str, str]]:

@@ -4,9 +4,8 @@ Assembly: the composition root of the worker; a process of its own, or part of a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -22,7 +21,6 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox_worker.doctor.doctor import check_start
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import Snapshot
 from cosmos_outbox_worker.polling import MeteredFeed, poll
@@ -32,17 +30,14 @@ from cosmos_outbox_worker.vitals import WorkerVitals
 
 _MOST_MEMORY = 1024 * 1024 * 1024
 
-_logger = logging.getLogger("worker")
-
 
 class Worker(Program[ChangeFeedProcessor, Snapshot]):
     """A worker that is put together: it reads the change feed and sends the events."""
 
 
-@asynccontextmanager
-async def running_worker(
+def running_worker(
     settings: Settings | None = None, *, serve_health: bool = False
-) -> AsyncIterator[Worker]:
+) -> AbstractAsyncContextManager[Worker]:
     """
     Run the worker inside another program for as long as the block lasts; its end drains the worker.
 
@@ -56,24 +51,22 @@ async def running_worker(
         ConfigurationError: the settings, or what they name, cannot be used.
         OutboxError: at the end of the block, what ended the worker before.
     """
-    async with running(assembled(settings or load(), serve_health=serve_health), logger=_logger) as worker:
-        yield worker
+    settings = settings or load()
+    return running(assembled(settings), settings, serve_health=serve_health)
 
 
 @asynccontextmanager
-async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIterator[Worker]:
+async def assembled(settings: Settings) -> AsyncIterator[Worker]:
     """
     Open everything the settings name, yield the worker, close everything again.
 
     Raises:
-        ConfigurationError: settings contradict each other; a container is missing or cannot be used; sent events are to be
-            deleted that other processors may not have read; or the health server cannot listen.
+        ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
+            deleted that other processors may not have read.
     """
     async with opened_parts(settings, topic=settings.topic) as parts:
         stack, connection, telemetry = parts.stack, parts.connection, parts.telemetry
         bus = await stack.enter_async_context(connection.service_bus())
-        for found in await check_start(connection, topics=True):
-            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
         health = WorkerVitals(
             {
                 "instance": settings.instance_name,
@@ -87,23 +80,15 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
         )
         worker = Worker(health, telemetry)
         notify = worker.notify
-        publisher = await stack.enter_async_context(
-            connection.publisher(
-                bus,
-                lanes=settings.lanes,
-                around=spans_of_sends(
-                    telemetry.tracer_provider,
-                    server_address=bus.fully_qualified_namespace.partition(":")[0],
-                ),
-                notify=notify,
-            )
+        spans = spans_of_sends(
+            telemetry.tracer_provider, server_address=bus.fully_qualified_namespace.partition(":")[0]
         )
+        opening = connection.publisher(bus, lanes=settings.lanes, around=spans, notify=notify)
+        publisher = await stack.enter_async_context(opening)
 
         async def others() -> tuple[str, ...]:
-            container = await connection.feed.describe()
-            return await others_on(
-                container, processor_name=settings.processor_name, leases=connection.leases
-            )
+            name, leases = settings.processor_name, connection.leases
+            return await others_on(await connection.feed.describe(), processor_name=name, leases=leases)
 
         async def earlier_life() -> str | None:
             if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
@@ -140,13 +125,10 @@ async def assembled(settings: Settings, *, serve_health: bool = True) -> AsyncIt
             parked=parts.parked,
             fleet=connection.fleet,
             reach=partial(connection.reach_topics, bus),
-            every=health.poll_interval,
             health=health,
             observe=worker.observe,
             notify=notify,
         )
-        if serve_health:
-            worker.health_url = await stack.enter_async_context(worker.serving(settings.health_port))
         yield worker
 
 

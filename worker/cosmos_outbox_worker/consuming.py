@@ -6,17 +6,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
 from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.parking import ParkedKeys
+from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
-from cosmos_outbox_worker.doctor.doctor import check_start
 from cosmos_outbox_worker.health import ConsumerSnapshot, parked_seen
-from cosmos_outbox_worker.named_consumer import ConsumerSource, bound, handling_of
+from cosmos_outbox_worker.named_consumer import ConsumerSource, bound
 from cosmos_outbox_worker.polling import WatchedSubscription, keep_polling
 from cosmos_outbox_worker.program import Program, opened_parts, running
 from cosmos_outbox_worker.vitals import ConsumerVitals
@@ -32,10 +31,9 @@ class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
     """A consumer that is put together: it receives messages and has its handlers take them."""
 
 
-@asynccontextmanager
-async def running_consumer(
+def running_consumer(
     consumer: ConsumerSource, settings: ConsumerSettings | None = None, *, serve_health: bool = False
-) -> AsyncIterator[RunningConsumer]:
+) -> AbstractAsyncContextManager[RunningConsumer]:
     """
     Run a consumer inside another program for as long as the block lasts; its end drains the consumer.
 
@@ -50,26 +48,22 @@ async def running_consumer(
         ConfigurationError: the settings, or what they name, cannot be used.
         OutboxError: at the end of the block, what ended the consumer before.
     """
-    assembled = assembled_consumer(consumer, settings or load_consumer(), serve_health=serve_health)
-    async with running(assembled, logger=_logger) as program:
-        yield program
+    settings = settings or load_consumer()
+    return running(assembled_consumer(consumer, settings), settings, serve_health=serve_health)
 
 
 @asynccontextmanager
 async def assembled_consumer(
-    source: ConsumerSource, settings: ConsumerSettings, *, serve_health: bool = True
+    source: ConsumerSource, settings: ConsumerSettings
 ) -> AsyncIterator[RunningConsumer]:
     """
     Open everything the settings name, yield the consumer, close everything again.
 
     Raises:
-        ConfigurationError: settings contradict each other; a container is missing or cannot be used; or the health server
-            cannot listen.
+        ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
     async with opened_parts(settings, topic=None) as parts:
         connection, parked = parts.connection, parts.parked
-        for found in await check_start(connection, topics=False):
-            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
         tracers = parts.telemetry.tracer_provider
         consumer = await bound(source, connection, tracer_provider=tracers)
         health = ConsumerVitals(
@@ -87,7 +81,10 @@ async def assembled_consumer(
         )
         program = RunningConsumer(health, parts.telemetry)
         notify = program.notify
-        handling = handling_of(consumer, settings, parked, notify=notify, tracer_provider=tracers)
+        parking = None if parked is None else Parking(parked, references=False)
+        handling = consumer.handling(
+            source=settings.source, parking=parking, notify=notify, tracer_provider=tracers
+        )
         subscription = await parts.stack.enter_async_context(connection.subscription(settings, notify=notify))
         program.processor = SessionProcessor(
             WatchedSubscription(subscription, reached=health.reached),
@@ -111,8 +108,6 @@ async def assembled_consumer(
 
         program.poll = poll
         _logger.info("consumer.opened %s, for the messages of %s", consumer.name, settings.source)
-        if serve_health:
-            program.health_url = await parts.stack.enter_async_context(program.serving(settings.health_port))
         yield program
 
 

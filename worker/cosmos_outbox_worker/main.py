@@ -79,9 +79,8 @@ def _ended(
     async def run() -> None:
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
         try:
-            async with assemble(settings) as program:
-                instance, url = settings.instance_name, program.health_url
-                logger.info("%s.started as %s, health at %s", name, instance, url)
+            async with assemble(settings) as program, program.serving(settings.health_port) as url:
+                logger.info("%s.started as %s, health at %s", name, settings.instance_name, url)
                 collect_seldom()
                 await run_until_signalled(program.run(), drain=program.drain, name=name)
             logger.info("%s.stopped", name)

@@ -14,15 +14,11 @@ from typing import Any
 
 from opentelemetry.trace import TracerProvider
 
-from cosmos_outbox.consumer import Consumer, Handling
+from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.parking import Parking
-from cosmos_outbox.ports import ParkedStore
-from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.connection import Connection
-from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 
 # A consumer, or a function that makes one whose handlers need more of the outbox than the unit of work.
 ConsumerSource = Consumer | Callable[[Outbox], Consumer]
@@ -93,25 +89,3 @@ async def bound(
     """
     store = await retry_reads(connection.store, RetryOptions())
     return made(source, Outbox(store, tracer_provider=tracer_provider))
-
-
-def handling_of(
-    consumer: Consumer,
-    settings: ConsumerSettings,
-    parked: ParkedStore | None,
-    *,
-    notify: Hook = log_hook,
-    tracer_provider: TracerProvider | None = None,
-) -> Handling:
-    """
-    Return the handling of a consumer's messages, as the settings ask for it.
-
-    Raises:
-        ConfigurationError: the consumer has no handler, or parks and has no parked store.
-    """
-    return consumer.handling(
-        source=settings.source,
-        parking=None if parked is None else Parking(parked, references=False),
-        notify=notify,
-        tracer_provider=tracer_provider,
-    )

@@ -72,7 +72,6 @@ async def poll(
     parked: ParkedStore | None,
     fleet: Fleet,
     reach: Callable[[], Awaitable[None]],
-    every: timedelta,
     health: WorkerVitals,
     observe: Callable[[], None],
     notify: Hook,
@@ -87,8 +86,7 @@ async def poll(
         parked: where keys are parked; None if the worker parks none.
         fleet: the workers of the processor; it gets this one's heartbeat.
         reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
-        every: time between two polls.
-        health: learns the results.
+        health: says how often, and learns the results.
         observe: called every second, also while a poll gets no answer.
         notify: hears `WatchFailed`.
     """
@@ -145,7 +143,7 @@ async def poll(
         "what is parked": poll_keys,
         "the other workers": poll_workers,
     }
-    await keep_polling(polls, every=every, observe=observe, notify=notify)
+    await keep_polling(polls, every=health.poll_interval, observe=observe, notify=notify)
 
 
 async def keep_polling(

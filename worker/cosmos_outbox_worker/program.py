@@ -11,52 +11,36 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
+from cosmos_outbox.changefeed import ChangeFeedProcessor
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import ParkedStore
-from cosmos_outbox.records import Record, guarded, log_hook
+from cosmos_outbox.records import guarded, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.doctor.doctor import check_start
 from cosmos_outbox_worker.exporters import OpenedTelemetry, opened_telemetry
-from cosmos_outbox_worker.health import State
 from cosmos_outbox_worker.health_server import serving_health
 from cosmos_outbox_worker.lifecycle import run_beside
 from cosmos_outbox_worker.settings import Settings
+from cosmos_outbox_worker.vitals import SnapshotT, Vitals
 
-SnapshotT_co = TypeVar("SnapshotT_co", bound=State, covariant=True)
-ProcessorT = TypeVar("ProcessorT", bound="Processor")
+ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
 
-
-class Processor(Protocol):
-    """What does the work."""
-
-    async def run(self) -> None: ...
-
-    def stop(self) -> None: ...
+_logger = logging.getLogger(__name__)
 
 
-class Health(Protocol[SnapshotT_co]):
-    """What a program knows of itself; a hook."""
-
-    def __call__(self, record: Record) -> None: ...
-
-    def snapshot(self) -> SnapshotT_co: ...
-
-    def draining(self) -> None: ...
-
-    def ended(self, error: BaseException | None) -> None: ...
-
-
-class Program(Generic[ProcessorT, SnapshotT_co]):
+class Program(Generic[ProcessorT, SnapshotT]):
     """A program; its assembly sets the processor, which reports to it, and the polls."""
 
     processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
     health_url: str | None = None  # None if no health server was asked for
 
-    def __init__(self, health: Health[SnapshotT_co], telemetry: OpenedTelemetry) -> None:
+    def __init__(self, health: Vitals[SnapshotT], telemetry: OpenedTelemetry) -> None:
         self.health, self._telemetry = health, telemetry
         self.notify = guarded(log_hook, health, telemetry.instruments)
 
@@ -81,7 +65,7 @@ class Program(Generic[ProcessorT, SnapshotT_co]):
         self.health.draining()
         self.processor.stop()
 
-    def snapshot(self) -> SnapshotT_co:
+    def snapshot(self) -> SnapshotT:
         """Return its health now; `unready` and `readiness()` are for probes."""
         return self.health.snapshot()
 
@@ -107,15 +91,7 @@ class Parts:
     telemetry: OpenedTelemetry
     connection: Connection
     parked: ParkedStore | None
-
-    @property
-    def times(self) -> dict[str, timedelta]:
-        """Return the times of the program's vitals."""
-        settings = self.connection.settings
-        return {
-            "stalled_after": timedelta(seconds=settings.stalled_seconds),
-            "poll_interval": timedelta(seconds=settings.poll_seconds),
-        }
+    times: dict[str, timedelta]
 
 
 @asynccontextmanager
@@ -128,21 +104,29 @@ async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterato
     """
     if errors := settings.contradictions():
         raise ConfigurationError("\n".join(errors))
-    name = settings.instance_name
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
-            opened_telemetry(topic=topic, instance=name, environ=os.environ, sign_in=settings.signs_in)
+            opened_telemetry(
+                topic=topic,
+                instance=settings.instance_name,
+                environ=os.environ,
+                sign_in=settings.signs_in,
+            )
         )
         connection = await stack.enter_async_context(connected(settings))
         parked = None
         if settings.parked_container is not None:
             parked = await retry_reads(connection.parked_store, RetryOptions())
-        yield Parts(stack, telemetry, connection, parked)
+        for found in await check_start(connection, topics=topic is not None):
+            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
+        times = {"stalled_after": settings.stalled_seconds, "poll_interval": settings.poll_seconds}
+        intervals = {name: timedelta(seconds=seconds) for name, seconds in times.items()}
+        yield Parts(stack, telemetry, connection, parked, intervals)
 
 
 @asynccontextmanager
 async def running(
-    assembled: AbstractAsyncContextManager[ProgramT], *, logger: logging.Logger
+    assembled: AbstractAsyncContextManager[ProgramT], settings: Settings, *, serve_health: bool
 ) -> AsyncIterator[ProgramT]:
     """
     Run a program inside another one for as long as the block lasts; its end drains it.
@@ -150,7 +134,10 @@ async def running(
     Raises:
         OutboxError: at the end of the block, what ended the program before.
     """
-    async with assembled as program:
+    async with AsyncExitStack() as stack:
+        program = await stack.enter_async_context(assembled)
+        if serve_health:
+            program.health_url = await stack.enter_async_context(program.serving(settings.health_port))
         task = asyncio.create_task(program.run())
         try:
             yield program
@@ -158,7 +145,7 @@ async def running(
             program.drain()
             (ended_by,) = await asyncio.gather(task, return_exceptions=True)
             if ended_by is not None:  # the error of the block matters more
-                logger.exception("%s.failed", logger.name, exc_info=ended_by)
+                _logger.exception("%s.failed", program.health.name, exc_info=ended_by)
             raise
         program.drain()
         await task

@@ -7,11 +7,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from cosmos_outbox.changefeed import Lag, LeaseStatus
 from cosmos_outbox.errors import said
@@ -30,16 +31,10 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.fleet import Heartbeat, Phase
-from cosmos_outbox_worker.health import (
-    ConsumerSnapshot,
-    Outage,
-    ParkedSeen,
-    Snapshot,
-    StalledKey,
-    reasons_against,
-    reasons_against_consumer,
-)
+from cosmos_outbox_worker.health import MOST_SHOWN, ConsumerSnapshot, ParkedSeen, Snapshot, StalledKey, State
 from cosmos_outbox_worker.recent_errors import RecentErrors
+
+SnapshotT = TypeVar("SnapshotT", bound=State)
 
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
@@ -48,7 +43,7 @@ _LATE_SECONDS = 30.0  # how late a delivery may come
 _REMEMBERED_SECONDS = 900.0
 
 
-class Vitals:
+class Vitals(ABC, Generic[SnapshotT]):
     """
     What worker and consumer have in common. All calls but those of the hook come from the event loop.
 
@@ -71,6 +66,7 @@ class Vitals:
     ) -> None:
         self.name, self._named = name, named
         self.stalled_after, self.poll_interval = stalled_after, poll_interval
+        self._stalled_seconds = stalled_after.total_seconds()
         self._utcnow, self._started_at = utcnow, utcnow()
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._began_at = self._loop.time()
@@ -89,8 +85,13 @@ class Vitals:
             self._errors.note(record, at=self._utcnow())
         self._hear(record, self._loop.time())
 
+    @abstractmethod
     def _hear(self, record: Record, now: float) -> None:
         """Learn what this kind of process learns from a record."""
+
+    @abstractmethod
+    def snapshot(self) -> SnapshotT:
+        """Return the health now."""
 
     def draining(self) -> None:
         """Note that the process was asked to stop."""
@@ -118,9 +119,6 @@ class Vitals:
         window = min(_RATE_SECONDS, max(1.0, now - self._began_at))
         return sum(count for _, count in self._recent) / window
 
-    def _seen_parked(self) -> ParkedSeen | None:
-        return self._parked[0] if self._parked and not self._unseen(self._parked[2]) else None
-
     def _unseen(self, polled_at: float) -> timedelta:
         """Return for how long polls have failed; zero while they succeed."""
         since = timedelta(seconds=self._loop.time() - polled_at)
@@ -133,20 +131,23 @@ class Vitals:
             return Phase.DRAINING
         return Phase.STARTING if starting else Phase.RUNNING
 
-    def _facts(self, unready: tuple[str, ...]) -> dict[str, Any]:
-        """Return what each snapshot has."""
+    def _facts(self, phase: Phase, unready: Iterable[str]) -> dict[str, Any]:
+        """Return what each snapshot has; `unready` says what keeps a process from being ready that does not drain."""
+        if phase is Phase.DRAINING:
+            unready = (f"The {self.name} is draining.",)
         return {
             **self._named,
             "at": self._utcnow(),
             "started_at": self._started_at,
-            "parked": self._seen_parked(),
+            "phase": phase,
+            "parked": self._parked[0] if self._parked and not self._unseen(self._parked[2]) else None,
             "parked_at": self._parked[1] if self._parked else None,
             "errors": self._errors.newest_first(),
-            "unready": (self._end,) if self._end else unready,
+            "unready": (self._end,) if self._end else tuple(unready),
         }
 
 
-class WorkerVitals(Vitals):
+class WorkerVitals(Vitals[Snapshot]):
     """
     The vitals of a worker.
 
@@ -211,21 +212,10 @@ class WorkerVitals(Vitals):
         self._others = (others, self._loop.time())
 
     def snapshot(self) -> Snapshot:
-        """Return the worker's health now."""
         phase, mine = self._phase(starting=self._balanced_at is None), self._leases(self.stalled_after)
-        listed_at = self._began_at if self._balanced_at is None else self._balanced_at
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
-        reasons = reasons_against(
-            phase,
-            mine,
-            unreached=self._unreached,
-            unlisted_seconds=self._loop.time() - listed_at,
-            stalled_seconds=self.stalled_after.total_seconds(),
-            last_error=self._errors.last_since(self._utcnow() - self.stalled_after),
-        )
         return Snapshot(
-            **self._facts(reasons),
-            phase=phase,
+            **self._facts(phase, self._reasons(mine)),
             mine=mine,
             lag=lag and self._aged(lag, polled_at),
             lag_at=lag_at,
@@ -235,6 +225,21 @@ class WorkerVitals(Vitals):
             sent_per_second=self._per_second(),
             others=None if self._others is None or self._unseen(self._others[1]) else self._others[0],
         )
+
+    def _reasons(self, mine: Iterable[LeaseStatus]) -> Iterator[str]:
+        """Yield what keeps it from being ready; one without leases is: it takes over as soon as another one ends."""
+        if self._balanced_at is None:
+            yield "The worker has not seen the leases yet."
+        elif (unlisted := self._loop.time() - self._balanced_at) > self._stalled_seconds:
+            yield f"The leases could not be listed for {unlisted:.0f} s."
+        if self._unreached is not None:
+            yield f"No link to the topics was opened yet: {self._unreached}"
+        # A lease that waits for the topic has no error of its own.
+        last_error = self._errors.last_since(self._utcnow() - self.stalled_after)
+        for lease in mine:
+            if lease.stalled:
+                why = lease.error or last_error or "no error known"
+                yield f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: {why}."
 
     def _aged(self, lag: Lag, polled_at: float) -> Lag:
         # What waited in a range that could not be read is older by now; where nothing waited, something may.
@@ -262,7 +267,7 @@ class _Wait:
         return now - self.due > _REMEMBERED_SECONDS
 
 
-class ConsumerVitals(Vitals):
+class ConsumerVitals(Vitals[ConsumerSnapshot]):
     """
     The vitals of a consumer.
 
@@ -324,26 +329,13 @@ class ConsumerVitals(Vitals):
         self._reached = True
 
     def snapshot(self) -> ConsumerSnapshot:
-        """Return the consumer's health now."""
-        phase, sessions, now = self._phase(starting=not self._reached), self._sessions(), self._loop.time()
-        stalled = self._stalled(now)
+        sessions, stalled = self._sessions(), self._stalled(self._loop.time())
         if not self._is_delayed():
             self._delayed = None
         if self._is_receiving():
             self._cut_off = None
-        reasons = reasons_against_consumer(
-            phase,
-            sessions,
-            source=self._named["source"],
-            stalled_seconds=self.stalled_after.total_seconds(),
-            stalled=stalled,
-            cut_off=self._cut_off and Outage(now - self._cut_off[0], self._cut_off[1]),
-            delayed=self._delayed and Outage(now - self._delayed[0], self._delayed[1]),
-            halted_by=(self._halted_by or "see the errors") if self._is_halted() else None,
-        )
         return ConsumerSnapshot(
-            **self._facts(reasons),
-            phase=phase,
+            **self._facts(self._phase(starting=not self._reached), self._reasons(sessions, stalled)),
             sessions=sessions,
             handled=self._done,
             handled_per_second=self._per_second(),
@@ -351,10 +343,35 @@ class ConsumerVitals(Vitals):
             fallback=self._fallback,
         )
 
+    def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[str]:
+        """Yield what keeps it from being ready."""
+        now, least, source = self._loop.time(), self._stalled_seconds, self._named["source"]
+        if not self._reached:
+            hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
+            said_last = f": {self._cut_off[1]}" if self._cut_off else "."
+            yield f"The consumer has not reached {source} yet{said_last}{hint}"
+        elif self._cut_off and (seconds := now - self._cut_off[0]) > least:
+            yield f"No session could be accepted or kept for {seconds:.0f} s: {self._cut_off[1]}"
+        if self._delayed and (seconds := now - self._delayed[0]) > least:
+            yield f"Messages have waited for a store for {seconds:.0f} s: {self._delayed[1]}"
+        else:  # it would be said of each key
+            for key in stalled[:MOST_SHOWN]:
+                waited = f"has waited for {key.waited_seconds:.0f} s, through no fault of its messages"
+                yield f"Key {key.key!r} {waited}: {key.error}"
+            if len(stalled) > MOST_SHOWN:
+                yield f"So have {len(stalled) - MOST_SHOWN} more keys."
+        if self._is_halted():
+            why = self._halted_by or "see the errors"
+            yield f"The handlers fail on every key, so messages wait: {why}"
+        for one in sessions:
+            if one.handling_seconds is not None and one.handling_seconds > least:
+                message = f"A message{f' of session {one.session!r}' if one.session else ''}"
+                yield f"{message} has been handled for {one.handling_seconds:.0f} s."
+
     def _stalled(self, now: float) -> tuple[StalledKey, ...]:
         stalled = [
             StalledKey(key=one.key, message_id=name, waited_seconds=now - one.since, error=said(one.error))
             for name, one in self._waits.items()
-            if now - one.since > self.stalled_after.total_seconds() and now - one.due <= _LATE_SECONDS
+            if now - one.since > self._stalled_seconds and now - one.due <= _LATE_SECONDS
         ]
         return tuple(sorted(stalled, key=lambda one: -one.waited_seconds))

@@ -15,7 +15,7 @@ import typer
 from azure.core.credentials_async import AsyncTokenCredential
 
 from cosmos_outbox.consumer import Handling
-from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys
+from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
 from cosmos_outbox.parking.documents import BY_HAND
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import ignore
@@ -23,7 +23,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.cli.running import opened
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import load_consumer
-from cosmos_outbox_worker.named_consumer import bound, consumer_named, handling_of
+from cosmos_outbox_worker.named_consumer import bound, consumer_named
 
 _COSMOS_SCOPE = "https://cosmos.azure.com/.default"
 OfConsumer = Annotated[
@@ -162,5 +162,7 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
     source, settings = consumer_named(consumer), load_consumer(for_command=True)
     async with connected(settings) as connection:
         store = await retry_reads(connection.parked_store, RetryOptions())
-        handling = handling_of(await bound(source, connection), settings, store, notify=ignore)
+        parking = Parking(store, references=False)
+        bound_to = await bound(source, connection)
+        handling = bound_to.handling(source=settings.source, parking=parking, notify=ignore)
         yield ConsumerHolder(store, handling, connection.credential)
