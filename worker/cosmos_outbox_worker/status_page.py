@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cosmos_outbox_worker.fleet import Heartbeat
 from cosmos_outbox_worker.health import (
-    ConsumerSnapshot,
     LeaseView,
     Severity,
     Snapshot,
@@ -24,8 +23,6 @@ from cosmos_outbox_worker.health import (
 )
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
-_OF_CONSUMER = " --consumer MODULE:NAME"
-_MOST_ROWS, _MOST_CAUSES = 50, 20
 _MOST_CHARACTERS = 500
 _MOODS = {Severity.UNREADY: "bad", Severity.HALTED: "bad", Severity.WAITS: "waits"}
 # The marks, embeddings, overrides and isolates of the bidirectional algorithm: they turn the direction of what follows.
@@ -39,15 +36,10 @@ def page_of(snapshot: State) -> str:
         "snapshot": snapshot,
         "mood": _MOODS[findings[0].severity] if findings else "good",
         "said": [finding.reason for finding in findings],
-        "errors": [
-            (_moment(error.at), error.event, f"{error.times:,}", error.text) for error in snapshot.errors
-        ],
     }
     if isinstance(snapshot, Snapshot):
-        facts |= _of_worker(snapshot) | _parked(snapshot)
+        facts |= _of_worker(snapshot)
         return _TEMPLATES.get_template("worker.html").render(facts, name=f"worker {snapshot.instance}")
-    facts |= _of_consumer(snapshot) if isinstance(snapshot, ConsumerSnapshot) else {}
-    facts |= _parked(snapshot, of_messages=True)
     return _TEMPLATES.get_template("consumer.html").render(facts, name=f"consumer {snapshot.instance}")
 
 
@@ -107,58 +99,6 @@ def _seen(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: boo
     )
 
 
-def _of_consumer(snapshot: ConsumerSnapshot) -> dict[str, Any]:
-    held = sorted(snapshot.sessions, key=lambda one: -(one.handling_seconds or 0))
-    return {
-        "option": _OF_CONSUMER,
-        "sessions": [
-            (
-                one.session or "(no session)",
-                f"{one.messages:,}",
-                "waiting for a message"
-                if one.handling_seconds is None
-                else f"handling one for {duration_text(timedelta(seconds=one.handling_seconds))}",
-            )
-            for one in held
-        ],
-    }
-
-
-def _parked(snapshot: State, *, of_messages: bool = False) -> dict[str, Any]:
-    """Return the rows of what is parked: by cause, with the commands to copy, and the first keys."""
-    if snapshot.parked is None:
-        return {"causes": [], "keys": []}
-    option = _OF_CONSUMER if of_messages else ""
-    causes = [
-        (
-            cause.error or "waits for a release",
-            f"{cause.keys:,}",
-            f"{cause.held:,}",
-            _stored_moment(cause.parked_at),
-            f"cosmos-outbox parked show {shlex.quote(cause.example)}{option}",
-            "cosmos-outbox parked release "
-            + (f"--error {shlex.quote(cause.error)}" if cause.error else shlex.quote(cause.example))
-            + option,
-        )
-        for cause in snapshot.parked.causes[:_MOST_CAUSES]
-    ]
-    keys = [
-        (
-            key.partition_key,
-            f"{key.held:,}",
-            _stored_moment(key.parked_at),
-            key.failure.event_id if key.failure else "",
-            (f"{key.failure.reason}: " if of_messages else "") + key.failure.error if key.failure else "",
-        )
-        for key in snapshot.parked.keys[:_MOST_ROWS]
-    ]
-    unreadable = sorted(snapshot.parked.unreadable.items())
-    return {
-        "causes": causes,
-        "keys": [*keys, *((key, "unknown", "unknown", "", str(error)) for key, error in unreadable)],
-    }
-
-
 def _moment(moment: datetime) -> str:
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
@@ -185,5 +125,8 @@ _TEMPLATES = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    extensions=["jinja2.ext.do"],
 )
 _TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": _moment}
+_TEMPLATES.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
+_TEMPLATES.filters |= {"number": "{:,}".format, "quote": shlex.quote, "stored_moment": _stored_moment}

@@ -329,7 +329,8 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         self._reached = True
 
     def snapshot(self) -> ConsumerSnapshot:
-        sessions, stalled = self._sessions(), self._stalled(self._loop.time())
+        stalled = self._stalled(self._loop.time())
+        sessions = tuple(sorted(self._sessions(), key=lambda one: -(one.handling_seconds or 0)))
         if not self._is_delayed():
             self._delayed = None
         if self._is_receiving():
