@@ -36,27 +36,12 @@ OfConsumer = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """How a command says what is held, and what is done with it."""
-
-    noun: str
-    does: str
-    done: str
-    who: str
-
-
 @dataclass(frozen=True, slots=True)
 class OutboxHolder:
     """The workers of an outbox, which hold events."""
 
     outbox: Connection
-    words = Words(
-        noun="event",
-        does="send",
-        done="sent",
-        who="workers",
-    )
+    noun, does, done, who = "event", "send", "sent", "workers"
 
     async def key_named(self, text: str) -> str:
         """Return the partition key that an operator named."""
@@ -72,9 +57,9 @@ class OutboxHolder:
         async with self.outbox.service_bus() as bus, self.outbox.publisher(bus, lanes=1) as publisher:
             yield await self.outbox.parked_keys(publisher=publisher)
 
-    async def operator(self) -> str:
-        """Return who runs this, as the records name it."""
-        return await operator_of(self.outbox.credential)
+    @property
+    def credential(self) -> AsyncTokenCredential | None:
+        return self.outbox.credential
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
@@ -94,12 +79,7 @@ class ConsumerHolder:
     store: ParkedStore
     handling: Handling
     credential: AsyncTokenCredential | None
-    words = Words(
-        noun="message",
-        does="handle",
-        done="handled",
-        who="consumers",
-    )
+    noun, does, done, who = "message", "handle", "handled", "consumers"
 
     async def key_named(self, text: str) -> str:
         return text
@@ -110,9 +90,6 @@ class ConsumerHolder:
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:
         yield await self.keys()
-
-    async def operator(self) -> str:
-        return await operator_of(self.credential)
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:

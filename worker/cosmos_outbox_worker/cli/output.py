@@ -35,6 +35,16 @@ def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> 
     console().print(table_of(rows, title=title) if rows else empty)
 
 
+def print_table(
+    name: str, rows: Sequence[Row], *, as_json: bool, empty: str, title: str | None = None, **facts: object
+) -> None:
+    """Print rows as a table for people, or as JSON of a name beside other facts for programs."""
+    if as_json:
+        print_json({**facts, name: rows})
+    else:
+        print_rows(rows, empty=empty, title=title)
+
+
 def print_errors(errors: Iterable[str], *, to_stderr: bool = False, prefix: str = "") -> None:
     """Print what is wrong, one line each."""
     for error in errors:

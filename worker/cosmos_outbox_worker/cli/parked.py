@@ -15,7 +15,7 @@ import typer
 from cosmos_outbox.errors import KeyNotParked, UsageError
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
-from cosmos_outbox_worker.cli.holders import Holder, OfConsumer, opened_holder
+from cosmos_outbox_worker.cli.holders import Holder, OfConsumer, opened_holder, operator_of
 from cosmos_outbox_worker.cli.many_keys import Choice, Results, StillParked, for_each
 from cosmos_outbox_worker.cli.output import (
     confirm,
@@ -23,6 +23,7 @@ from cosmos_outbox_worker.cli.output import (
     print_errors,
     print_json,
     print_rows,
+    print_table,
     readable_time,
 )
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command
@@ -73,10 +74,8 @@ async def list_(
         if by_error
         else [_key_row(key, holder) for key in keys]
     )
-    if as_json:
-        print_json({"errors" if by_error else "keys": rows})
-    else:
-        print_rows([_shown(row) for row in rows], empty="No key is parked.")
+    shown = rows if as_json else [_shown(row) for row in rows]
+    print_table("errors" if by_error else "keys", shown, as_json=as_json, empty="No key is parked.")
     if len(readable) < len(keys):
         raise typer.Exit(FAILED)
 
@@ -100,7 +99,7 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
             if not events:
                 raise
             row = _key_columns(holder) | {"key": key, "state": "released", "held": 0}
-    noun = holder.words.noun
+    noun = holder.noun
     rows = [_event_row(event, holder) for event in events]
     if as_json:
         print_json({**row, f"{noun}s": rows})
@@ -147,28 +146,26 @@ async def release(
     if data is not None and choice.key is None:
         raise UsageError("An edited payload is for one event: name its key.")
     async with opened_holder(consumer) as holder:
-        words, chosen, event_id = holder.words, await _chosen(choice, holder), ""
+        noun, chosen, event_id = holder.noun, await _chosen(choice, holder), ""
         if dry_run:
-            _print_chosen(chosen, words.does, as_json=as_json)
+            _print_chosen(chosen, holder.does, as_json=as_json)
             return
         if data is not None and (first := await (await holder.keys()).first_held(chosen[0])) is not None:
-            _require_named(data, first, words.noun)
+            _require_named(data, first, noun)
             event_id = first.event_id
         confirm(f"Release {_named(chosen)}?", yes=yes)
-        by = operator or await holder.operator()
+        by = operator or await operator_of(holder.credential)
         async with holder.releasing() as releasing:
 
             async def release_one(key: str) -> int:
                 released = await releasing.release(key, edited=data, event_id=event_id, by=by)
                 if (failure := released.failure) is not None:
-                    done = f"{counted(released.sent, words.noun)} {words.done}"
-                    raise StillParked(
-                        f"after {done}, {words.noun} {failure.event_id!r}: {holder.error(failure)}"
-                    )
+                    done = f"{counted(released.sent, noun)} {holder.done}"
+                    raise StillParked(f"after {done}, {noun} {failure.event_id!r}: {holder.error(failure)}")
                 return released.sent
 
             results = await for_each(chosen, release_one, per_second=rate)
-    _print_results(results, "released", f"{words.noun}s_{words.done}", as_json=as_json)
+    _print_results(results, "released", f"{noun}s_{holder.done}", as_json=as_json)
 
 
 async def _chosen(choice: Choice, holder: Holder) -> list[str]:
@@ -194,10 +191,9 @@ def _named(chosen: Sequence[str]) -> str:
 def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"dry_run": True, "keys": list(chosen)})
-    else:
-        print_rows(
-            [{"key": key} for key in chosen], empty=f"There is no such key to {what}.", title="Would be done"
-        )
+        return
+    rows, empty = [{"key": key} for key in chosen], f"There is no such key to {what}."
+    print_rows(rows, empty=empty, title="Would be done")
 
 
 def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -> None:
@@ -229,16 +225,15 @@ async def park(
     has not parked it by itself. With --consumer its processes hold the messages of the key.
     """
     async with opened_holder(consumer) as holder:
-        words = holder.words
-        key, keys = await holder.key_named(key), await holder.keys()
-        confirm(f"Hold all further {words.noun}s of {key!r}?", yes=yes)
+        noun, key, keys = holder.noun, await holder.key_named(key), await holder.keys()
+        confirm(f"Hold all further {noun}s of {key!r}?", yes=yes)
         parked = await keys.park(key, reason=reason)
     if as_json:
         print_json(_key_row(parked, holder))
     elif parked.failure is not None and parked.failure.reason == BY_HAND:
-        typer.echo(f"{key!r} is parked; the {words.who} hold its {words.noun}s within 15 seconds.")
+        typer.echo(f"{key!r} is parked; the {holder.who} hold its {noun}s within 15 seconds.")
     else:
-        typer.echo(f"{key!r} was parked already, with {counted(parked.held, f'held {words.noun}')}.")
+        typer.echo(f"{key!r} was parked already, with {counted(parked.held, f'held {noun}')}.")
 
 
 @app.command()
@@ -265,23 +260,21 @@ async def drop(
     """
     choice = Choice(key=key, all=every, error=error, file=file)
     if (choice.key is None) != (event is None):
-        raise UsageError(
-            "Name the key and the event; of many keys, the event that each failed on is dropped."
-        )
+        raise UsageError("Name the key and the event; of many keys, what each failed on is dropped.")
     async with opened_holder(consumer) as holder:
-        words, chosen = holder.words, await _chosen(choice, holder)
+        noun, chosen = holder.noun, await _chosen(choice, holder)
         if dry_run:
             _print_chosen(chosen, "drop from", as_json=as_json)
             return
-        what = f"{words.noun} {event!r}" if event else f"the failed {words.noun}"
-        confirm(f"Never {words.does} {what} of {_named(chosen)}?", yes=yes)
-        keys, by = await holder.keys(), operator or await holder.operator()
+        what = f"{noun} {event!r}" if event else f"the failed {noun}"
+        confirm(f"Never {holder.does} {what} of {_named(chosen)}?", yes=yes)
+        keys, by = await holder.keys(), operator or await operator_of(holder.credential)
 
         async def drop_one(key: str) -> int:
             failure = None if event else (await keys.find(key)).failure
             dropped = event or (failure.event_id if failure else "")
             if not dropped:
-                raise StillParked(f"It failed on no {words.noun}.")
+                raise StillParked(f"It failed on no {noun}.")
             try:
                 await keys.drop(key, dropped, reason=reason, by=by)
             except KeyNotParked as missing:
@@ -291,7 +284,7 @@ async def drop(
             return 1
 
         results = await for_each(chosen, drop_one, per_second=rate)
-    _print_results(results, "keys", f"{words.noun}s_dropped", as_json=as_json)
+    _print_results(results, "keys", f"{noun}s_dropped", as_json=as_json)
 
 
 @app.command()
@@ -314,63 +307,45 @@ async def purge(
     The key stays as the name of the partition. The event's own container keeps the event until its time to live ends.
     """
     async with opened_holder(consumer) as holder:
-        words = holder.words
         key, keys = await holder.key_named(key), await holder.keys()
         records = [one for one in await keys.records(key) if isinstance(one, ParkedEvent)]
         ids = [event] if event else [one.event_id for one in records if one.status is not EventStatus.PURGED]
         confirm(f"Erase {counted(len(ids), 'record')} of {key!r} for good?", yes=yes)
-        by = operator or await holder.operator()
+        by = operator or await operator_of(holder.credential)
         for one in ids:
             await keys.purge(key, one, reason=reason, by=by)
     if as_json:
         print_json({"key": key, "purged": ids})
     else:
-        typer.echo(f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {words.noun}s stay.")
+        typer.echo(f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {holder.noun}s stay.")
 
 
 def _key_columns(holder: Holder) -> dict[str, Any]:
-    names = ("key", "state", "held", "parked_at", holder.words.noun, "error", "attempts")
-    return dict.fromkeys(names)
+    return dict.fromkeys(("key", "state", "held", "parked_at", holder.noun, "error", "attempts"))
 
 
 def _key_row(key: ParkedKey | Unreadable, holder: Holder) -> dict[str, Any]:
-    row = _key_columns(holder)
+    row = _key_columns(holder) | {"key": key.partition_key}
     if isinstance(key, Unreadable):
-        return row | {"key": key.partition_key, "state": "unreadable", "error": str(key.error)}
-    failure = key.failure
-    row |= {"key": key.partition_key, "state": key.state.value, "held": key.held, "parked_at": key.parked_at}
-    if failure is None:
-        return row
-    return row | {
-        holder.words.noun: failure.event_id,
-        "error": holder.error(failure),
-        "attempts": failure.attempts,
-    }
+        return row | {"state": "unreadable", "error": str(key.error)}
+    row |= {"state": key.state.value, "held": key.held, "parked_at": key.parked_at}
+    if (one := key.failure) is not None:
+        row |= {holder.noun: one.event_id, "error": holder.error(one), "attempts": one.attempts}
+    return row
 
 
 def _event_row(event: ParkedEvent | Unreadable, holder: Holder) -> dict[str, Any]:
-    noun = holder.words.noun
-    about = "action" if noun == "event" else "subject"
+    noun, about = holder.noun, "action" if holder.noun == "event" else "subject"
     names = (noun, about, "status", "parked_at", "closed_at", "note", "data", "original", "decisions")
     row = dict.fromkeys(names)
     if isinstance(event, Unreadable):
-        return row | {
-            noun: event.document_id.removeprefix("event."),
-            "status": "unreadable",
-            "note": str(event.error),
-        }
-    subject, data = holder.content(event)
-    return row | {
-        noun: event.event_id,
-        about: subject,
-        "status": holder.words.done if event.status is EventStatus.SENT else event.status.value,
-        "parked_at": event.parked_at,
-        "closed_at": event.closed_at,
-        "note": event.note,
-        "data": data,
-        "original": event.original,
-        "decisions": [asdict(one) for one in event.decisions],
-    }
+        name, said = event.document_id.removeprefix("event."), str(event.error)
+        return row | {noun: name, "status": "unreadable", "note": said}
+    row[noun] = event.event_id
+    row[about], data = holder.content(event)
+    row |= {name: getattr(event, name) for name in ("parked_at", "closed_at", "note", "original")}
+    status = holder.done if event.status is EventStatus.SENT else event.status.value
+    return row | {"status": status, "data": data, "decisions": [asdict(one) for one in event.decisions]}
 
 
 def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -379,16 +354,10 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
     columns = {name: value for name, value in row.items() if name not in ("original", "decisions")}
-    said = [
-        f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}"
-        for one in row["decisions"] or ()
-    ]
-    shown = {
-        "closed_at": readable_time(row["closed_at"]),
-        "data": _shortened(row["data"]),
-        "note": "; ".join(said),
-    }
-    return {**_shown(columns), **shown, "note": shown["note"] or row["note"]}
+    decisions = row["decisions"] or ()
+    said = [f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}" for one in decisions]
+    columns |= {"closed_at": readable_time(row["closed_at"]), "data": _shortened(row["data"])}
+    return _shown(columns | {"note": "; ".join(said) or row["note"]})
 
 
 def _shortened(data: object) -> str:

@@ -78,8 +78,8 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     lag = await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases)
     measured = {one.lease: one for one in lag.leases}
     rows = []
-    for one in listed:
-        row, waiting = row_of(one, listing.read_at, expiration), measured.get(one.lease.id)
+    for lease, error in listed:
+        row, waiting = row_of(lease, error, listing.read_at, expiration), measured.get(lease.id)
         row["waiting"] = waiting.transactions if waiting and waiting.unseen is None else None
         row["oldest_age"] = waiting.oldest_age if waiting else None
         rows.append(row)
@@ -93,13 +93,8 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
         "processor": processor,
         "workers": workers,
         "heartbeats": [
-            {
-                "worker": one.worker,
-                "state": state,
-                "silent_seconds": one.silent_for,
-                "unready": list(one.unready),
-                "errors": list(one.errors),
-            }
+            {"worker": one.worker, "state": state, "silent_seconds": one.silent_for}
+            | {"unready": list(one.unready), "errors": list(one.errors)}
             for one, state in heartbeats
         ],
         "waiting": lag.transactions,

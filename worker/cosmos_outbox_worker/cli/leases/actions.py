@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,24 +21,6 @@ from cosmos_outbox_worker.cli.output import NO_LEASES, clock_time, readable_time
 from cosmos_outbox_worker.settings import start_named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """What a command did, or would do, with one lease."""
-
-    lease: str
-    done: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedLease:
-    """
-    A lease of a listing. If it is damaged, `error` says why; the lease is then incomplete, and never written back.
-    """
-
-    lease: Lease
-    error: str | None = None
-
-
 def leases_in(listing: Listing) -> tuple[Lease, ...]:
     """
     Return the leases of a listing, in the order of their tokens.
@@ -51,19 +31,22 @@ def leases_in(listing: Listing) -> tuple[Lease, ...]:
     return tuple(sorted(map(from_document, listing.documents), key=_order))
 
 
-def listed_in(listing: Listing) -> tuple[ListedLease, ...]:
-    """Return the leases of a listing in the order of their tokens, damaged ones among them."""
-    return tuple(sorted(map(_listed, listing.documents), key=lambda listed: _order(listed.lease)))
+def listed_in(listing: Listing) -> list[tuple[Lease, str | None]]:
+    """
+    Return the leases of a listing in the order of their tokens, each with why it is damaged; such a lease is incomplete, and never
+    written back.
+    """
+    return sorted(map(_listed, listing.documents), key=lambda listed: _order(listed[0]))
 
 
-def _listed(document: Document) -> ListedLease:
+def _listed(document: Document) -> tuple[Lease, str | None]:
     try:
-        return ListedLease(lease=from_document(document))
+        return from_document(document), None
     except ConfigurationError as error:
-        lease_id, owner = str(document["id"]), document.get("Owner")
+        name, owner = str(document["id"]), document.get("Owner")
         incomplete = Lease(
-            id=lease_id,
-            token=token_of(lease_id),
+            id=name,
+            token=token_of(name),
             range=range_of(document),
             owner=owner if isinstance(owner, str) else None,
             continuation=None,
@@ -73,43 +56,27 @@ def _listed(document: Document) -> ListedLease:
             etag=document.get("_etag"),
             raw=document,
         )
-        return ListedLease(lease=incomplete, error=str(error))
+        return incomplete, str(error)
 
 
 def _order(lease: Lease) -> tuple[int, str]:
     return len(lease.token), lease.token
 
 
-def row_of(listed: ListedLease, now: datetime, expiration: timedelta) -> dict[str, Any]:
+def row_of(lease: Lease, error: str | None, now: datetime, expiration: timedelta) -> dict[str, Any]:
     """Return a lease as a row of a table; `now` is on the service's clock."""
-    lease = listed.lease
     held = "expired" if lease.expired(now, expiration) else "owned"
     return {
         "range": lease.token,
         "owner": lease.owner,
-        "state": "damaged" if listed.error else held if lease.owned else "free",
+        "state": "damaged" if error else held if lease.owned else "free",
         "continuation": lease.continuation,
         "start": lease.properties.get(START),
         "written_ago": max(timedelta(0), now - lease.written_at()),
         "id": lease.id,
         "standstill": lease.properties.get(STANDSTILL),
-        "error": listed.error,
+        "error": error,
     }
-
-
-def refuse_if_owned(leases: Iterable[Lease], now: datetime, expiration: timedelta) -> None:
-    """
-    Refuse to go on while a worker owns one of the leases.
-
-    Raises:
-        UsageError: names the workers.
-    """
-    owners = sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)})
-    if owners:
-        raise UsageError(
-            f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of one that crashed are free "
-            f"{expiration.total_seconds():.0f} s after its last renewal."
-        )
 
 
 async def reset_leases(
@@ -119,9 +86,9 @@ async def reset_leases(
     store: LeaseStore,
     expiration: timedelta,
     dry_run: bool = False,
-) -> tuple[Change, ...]:
+) -> list[dict[str, str]]:
     """
-    Make all ranges begin again at a start.
+    Make all ranges begin again at a start; return a row of what was done with each lease, or would be.
 
     Raises:
         UsageError: a worker owns a lease, there is none, or the start is in the future.
@@ -133,14 +100,18 @@ async def reset_leases(
     leases = leases_in(listing)
     if not leases:
         raise UsageError(NO_LEASES)
-    refuse_if_owned(leases, now, expiration)
+    if owners := sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)}):
+        raise UsageError(
+            f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of one that crashed are free "
+            f"{expiration.total_seconds():.0f} s after its last renewal."
+        )
     chosen = start_property(start, now=now)
     for lease in leases if not dry_run else ():
         unmarked = {name: text for name, text in lease.properties.items() if name not in (AHEAD, BEHIND)}
         properties = {**unmarked, START: chosen}
         changed = lease.with_changes(now=now, owner=None, continuation=None, properties=properties)
         await store.replace(changed.raw, etag=lease.etag or "")
-    return tuple(Change(lease=lease.token, done=f"starts at {readable_time(chosen)}") for lease in leases)
+    return [{"range": lease.token, "done": f"starts at {readable_time(chosen)}"} for lease in leases]
 
 
 def start_given(text: str) -> StartFrom | datetime:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cosmos_outbox_worker.cli.leases.actions import reset_leases, start_given
-from cosmos_outbox_worker.cli.output import confirm, print_json, print_rows
+from cosmos_outbox_worker.cli.output import confirm, print_table
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
 
 app = typer.Typer(
@@ -41,12 +41,9 @@ async def reset(
             store=outbox.leases,
             expiration=timedelta(seconds=expiration),
         )
-        changes = await act(dry_run=True)  # reports errors before the question
+        rows = await act(dry_run=True)  # reports errors before the question
         if not dry_run:
             confirm(f"Reset all leases of {outbox.settings.processor_name!r} to {to}?", yes=yes)
-            changes = await act(dry_run=False)
-    rows = [{"range": change.lease, "done": change.done} for change in changes]
-    if as_json:
-        print_json({"dry_run": dry_run, "leases": rows})
-    else:
-        print_rows(rows, empty="There was nothing to do.", title="Would be done" if dry_run else None)
+            rows = await act(dry_run=False)
+    title, empty = "Would be done" if dry_run else None, "There was nothing to do."
+    print_table("leases", rows, as_json=as_json, empty=empty, title=title, dry_run=dry_run)
