@@ -6,6 +6,7 @@ Those of topics and subscriptions are planted in test_service_bus_checks.py.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,7 @@ from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox_worker.doctor import check as check_module
 from cosmos_outbox_worker.doctor import containers, doctor, leases, service_bus
-from cosmos_outbox_worker.doctor.check import Check, Finding, Findings, Severity
+from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, Severity, findings_of
 from cosmos_outbox_worker.doctor.containers import Container
 from cosmos_outbox_worker.doctor.coverage import Overlap
 from cosmos_outbox_worker.doctor.doctor import Parked, unopened
@@ -76,7 +77,7 @@ GOOD = Leases(
 )
 DATA, LEASES, PARKED = containers.DATA, containers.LEASES, containers.PARKED
 MISSING = Container(name="c")
-PLANTED: dict[str, tuple[tuple[Check[Any], ...], Any, str]] = {
+PLANTED: dict[str, tuple[Checks[Any], Any, str]] = {
     "data-container missing": (DATA, MISSING, "error"),
     "data-container unreadable": (DATA, replace(MISSING, error="403."), "error"),
     "data-container on the id": (DATA, seen("/id", -1), "error"),
@@ -150,38 +151,38 @@ PLANTED: dict[str, tuple[tuple[Check[Any], ...], Any, str]] = {
 }
 
 
-def findings_of(checks: tuple[Check[Any], ...], subject: Any) -> list[Finding]:
-    return [finding for check in checks for finding in check.of(subject)]
+def told(checks: Checks[Any], it: Any) -> list[Finding]:
+    return [*findings_of(checks, it)]
 
 
 def test_a_healthy_outbox_has_no_finding():
-    assert [] == findings_of(DATA, seen("/partitionKey", -1))
-    assert [] == findings_of(LEASES, seen("/id", -1)) == findings_of(LEASES, seen("/partitionKey", -1))
-    assert [] == findings_of(PARKED, seen("/partitionKey", None))
-    assert [] == findings_of(leases.OF_LEASES, GOOD)
-    assert [] == findings_of(leases.OF_PROCESSORS, Processors(deletes=True))
-    assert [] == findings_of(doctor.OF_PARKED, parked(0, 2))
+    assert [] == told(DATA, seen("/partitionKey", -1))
+    assert [] == told(LEASES, seen("/id", -1)) == told(LEASES, seen("/partitionKey", -1))
+    assert [] == told(PARKED, seen("/partitionKey", None))
+    assert [] == told(leases.OF_LEASES, GOOD)
+    assert [] == told(leases.OF_PROCESSORS, Processors(deletes=True))
+    assert [] == told(doctor.OF_PARKED, parked(0, 2))
 
 
 @pytest.mark.parametrize(("checks", "subject", "severity"), PLANTED.values(), ids=PLANTED.keys())
 def test_what_is_planted_is_the_one_finding(
-    checks: tuple[Check[Any], ...], subject: Any, severity: str, request: pytest.FixtureRequest
+    checks: Checks[Any], subject: Any, severity: str, request: pytest.FixtureRequest
 ):
-    (finding,) = findings_of(checks, subject)
+    (finding,) = told(checks, subject)
     assert (request.node.callspec.id.split()[0], severity) == (finding.check, finding.severity)
     assert finding.message.endswith(".")
     assert finding.fix.endswith((".", ")", "…"))
 
 
-def tables() -> set[str]:
-    """Return the keys of all checks, those outside of tables included."""
-    modules = (containers, leases, service_bus, doctor)
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, tuple)]
-    return {one.key for table in found for one in table if isinstance(one, Check)} | {"account.refused"}
-
-
 def test_every_check_has_its_words_and_all_words_have_a_check():
-    assert tables() == {f"{name}.{part}" for name, parts in WORDS.items() for part in parts}
+    """Those of tables are asked of what was read; the others are told where something fails."""
+    modules = (check_module, containers, leases, service_bus, doctor)
+    tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
+    keys = {key for table in tables for key, ask in table.items() if callable(ask) and "." in key}
+    keys |= {*service_bus.REFUSALS.values()}
+    sources = "".join(Path(module.__file__ or "").read_text() for module in modules)
+    keys |= {*re.findall(r'finding\("([\w.-]+)"', sources), "sessions.missing", "sessions.required"}
+    assert keys == {f"{name}.{part}" for name, parts in WORDS.items() for part in parts}
     for parts in WORDS.values():
         for words in parts.values():
             assert {"question", "severity", "message", "remedy"} == words.keys()

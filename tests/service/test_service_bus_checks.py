@@ -10,33 +10,32 @@ from azure.servicebus.management import EntityStatus, QueueProperties
 
 from cosmos_outbox.adapters.servicebus.administration import Entity, Refusal
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
-from cosmos_outbox_worker.doctor.check import Check, Finding
+from cosmos_outbox_worker.doctor.check import Checks, Finding, findings_of
 from cosmos_outbox_worker.doctor.service_bus import (
     KEPT,
-    RECEPTION,
     SOURCE,
     SOURCE_SETTINGS,
     SUBSCRIPTION,
     TOPIC,
     TOPIC_SETTINGS,
-    Reception,
     Source,
     Topic,
+    refused,
 )
 from tests.support.service_bus_settings import FOREVER, GOOD, MONTH, described, subscription, topic
 
 
-def findings_of(checks: tuple[Check[Any], ...], subject: Any) -> list[Finding]:
-    return [finding for check in checks for finding in check.of(subject)]
+def told(checks: Checks[Any], it: Any) -> list[Finding]:
+    return [*findings_of(checks, it)]
 
 
 def of_topic(described: Entity, scope: BatchScope = BatchScope.TOPIC) -> list[Finding]:
-    return findings_of(TOPIC_SETTINGS, Topic(topic=described, batch_scope=scope))
+    return told(TOPIC_SETTINGS, Topic(topic=described, batch_scope=scope))
 
 
 def of_source(*, deliveries: int = 10, entered: Entity | None = None, **fields: Any) -> list[Finding]:
     source = subscription(**fields)
-    return findings_of(KEPT, source) + findings_of(
+    return told(KEPT, source) + told(
         SOURCE_SETTINGS,
         Source(
             source=source,
@@ -50,12 +49,12 @@ def of_source(*, deliveries: int = 10, entered: Entity | None = None, **fields: 
 
 def test_a_topic_and_a_source_as_they_should_be_have_no_finding():
     assert [] == of_topic(topic(subscription()))
-    assert [] == findings_of((*SUBSCRIPTION, *KEPT), subscription())
+    assert [] == told({**SUBSCRIPTION, **KEPT}, subscription())
     assert [] == of_source()
     assert [] == of_source(lock_duration=timedelta(minutes=5))
     queue = Entity(label="Queue 'orders'", settings=described(QueueProperties, "orders", **GOOD))
     source = Source(source=queue, entered=queue, lock=timedelta(seconds=60), record_ttl=MONTH)
-    assert [] == findings_of(SOURCE_SETTINGS, source)
+    assert [] == told(SOURCE_SETTINGS, source)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +119,7 @@ def test_a_partitioned_topic_needs_the_batch_scope_that_fits(
 def test_each_setting_of_a_subscription_is_told_alone_by_name(
     fields: dict[str, Any], check: str, severity: str
 ):
-    (finding,) = findings_of((*SUBSCRIPTION, *KEPT), subscription(**fields))
+    (finding,) = told({**SUBSCRIPTION, **KEPT}, subscription(**fields))
     assert (check, severity) == (finding.check, finding.severity)
     assert "Subscription 'all' of topic 'events'" in finding.message
 
@@ -185,10 +184,10 @@ def test_a_message_lives_no_longer_than_its_topic_lets_it():
 
 def test_an_entity_that_is_missing_or_another_one_is_named():
     missing, other = Entity(label="Queue 'q'", exists=False), Entity(label="Queue 'q'")
-    (first,), (second,) = findings_of(SOURCE, missing), findings_of(SOURCE, other)
+    (first,), (second,) = told(SOURCE, missing), told(SOURCE, other)
     assert "Queue 'q' does not exist." == first.message
     assert "is no queue" in second.message
-    (first,), (second,) = findings_of(TOPIC, Topic(topic=missing)), findings_of(TOPIC, Topic(topic=other))
+    (first,), (second,) = told(TOPIC, Topic(topic=missing)), told(TOPIC, Topic(topic=other))
     assert "does not exist" in first.message
     assert "OUTBOX_TOPIC" in second.fix
 
@@ -200,9 +199,9 @@ def test_an_entity_that_is_missing_or_another_one_is_named():
         (Refusal.SESSIONS, True, "sessions"),
         (Refusal.SESSIONS, False, "sessions"),
         (Refusal.DENIED, True, "permissions"),
+        (Refusal.MISSING, True, "subscription"),
     ],
 )
 def test_what_a_receiver_is_told_is_a_finding(refusal: Refusal, sessions: bool, check: str):
-    it = Reception(label="Queue 'q'", sessions=sessions, refusal=refusal, said="No.")
-    (finding,) = findings_of(RECEPTION, it)
+    finding = refused("Queue 'q'", refusal, "No.", sessions=sessions)
     assert (check, "error") == (finding.check, finding.severity)

@@ -59,7 +59,8 @@ from cosmos_outbox.errors import TopicUnavailable
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from cosmos_outbox_worker.doctor.service_bus import SUBSCRIPTION, UNREAD, Unread
+from cosmos_outbox_worker.doctor.check import finding, findings_of
+from cosmos_outbox_worker.doctor.service_bus import SUBSCRIPTION
 from cosmos_outbox_worker.settings import Settings, load, unknown_variables
 from tests.support.service_bus_settings import subscription
 
@@ -685,11 +686,11 @@ async def _() -> None:
 
 @wrong(30, "a subscription without sessions", None)
 async def _() -> None:
-    (finding,) = SUBSCRIPTION[0].of(subscription(requires_session=False))
-    assert "Subscription 'all' of topic 'events' has no sessions" in finding.message
-    assert "create it anew with requiresSession" in finding.fix
+    (told,) = findings_of(SUBSCRIPTION, subscription(requires_session=False))
+    assert "Subscription 'all' of topic 'events' has no sessions" in told.message
+    assert "create it anew with requiresSession" in told.fix
     # The topic's settings are only seen with the right to manage it.
-    (unseen,) = UNREAD[0].of(Unread(what="Not all topics", why="403."))
+    unseen = finding("topic.unread", "Not all topics", "403.")
     assert "check yourself" in unseen.fix
     assert "subscription requires sessions" in unseen.fix
 

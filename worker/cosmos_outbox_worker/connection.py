@@ -111,12 +111,15 @@ class Connection:
         Raises:
             ConfigurationError: the settings name no container for them, or one that cannot be used.
         """
+        events = CosmosStore(self.data, (await self.feed.describe()).key_paths)
+        send = None if publisher is None else resending(publisher, events=events)
+        return ParkedKeys(await self.parked_store(), send, scope=await self.scope())
+
+    async def scope(self) -> Scope:
+        """Return whose parked keys are the processor's."""
         # The resource id is read each time: a container that is recreated has another one.
         container = await self.feed.describe()
-        scope = Scope(processor=self.settings.processor_name, container=container.container_rid)
-        events = CosmosStore(self.data, container.key_paths)
-        send = None if publisher is None else resending(publisher, events=events)
-        return ParkedKeys(await self.parked_store(), send, scope=scope)
+        return Scope(processor=self.settings.processor_name, container=container.container_rid)
 
     @asynccontextmanager
     async def service_bus(self) -> AsyncIterator[ServiceBusClient]:

@@ -20,6 +20,7 @@ from cosmos_outbox.records import guarded, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.doctor.check import Findings
 from cosmos_outbox_worker.doctor.doctor import check_start
 from cosmos_outbox_worker.exporters import OpenedTelemetry, opened_telemetry
 from cosmos_outbox_worker.health_server import serving_health
@@ -117,7 +118,8 @@ async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterato
         parked = None
         if settings.parked_container is not None:
             parked = await retry_reads(connection.parked_store, RetryOptions())
-        for found in await check_start(connection, topics=topic is not None):
+        await check_start(connection, findings := Findings(), topics=topic is not None)
+        for found in findings.worst_first():
             _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
         times = {"stalled_after": settings.stalled_seconds, "poll_interval": settings.poll_seconds}
         intervals = {name: timedelta(seconds=seconds) for name, seconds in times.items()}

@@ -18,7 +18,7 @@ from cosmos_outbox_worker.cli.events.commands import replay_command
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import commands as lease_commands
 from cosmos_outbox_worker.cli.leases.actions import leases_in, refuse_future, start_given
-from cosmos_outbox_worker.cli.output import print_errors, print_json, print_rows
+from cosmos_outbox_worker.cli.output import print_errors, print_table
 from cosmos_outbox_worker.cli.running import (
     FAILED,
     UNSEEN,
@@ -31,7 +31,7 @@ from cosmos_outbox_worker.cli.running import (
 )
 from cosmos_outbox_worker.connection import connected
 from cosmos_outbox_worker.consumer_settings import load_consumer
-from cosmos_outbox_worker.doctor.check import Finding, Severity
+from cosmos_outbox_worker.doctor.check import Findings, Severity
 from cosmos_outbox_worker.doctor.doctor import check_application, check_consumer, check_worker, unopened
 from cosmos_outbox_worker.logs import names_no_leak
 from cosmos_outbox_worker.named_consumer import consumer_named, made
@@ -94,32 +94,26 @@ async def doctor(
     # The SDKs log each operation that fails; the findings name it already.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").addFilter(names_no_leak)
+    found = Findings()
     try:
         if consumer is not None:
-            findings = await _of_consumer(consumer)
+            source, settings = consumer_named(consumer), load_consumer(for_command=True)
+            async with connected(settings) as outbox:
+                checked = made(source, Outbox(CosmosStore(outbox.data)))
+                await check_consumer(outbox, found, settings, checked)
         else:
             async with opened() as outbox:
-                findings = await (
-                    check_application(outbox)
-                    if api
-                    else check_worker(outbox, expiration=timedelta(seconds=expiration))
-                )
+                if api:
+                    await check_application(outbox, found)
+                else:
+                    await check_worker(outbox, found, expiration=timedelta(seconds=expiration))
     except (AccessDenied, StoreUnavailable) as error:
-        findings = (unopened(error),)
+        found = Findings(unopened(error))
+    findings = found.worst_first()
     rows = [asdict(finding) for finding in findings]
-    if as_json:
-        counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}
-        print_json({"counts": counts, "findings": rows})
-    else:
-        print_rows(rows, empty="There are no findings.")
+    counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}
+    print_table("findings", rows, as_json=as_json, empty="There are no findings.", counts=counts)
     raise typer.Exit(_EXIT_CODES[findings[0].severity] if findings else 0)
-
-
-async def _of_consumer(name: str) -> tuple[Finding, ...]:
-    source, settings = consumer_named(name), load_consumer(for_command=True)
-    async with connected(settings) as outbox:
-        consumer = made(source, Outbox(CosmosStore(outbox.data)))
-        return await check_consumer(outbox, settings, consumer)
 
 
 @app.command()
@@ -141,10 +135,7 @@ async def bootstrap(
         left = await create_leases(prefix, feed=outbox.feed, store=outbox.leases, start=chosen)
         leases = leases_in(await outbox.leases.list(f"{prefix}.."))
     rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
-    if as_json:
-        print_json({"leases": rows})
-    else:
-        print_rows(rows, empty="The container has no ranges.")
+    print_table("leases", rows, as_json=as_json, empty="The container has no ranges.")
     print_errors(
         (
             f"The partition of range {one.min}-{one.max} does not answer, so it has no lease yet: {error} Run this "

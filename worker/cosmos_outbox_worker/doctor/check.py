@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from azure.core.exceptions import AzureError
 
@@ -44,40 +44,41 @@ class Finding:
     fix: str
 
 
-_TEXTS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text())
+_WORDS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text())
+# The questions about a subject, by the keys of their words. Each returns what is wrong: True, or how bad it is where that is worse
+# than the words say; or each thing that is.
+Checks = Mapping[str, Callable[[SubjectT], bool | Severity | Iterable[object]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Check(Generic[SubjectT]):
-    """
-    A question about a subject; `checks.toml` has its words.
-
-    key: of the words; a finding is named by what stands before the dot.
-    ask: returns what is wrong: True, or each thing that is.
-    grave: whether it is an error, where the severity is a lesser one.
-    """
-
-    key: str
-    ask: Callable[[SubjectT], bool | Iterable[object]]
-    grave: Callable[[SubjectT], bool] = lambda _: False
-
-    def of(self, it: SubjectT) -> Iterable[Finding]:
-        """Yield a finding for each thing that is wrong."""
-        name, _, part = self.key.partition(".")
-        words, answer = _TEXTS[name][part], self.ask(it)
-        for found in (answer,) * answer if isinstance(answer, bool) else answer:
-            yield Finding(
-                severity=Severity.ERROR if self.grave(it) else Severity(words["severity"]),
-                check=name,
-                message=words["message"].format(it=it, found=found),
-                fix=words["remedy"].format(it=it, found=found),
-            )
+def worse(*, if_: bool) -> bool | Severity:
+    """Return that something is wrong, and an error in some case."""
+    return Severity.ERROR if if_ else True
 
 
-_REACH = (
-    "Try again. If this stays, raise the throughput if requests are throttled, or else check the endpoint, the network and "
-    "the health of the service."
-)
+def finding(key: str, it: object, found: object = None, *, severity: Severity | None = None) -> Finding:
+    """Return the finding of a check, in the words of `checks.toml`; it is named by what stands before the dot of its key."""
+    name, _, part = key.partition(".")
+    words = _WORDS[name][part]
+    return Finding(
+        severity=severity or Severity(words["severity"]),
+        check=name,
+        message=words["message"].format(it=it, found=found),
+        fix=words["remedy"].format(it=it, found=found),
+    )
+
+
+def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
+    """Yield a finding for each thing that is wrong with a subject."""
+    for key, ask in checks.items():
+        answer = ask(it)
+        if isinstance(answer, Severity):
+            yield finding(key, it, severity=answer)
+        elif isinstance(answer, bool):
+            yield from (finding(key, it),) * answer
+        else:
+            yield from (finding(key, it, found) for found in answer)
+
+
 _OTHER_PORT = " A network that closes port 5671 may leave 443 open: OUTBOX_SERVICEBUS_TRANSPORT=websockets."
 _ANY_GRANT = "Grant the identity the role that the operation needs."
 _GRANTS = {
@@ -94,17 +95,11 @@ _GRANTS = {
 }
 
 
-def unanswered(message: str, *, other_port: bool = False) -> Finding:
-    """Return the finding of a service that does not answer."""
-    fix = _REACH + (_OTHER_PORT if other_port else "")
-    return Finding(severity=Severity.UNKNOWN, check="no-answer", message=message, fix=fix)
-
-
 class Findings:
     """What was found so far."""
 
-    def __init__(self) -> None:
-        self._found: list[Finding] = []
+    def __init__(self, *found: Finding) -> None:
+        self._found = [*found]
         self.denied = False
 
     def worst_first(self) -> tuple[Finding, ...]:
@@ -114,9 +109,9 @@ class Findings:
     def add(self, *findings: Finding) -> None:
         self._found += findings
 
-    def judge(self, checks: Iterable[Check[SubjectT]], *subjects: SubjectT) -> None:
-        """Ask all checks of each subject."""
-        self._found += [finding for it in subjects for check in checks for finding in check.of(it)]
+    def judge(self, checks: Checks[SubjectT], *subjects: SubjectT) -> None:
+        """Ask all questions of each subject."""
+        self._found += [one for it in subjects for one in findings_of(checks, it)]
 
     async def attempt(self, operation: str, attempt: Callable[[], Awaitable[AnswerT]]) -> AnswerT | None:
         """Return what an operation returns; where it is refused or gets no answer, that is a finding."""
@@ -130,17 +125,13 @@ class Findings:
         """Note why an operation failed."""
         said = " ".join(str(error).split())
         if isinstance(error, UNANSWERED):
+            port = _OTHER_PORT if operation.startswith(("send", "receive")) else ""
             message = f"Whether it is possible to {operation} is not known: {said}"
-            self.add(unanswered(message, other_port=operation.startswith(("send", "receive"))))
+            self.add(finding("no-answer.service", message, port))
             return
         self.denied = True
+        fix = next((fix for start, fix in _GRANTS.items() if operation.startswith(start)), _ANY_GRANT)
         # Only a program that deletes entities for good needs it; no check can see which one does.
         harmless = operation.startswith("delete entities")
-        self.add(
-            Finding(
-                severity=Severity.NOTE if harmless else Severity.ERROR,
-                check="permissions",
-                message=f"Not allowed, or not possible, to {operation}: {said}",
-                fix=next((fix for start, fix in _GRANTS.items() if operation.startswith(start)), _ANY_GRANT),
-            )
-        )
+        severity = Severity.NOTE if harmless else Severity.ERROR
+        self.add(finding("permissions.denied", operation, (said, fix), severity=severity))

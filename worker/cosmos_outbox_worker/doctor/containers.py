@@ -14,7 +14,7 @@ from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import ConfigurationError, OutboxError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox_worker.doctor.check import UNANSWERED, Check, Findings
+from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,36 +56,36 @@ class Container:
             yield str(error)
 
 
-def _usable(check: str, *allowed: str) -> tuple[Check[Container], ...]:
-    return (
-        Check(f"{check}.unreadable", lambda it: it.error is not None),
-        Check(f"{check}.missing", lambda it: it.error is None and it.properties is None),
-        Check(f"{check}.unusable", lambda it: it.unusable(allowed) if it.properties else False),
-    )
+def _usable(check: str, *allowed: str) -> Checks[Container]:
+    return {
+        f"{check}.unreadable": lambda it: it.error is not None,
+        f"{check}.missing": lambda it: it.error is None and it.properties is None,
+        f"{check}.unusable": lambda it: it.unusable(allowed) if it.properties else False,
+    }
 
 
-DATA_TTL: tuple[Check[Container], ...] = (
-    Check("data-ttl.off", lambda it: it.properties is not None and it.ttl is None),
-    Check("data-ttl.default", lambda it: it.expires),
-)
-DATA: tuple[Check[Container], ...] = (
-    *_usable("data-container"),
-    Check("data-container.other-paths", lambda it: it.key_paths not in (None, ON_PARTITION_KEY)),
-    *DATA_TTL,
-)
-LEASES: tuple[Check[Container], ...] = (
-    *_usable("lease-container", "/id", "/partitionKey"),
-    Check("lease-ttl.off", lambda it: it.properties is not None and it.ttl is None),
-    Check("lease-ttl.default", lambda it: it.expires),
-)
-PARKED: tuple[Check[Container], ...] = (
-    *_usable("parked-container", "/partitionKey"),
-    Check("parked-ttl.default", lambda it: it.expires),
-)
+DATA_TTL: Checks[Container] = {
+    "data-ttl.off": lambda it: it.properties is not None and it.ttl is None,
+    "data-ttl.default": lambda it: it.expires,
+}
+DATA: Checks[Container] = {
+    **_usable("data-container"),
+    "data-container.other-paths": lambda it: it.key_paths not in (None, ON_PARTITION_KEY),
+    **DATA_TTL,
+}
+LEASES: Checks[Container] = {
+    **_usable("lease-container", "/id", "/partitionKey"),
+    "lease-ttl.off": lambda it: it.properties is not None and it.ttl is None,
+    "lease-ttl.default": lambda it: it.expires,
+}
+PARKED: Checks[Container] = {
+    **_usable("parked-container", "/partitionKey"),
+    "parked-ttl.default": lambda it: it.expires,
+}
 
 
 async def read_container(
-    container: ContainerProxy, checks: tuple[Check[Container], ...], found: Findings, *, database: str
+    container: ContainerProxy, checks: Checks[Container], found: Findings, *, database: str
 ) -> Container:
     """Read a container and judge it; one that does not answer is nothing to judge."""
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -23,7 +24,7 @@ from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
-from cosmos_outbox_worker.doctor.check import Check, Finding, Findings, unanswered
+from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding, worse
 from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKED, Container, read_container
 from cosmos_outbox_worker.doctor.leases import check_leases
 from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, Operation, try_documents
@@ -46,19 +47,13 @@ class Parked:
     most: int = 0
     strangers: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def full(self) -> bool:
-        return 0 < self.most <= self.seen.count
 
-
-ACCOUNT: tuple[Check[CosmosClient], ...] = (Check("write-regions.several", has_several_write_regions),)
-OF_PARKED: tuple[Check[Parked], ...] = (
-    Check("damaged-parked-key.unread", lambda it: it.seen.unreadable.values()),
-    Check("strange-parked-keys.present", lambda it: it.strangers.items()),
-    Check("parked-keys.present", lambda it: it.seen.count > 0, lambda it: it.full),
-)
-UNPARKED: tuple[Check[Consumer], ...] = (Check("parked-container.unset", lambda _: True),)
-UNSET: tuple[Check[ConfigurationError], ...] = (Check("topic.unset", lambda _: True),)
+ACCOUNT: Checks[CosmosClient] = {"write-regions.several": has_several_write_regions}
+OF_PARKED: Checks[Parked] = {
+    "damaged-parked-key.unread": lambda it: it.seen.unreadable.values(),
+    "strange-parked-keys.present": lambda it: it.strangers.items(),
+    "parked-keys.present": lambda it: it.seen.count > 0 and worse(if_=0 < it.most <= it.seen.count),
+}
 _ADMISSIONS = {
     "credential": "Correct the key of OUTBOX_COSMOS_CONNECTION_STRING, or the identity that this runs as.",
     "roles": "Assign the identity Cosmos DB Built-in Data Contributor on the account of OUTBOX_COSMOS_ENDPOINT.",
@@ -69,40 +64,32 @@ _ADMISSIONS = {
 def unopened(error: AccessDenied | StoreUnavailable) -> Finding:
     """Return the finding of an account that cannot be opened, so that nothing else can be checked."""
     if isinstance(error, StoreUnavailable):
-        return unanswered(f"The account does not answer: {error}")
+        return finding("no-answer.service", f"The account does not answer: {error}", "")
     fix = _ADMISSIONS.get(error.refused_by or "", " Or: ".join(_ADMISSIONS.values()))
-    refused: Check[AccessDenied] = Check("account.refused", lambda _: [fix])
-    (finding,) = refused.of(error)
-    return finding
+    return finding("account.refused", error, fix)
 
 
-async def check_start(outbox: Connection, *, topics: bool) -> tuple[Finding, ...]:
+async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> None:
     """
     Ask what costs little and needs no rights beyond a worker's or a consumer's; what does not answer is left out.
     """
-    found = Findings()
     found.judge(ACCOUNT, outbox.client)
-    unknown = Findings()
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS):
-            data = await _container(outbox, outbox.data, (), unknown)
-            found.judge(DATA_TTL, data)
-    except TimeoutError:
-        pass
+            found.judge(DATA_TTL, await _container(outbox, outbox.data, {}, Findings()))
     if topics:
         await check_topics(outbox, found)
-    return found.worst_first()
 
 
-async def check_worker(outbox: Connection, *, expiration: timedelta) -> tuple[Finding, ...]:
+async def check_worker(outbox: Connection, found: Findings, *, expiration: timedelta) -> None:
     """
     Ask all that a worker needs.
 
     Args:
         outbox: the open connection.
+        found: gets the findings.
         expiration: a lease not written for this long is free.
     """
-    found = Findings()
     found.judge(ACCOUNT, outbox.client)
     data = await _container(outbox, outbox.data, DATA, found)
     leases = await _container(outbox, outbox.lease_container, LEASES, found)
@@ -113,33 +100,34 @@ async def check_worker(outbox: Connection, *, expiration: timedelta) -> tuple[Fi
     if outbox.settings.delete_after_publish is not None and data.key_paths is not None:
         await try_documents("events", outbox.data, [Operation.DELETE], found, data.key_paths)
     if outbox.parked is not None:
-
-        async def ours() -> Scope:
-            described = await outbox.feed.describe()
-            return Scope(processor=outbox.settings.processor_name, container=described.container_rid)
-
         # The resource id of the data container names the keys that are ours.
-        usable = data.key_paths is not None
-        await _check_parked(outbox, outbox.parked, ours if usable else None, DEFAULT_MAX_KEYS, found)
-    await _check_sending(outbox, found)
-    return found.worst_first()
+        ours = outbox.scope if data.key_paths is not None else None
+        await _check_parked(outbox, outbox.parked, ours, DEFAULT_MAX_KEYS, found)
+    try:
+        async with outbox.service_bus() as bus:
+            for topic in outbox.settings.topics.topics:
+                await found.attempt(f"send to topic {topic!r}", partial(open_link, bus, topic))
+    except ConfigurationError as error:
+        found.add(finding("topic.unset", error))
+        return
+    await check_topics(outbox, found)
 
 
-async def check_application(outbox: Connection) -> tuple[Finding, ...]:
+async def check_application(outbox: Connection, found: Findings) -> None:
     """Ask all that a program needs that commits events: its container, and what it may do there."""
-    found = Findings()
-    await _check_application(outbox, found)
-    return found.worst_first()
+    found.judge(ACCOUNT, outbox.client)
+    data = await _container(outbox, outbox.data, DATA, found)
+    if data.key_paths is not None:
+        await try_documents("entities and events", outbox.data, OF_WRITERS, found, data.key_paths)
 
 
 async def check_consumer(
-    outbox: Connection, settings: ConsumerSettings, consumer: Consumer
-) -> tuple[Finding, ...]:
+    outbox: Connection, found: Findings, settings: ConsumerSettings, consumer: Consumer
+) -> None:
     """
     Ask all that a consumer needs: its container, its subscription or queue, its parked store, and what it may do there.
     """
-    found = Findings()
-    await _check_application(outbox, found)
+    await check_application(outbox, found)
     if outbox.parked is not None:
 
         async def ours() -> Scope:
@@ -147,22 +135,14 @@ async def check_consumer(
 
         await _check_parked(outbox, outbox.parked, ours, 0, found)
     elif consumer.policy.on_failure is OnFailure.PARK:
-        found.judge(UNPARKED, consumer)
+        found.add(finding("parked-container.unset", consumer))
     await check_source(outbox, settings, consumer, found)
-    return found.worst_first()
 
 
 async def _container(
-    outbox: Connection, container: ContainerProxy, checks: tuple[Check[Container], ...], found: Findings
+    outbox: Connection, container: ContainerProxy, checks: Checks[Container], found: Findings
 ) -> Container:
     return await read_container(container, checks, found, database=outbox.settings.cosmos_database)
-
-
-async def _check_application(outbox: Connection, found: Findings) -> None:
-    found.judge(ACCOUNT, outbox.client)
-    data = await _container(outbox, outbox.data, DATA, found)
-    if data.key_paths is not None:
-        await try_documents("entities and events", outbox.data, OF_WRITERS, found, data.key_paths)
 
 
 async def _check_parked(
@@ -203,14 +183,3 @@ def _owner(name: str, of: str, ours: Scope) -> str:
         return f"processor {name!r}" if "/" not in of else f"consumer {name!r}"
     # A consumer's scope is its subscription, a processor's the resource id of a container.
     return f"consumer {name!r} of {of}" if "/" in of else f"processor {name!r} of another container ({of})"
-
-
-async def _check_sending(outbox: Connection, found: Findings) -> None:
-    try:
-        async with outbox.service_bus() as bus:
-            for topic in outbox.settings.topics.topics:
-                await found.attempt(f"send to topic {topic!r}", partial(open_link, bus, topic))
-    except ConfigurationError as error:
-        found.judge(UNSET, error)
-        return
-    await check_topics(outbox, found)

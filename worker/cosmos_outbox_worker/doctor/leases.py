@@ -19,7 +19,7 @@ from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
-from cosmos_outbox_worker.doctor.check import UNANSWERED, Check, Findings
+from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
 from cosmos_outbox_worker.doctor.coverage import Overlap, gaps, overlaps
 from cosmos_outbox_worker.fleet import Heartbeat
 from cosmos_outbox_worker.health import LATE
@@ -109,38 +109,31 @@ class Processors:
         return ", ".join(self.others)
 
 
-OF_LEASES: tuple[Check[Leases], ...] = (
-    Check("damaged-lease.unreadable", lambda it: it.damaged),
-    Check("position-ahead.halted", lambda it: it.lag.ahead.values()),
-    Check(
-        "overlapping-leases.unfinished",
-        lambda it: [" stands beside its child ".join(one.tokens) for one in it.overlaps if one.unfinished],
-    ),
-    Check(
-        "overlapping-leases.twice",
-        lambda it: [" and ".join(one.tokens) for one in it.overlaps if not one.unfinished],
-    ),
-    Check("standstill.owned", lambda it: it.standing),
-    Check(
-        "age.late", lambda it: bool(it.late), lambda it: it.age_seconds >= it.event_ttl.total_seconds() / 2
-    ),
-    Check(
-        "workers.unready",
-        lambda it: [
-            f"{one.worker} is not ready: {' '.join(one.unready)}" for one in it.heartbeats if one.troubled
-        ],
-    ),
-    Check("workers.silent", lambda it: [one for one in it.heartbeats if one.silent]),
-    Check("leases.none", lambda it: not it.leases and not it.damaged),
-    Check("leases.uncovered", lambda it: bool(it.gaps)),
-    Check("owners.idle", lambda it: bool(it.idle), lambda it: it.idle_transactions > 0),
-    Check("clock.skewed", lambda it: abs(it.skew) >= _SKEW_WARNING, lambda it: abs(it.skew) >= _SKEW_ERROR),
-)
-OF_PROCESSORS: tuple[Check[Processors], ...] = (
-    Check("lease-names.misnamed", lambda it: it.misnamed is not None),
-    Check("other-processors.deleting", lambda it: bool(it.others) and it.deletes),
-    Check("other-processors.present", lambda it: bool(it.others) and not it.deletes),
-)
+OF_LEASES: Checks[Leases] = {
+    "damaged-lease.unreadable": lambda it: it.damaged,
+    "position-ahead.halted": lambda it: it.lag.ahead.values(),
+    "overlapping-leases.unfinished": lambda it: [
+        " stands beside its child ".join(one.tokens) for one in it.overlaps if one.unfinished
+    ],
+    "overlapping-leases.twice": lambda it: [
+        " and ".join(one.tokens) for one in it.overlaps if not one.unfinished
+    ],
+    "standstill.owned": lambda it: it.standing,
+    "age.late": lambda it: bool(it.late) and worse(if_=it.age_seconds >= it.event_ttl.total_seconds() / 2),
+    "workers.unready": lambda it: [
+        f"{one.worker} is not ready: {' '.join(one.unready)}" for one in it.heartbeats if one.troubled
+    ],
+    "workers.silent": lambda it: [one for one in it.heartbeats if one.silent],
+    "leases.none": lambda it: not it.leases and not it.damaged,
+    "leases.uncovered": lambda it: bool(it.gaps),
+    "owners.idle": lambda it: bool(it.idle) and worse(if_=it.idle_transactions > 0),
+    "clock.skewed": lambda it: abs(it.skew) >= _SKEW_WARNING and worse(if_=abs(it.skew) >= _SKEW_ERROR),
+}
+OF_PROCESSORS: Checks[Processors] = {
+    "lease-names.misnamed": lambda it: it.misnamed is not None,
+    "other-processors.deleting": lambda it: bool(it.others) and it.deletes,
+    "other-processors.present": lambda it: bool(it.others) and not it.deletes,
+}
 
 
 async def check_leases(outbox: Connection, expiration: timedelta, found: Findings) -> None:

@@ -25,7 +25,7 @@ from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError, SubscriptionUnavailable
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
-from cosmos_outbox_worker.doctor.check import Check, Findings
+from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding
 
 # The longest a resend comes after the first copy: an outage, a restart, a lease that expires.
 _LEAST_WINDOW = timedelta(minutes=10)
@@ -73,99 +73,65 @@ class Source:
         return min((one for one in found if one is not None), default=timedelta.max)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reception:
-    """
-    What the broker said to a receiver.
-
-    sessions: whether it is one with sessions.
-    """
-
-    label: str
-    sessions: bool
-    refusal: Refusal
-    said: str
+def _shorter(length: timedelta | str | None, least: timedelta) -> list[timedelta]:
+    found = duration(length)
+    return [found] if found is not None and found < least else []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unread:
-    """Settings that could not be read."""
-
-    what: str
-    why: str
-
-
-def _auto_delete(entity: Entity) -> list[object]:
-    after = duration(entity.settings.auto_delete_on_idle)
-    return [after] if after is not None and after < _NEVER else []
-
-
-TOPIC: tuple[Check[Topic], ...] = (
-    Check("topic.missing", lambda it: not it.topic.exists),
-    Check("topic.kind", lambda it: it.topic.exists and it.topic.settings is None),
-)
-TOPIC_SETTINGS: tuple[Check[Topic], ...] = (
-    Check("topic-status.refusing", lambda it: it.topic.settings.status in _REFUSING),
-    Check("duplicate-detection.off", lambda it: not it.topic.settings.requires_duplicate_detection),
-    Check(
-        "duplicate-window.short",
-        lambda it: [
-            window
-            for window in (duration(it.topic.settings.duplicate_detection_history_time_window),)
-            if it.topic.settings.requires_duplicate_detection
-            and window is not None
-            and window < _LEAST_WINDOW
-        ],
+TOPIC: Checks[Topic] = {
+    "topic.missing": lambda it: not it.topic.exists,
+    "topic.kind": lambda it: it.topic.exists and it.topic.settings is None,
+}
+TOPIC_SETTINGS: Checks[Topic] = {
+    "topic-status.refusing": lambda it: it.topic.settings.status in _REFUSING,
+    "duplicate-detection.off": lambda it: not it.topic.settings.requires_duplicate_detection,
+    "duplicate-window.short": lambda it: (
+        bool(it.topic.settings.requires_duplicate_detection)
+        and _shorter(it.topic.settings.duplicate_detection_history_time_window, _LEAST_WINDOW)
     ),
-    Check(
-        "partitioning.scope",
-        lambda it: (
-            bool(it.topic.settings.enable_partitioning)
-            and it.batch_scope not in (it.fitting_scope, BatchScope.MESSAGE)
-        ),
+    "partitioning.scope": lambda it: (
+        bool(it.topic.settings.enable_partitioning)
+        and it.batch_scope not in (it.fitting_scope, BatchScope.MESSAGE)
     ),
-    Check("auto-delete.topic", lambda it: _auto_delete(it.topic)),
-    Check("subscriptions.none", lambda it: not it.topic.subscriptions),
-)
-SUBSCRIPTION: tuple[Check[Entity], ...] = (
-    Check("sessions.none", lambda it: not it.settings.requires_session),
-    Check("subscription-status.silent", lambda it: it.settings.status in _SILENT),
-)
+    "auto-delete.topic": lambda it: _shorter(it.topic.settings.auto_delete_on_idle, _NEVER),
+    "subscriptions.none": lambda it: not it.topic.subscriptions,
+}
+SUBSCRIPTION: Checks[Entity] = {
+    "sessions.none": lambda it: not it.settings.requires_session,
+    "subscription-status.silent": lambda it: it.settings.status in _SILENT,
+}
 # Of a subscription or queue, whether a worker sends to it or a consumer receives from it
-KEPT: tuple[Check[Entity], ...] = (
-    Check("auto-delete.subscription", _auto_delete),
-    Check("dead-lettering.expiry", lambda it: not it.settings.dead_lettering_on_message_expiration),
-)
-SOURCE: tuple[Check[Entity], ...] = (
-    Check("subscription.missing", lambda it: not it.exists),
-    Check("subscription.kind", lambda it: it.exists and it.settings is None),
-)
-SOURCE_SETTINGS: tuple[Check[Source], ...] = (
-    Check(
-        "lock-duration.short", lambda it: (duration(it.source.settings.lock_duration) or it.lock) < it.lock
+KEPT: Checks[Entity] = {
+    "auto-delete.subscription": lambda it: _shorter(it.settings.auto_delete_on_idle, _NEVER),
+    "dead-lettering.expiry": lambda it: not it.settings.dead_lettering_on_message_expiration,
+}
+SOURCE: Checks[Entity] = {
+    "subscription.missing": lambda it: not it.exists,
+    "subscription.kind": lambda it: it.exists and it.settings is None,
+}
+SOURCE_SETTINGS: Checks[Source] = {
+    "lock-duration.short": lambda it: bool(_shorter(it.source.settings.lock_duration, it.lock)),
+    "max-delivery-count.few": lambda it: (
+        (it.source.settings.max_delivery_count or _LEAST_DELIVERIES) < it.deliveries
     ),
-    Check(
-        "max-delivery-count.few",
-        lambda it: (it.source.settings.max_delivery_count or _LEAST_DELIVERIES) < it.deliveries,
+    "subscription-status.silent-source": lambda it: it.source.settings.status in _SILENT,
+    "dead-lettering.filter": lambda it: (
+        not getattr(it.source.settings, "dead_lettering_on_filter_evaluation_exceptions", True)
     ),
-    Check("subscription-status.silent-source", lambda it: it.source.settings.status in _SILENT),
-    Check(
-        "dead-lettering.filter",
-        lambda it: not getattr(it.source.settings, "dead_lettering_on_filter_evaluation_exceptions", True),
-    ),
-    Check("record-ttl.short", lambda it: it.record_ttl < it.lives < _NEVER),
-    Check("record-ttl.for-ever", lambda it: it.lives >= _NEVER),
-)
-RECEPTION: tuple[Check[Reception], ...] = (
-    Check("subscription-status.disabled", lambda it: it.refusal is Refusal.DISABLED),
-    Check("sessions.missing", lambda it: it.refusal is Refusal.SESSIONS and it.sessions),
-    Check("sessions.required", lambda it: it.refusal is Refusal.SESSIONS and not it.sessions),
-    Check("permissions.receive", lambda it: it.refusal is Refusal.DENIED),
-)
-UNREAD: tuple[Check[Unread], ...] = (Check("topic.unread", lambda _: True),)
+    "record-ttl.short": lambda it: it.record_ttl < it.lives < _NEVER,
+    "record-ttl.for-ever": lambda it: it.lives >= _NEVER,
+}
+REFUSALS = {
+    Refusal.MISSING: "subscription.missing",
+    Refusal.DISABLED: "subscription-status.disabled",
+    Refusal.DENIED: "permissions.receive",
+}
 
 
-UNSET: tuple[Check[ConfigurationError], ...] = (Check("subscription.unset", lambda _: True),)
+def refused(label: str, refusal: Refusal, said: str, *, sessions: bool) -> Finding:
+    """Return the finding of what a broker said to a receiver, with sessions or without."""
+    key = REFUSALS.get(refusal, "sessions.missing" if sessions else "sessions.required")
+    return finding(key, Entity(label=label), said)
 
 
 async def check_topics(outbox: Connection, found: Findings) -> None:
@@ -181,9 +147,9 @@ async def check_topics(outbox: Connection, found: Findings) -> None:
                 found.judge(TOPIC, topic)
                 if topic.topic.settings is not None:
                     found.judge(TOPIC_SETTINGS, topic)
-                    found.judge((*SUBSCRIPTION, *KEPT), *topic.topic.subscriptions)
+                    found.judge({**SUBSCRIPTION, **KEPT}, *topic.topic.subscriptions)
     except SettingsUnknown as error:
-        found.judge(UNREAD, Unread(what="Not all topics", why=str(error)))
+        found.add(finding("topic.unread", "Not all topics", error))
 
 
 async def check_source(
@@ -196,23 +162,21 @@ async def check_source(
     label = source_label(*names)
     try:
         async with outbox.service_bus() as bus:
-            refused = await receiving_refused(bus, *names, sessions=settings.sessions)
+            refusal = await receiving_refused(bus, *names, sessions=settings.sessions)
     except ConfigurationError as error:
-        found.judge(UNSET, error)
+        found.add(finding("subscription.unset", error))
         return
     except SubscriptionUnavailable as error:
         found.note(f"receive from {settings.source!r}", error)
         return
-    if refused is not None:
-        refusal, said = refused
-        found.judge(SOURCE, *[Entity(label=label, exists=False)] * (refusal is Refusal.MISSING))
-        found.judge(RECEPTION, Reception(label=label, sessions=settings.sessions, refusal=refusal, said=said))
+    if refusal is not None:
+        found.add(refused(label, *refusal, sessions=settings.sessions))
         return
     try:
         async with reading_settings(**outbox.namespace) as client:
             source, entered = await source_described(client, *names)
     except SettingsUnknown as error:
-        found.judge(UNREAD, Unread(what=label, why=str(error)))
+        found.add(finding("topic.unread", label, error))
         return
     found.judge(SOURCE, source)
     if source.settings is not None and entered.settings is not None:
