@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -37,31 +36,11 @@ def page_of(snapshot: State) -> str:
         "mood": _MOODS[findings[0].severity] if findings else "good",
         "said": [finding.reason for finding in findings],
     }
+    kind = "worker" if isinstance(snapshot, Snapshot) else "consumer"
     if isinstance(snapshot, Snapshot):
-        facts |= _of_worker(snapshot)
-        return _TEMPLATES.get_template("worker.html").render(facts, name=f"worker {snapshot.instance}")
-    return _TEMPLATES.get_template("consumer.html").render(facts, name=f"consumer {snapshot.instance}")
-
-
-def _of_worker(snapshot: Snapshot) -> dict[str, Any]:
-    leases = snapshot.leases()
-    healthy = [lease for lease in leases if not lease.trouble]
-    others = snapshot.others or ()
-    damaged = snapshot.lag.damaged.keys() if snapshot.lag else set()
-    return {
-        "owned": len({status.lease for status in snapshot.mine} - damaged),
-        "troubled": [_cells(lease) for lease in leases if lease.trouble],
-        "healthy": [_cells(lease) for lease in healthy],
-        "busy": [bool(lease.waiting) for lease in healthy],
-        "workers": _workers(snapshot, leases),
-        "errors_of_others": [(other.worker, error) for other in others for error in other.errors],
-    }
-
-
-def _cells(lease: LeaseView) -> tuple[str, ...]:
-    waiting = "unknown" if lease.waiting is None else f"{lease.waiting:,}"
-    age = _age(lease.age) if lease.age_known else "unknown"
-    return lease.token, lease.owner or "free", waiting, age, lease.state, lease.error
+        leases = snapshot.leases()
+        facts |= {"leases": leases, "workers": _workers(snapshot, leases)}
+    return _TEMPLATES.get_template(f"{kind}.html").render(facts, name=f"{kind} {snapshot.instance}")
 
 
 def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str, ...]]:

@@ -29,19 +29,14 @@ class Telemetry:
     def __init__(self, provider: MeterProvider, *, topic: str | None) -> None:
         self.observed: Any = None  # a snapshot
         meter = provider.get_meter("cosmos_outbox", version("cosmos-outbox"))
-        self._alarms = meter.create_counter(
-            "outbox.alarms", unit="{alarm}", description="Records of the severity ERROR, by what happened."
-        )
-        self._warnings = meter.create_counter(
-            "outbox.warnings",
-            unit="{warning}",
-            description="Records of the severity WARNING, by what happened.",
-        )
-        # From the start: an alert on a rise would miss a series that begins at 1.
-        for name in names_of(logging.ERROR):
-            self._alarms.add(0, {"outbox.alarm": name})
-        for name in names_of(logging.WARNING):
-            self._warnings.add(0, {"outbox.warning": name})
+        self._loud: dict[int, tuple[Counter, str]] = {}
+        for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
+            said = f"Records of the severity {logging.getLevelName(level)}, by what happened."
+            counter = meter.create_counter(f"outbox.{word}s", unit=f"{{{word}}}", description=said)
+            self._loud[level] = counter, f"outbox.{word}"
+            # From the start: an alert on a rise would miss a series that begins at 1.
+            for name in names_of(level):
+                counter.add(0, {f"outbox.{word}": name})
         self._measured: dict[type, Callable[[Any], None]] = {}
         if topic is None:
             self._measure_handling(meter)
@@ -59,11 +54,8 @@ class Telemetry:
 
     def __call__(self, record: Record) -> None:
         """Count a record."""
-        level, name = level_of(record), type(record).__name__
-        if level >= logging.ERROR:
-            self._alarms.add(1, {"outbox.alarm": name})
-        elif level >= logging.WARNING:
-            self._warnings.add(1, {"outbox.warning": name})
+        if loud := self._loud.get(level_of(record)):
+            loud[0].add(1, {loud[1]: type(record).__name__})
         kind = type(record)
         if (measure := self._measured.get(kind)) is not None:
             measure(record)
