@@ -25,7 +25,7 @@ from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind
 from cosmos_outbox.records import PositionAhead, Record
-from cosmos_outbox_worker.cli.leases.actions import reset_leases
+from cosmos_outbox_worker.cli.leases import reset_leases
 from tests.simulation.attributed_leases import AttributedLeases
 from tests.simulation.dotnet import DotNetNeighbour
 from tests.simulation.freeze import freezable

@@ -144,17 +144,13 @@ class Connection:
             ConfigurationError: the settings do not name its namespace.
         """
         require_service_bus(settings)
-        options: dict[str, Any] = {
-            "sessions": settings.sessions,
-            "receivers": receivers_for(settings.concurrent_sessions),
-        }
         receiver: Callable[..., Any] = ServiceBusSubscription
         if settings.receiver is Receiver.AMQP:
             receiver = functools.partial(lean_receiver().FallbackSubscription, notify=notify)
-        async with (
-            self.service_bus() as bus,
-            receiver(bus, settings.topic, settings.subscription, **options) as opened,
-        ):
+        receivers = receivers_for(settings.concurrent_sessions)
+        options = {"sessions": settings.sessions, "receivers": receivers}
+        source = settings.topic, settings.subscription
+        async with self.service_bus() as bus, receiver(bus, *source, **options) as opened:
             yield opened
 
     @asynccontextmanager
@@ -176,25 +172,16 @@ class Connection:
             notify: receives the records of publishers. Defaults to logging them.
         """
         settings, routes = self.settings, self.settings.topics
+        options: Any = {"batch_scope": settings.batch_scope, "sdk_only": settings.sdk_only, "notify": notify}
         async with AsyncExitStack() as stack:
             publishers: dict[str, Publisher] = {}
             for topic in routes.topics:
-                opened = ServiceBusPublisher(
-                    bus,
-                    topic,
-                    lanes=lanes,
-                    batch_scope=settings.batch_scope,
-                    sdk_only=settings.sdk_only,
-                    notify=notify,
-                )
+                opened = ServiceBusPublisher(bus, topic, lanes=lanes, **options)
                 publishers[topic] = await stack.enter_async_context(opened)
             shape = None
             if settings.message_format is not MessageFormat.PLAIN:
-                shape = functools.partial(
-                    as_cloud_event,
-                    source=f"/{settings.container}",
-                    mode=ContentMode(settings.message_format.removeprefix("cloudevents-")),
-                )
+                mode = ContentMode(settings.message_format.removeprefix("cloudevents-"))
+                shape = functools.partial(as_cloud_event, source=f"/{settings.container}", mode=mode)
             yield Topics(publishers, routes, shape=shape, around=around)
 
     async def reach_topics(self, bus: ServiceBusClient) -> None:
@@ -249,17 +236,14 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
         data = database.get_container_client(settings.cosmos_container)
         leases = database.get_container_client(settings.lease_container)
         parked = settings.parked_container
+        polls = None if settings.sdk_only else lean_polls(client)
         yield Connection(
             settings=settings,
             client=client,
             data=data,
             lease_container=leases,
             parked=database.get_container_client(parked) if parked else None,
-            feed=CosmosChangeFeed(
-                data,
-                account_host=account_host(client),
-                polls=None if settings.sdk_only else lean_polls(client),
-            ),
+            feed=CosmosChangeFeed(data, account_host=account_host(client), polls=polls),
             leases=CosmosLeases(leases),
             credential=credential,
         )

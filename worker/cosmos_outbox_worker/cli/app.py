@@ -13,11 +13,11 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_worker.cli import leases as lease_commands
 from cosmos_outbox_worker.cli import parked, status
 from cosmos_outbox_worker.cli.events.commands import replay_command
 from cosmos_outbox_worker.cli.holders import OfConsumer
-from cosmos_outbox_worker.cli.leases import commands as lease_commands
-from cosmos_outbox_worker.cli.leases.actions import leases_in, refuse_future, start_given
+from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
 from cosmos_outbox_worker.cli.output import print_errors, print_table
 from cosmos_outbox_worker.cli.running import (
     FAILED,

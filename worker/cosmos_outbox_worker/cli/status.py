@@ -19,7 +19,7 @@ from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.holders import OfConsumer
-from cosmos_outbox_worker.cli.leases.actions import listed_in, row_of
+from cosmos_outbox_worker.cli.leases import listed_in, row_of
 from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, readable_time, table_of
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened
 from cosmos_outbox_worker.connection import Connection, connected

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Annotated
@@ -13,11 +12,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.ports import Document, StartFrom
-from cosmos_outbox.records import EventRejected
+from cosmos_outbox.ports import StartFrom
 from cosmos_outbox_worker.cli.events.feed import Wanted, read_events, sent_up_to
-from cosmos_outbox_worker.cli.events.replay import Replayed, Send, replay, sending_to
-from cosmos_outbox_worker.cli.leases.actions import leases_in, refuse_future, start_given
+from cosmos_outbox_worker.cli.events.replay import Replayed, Send, replay, sending_nothing, sending_to
+from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
 from cosmos_outbox_worker.cli.output import confirm, counted, print_errors, print_json
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox_worker.connection import Connection
@@ -49,10 +47,10 @@ async def replay_command(
     start = start_given(since)
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(opened())
-        wanted = await _wanted(outbox, key, action)
+        wanted = Wanted(partition_key=key and await outbox.key_named(key), action=action)
         up_to = sent_up_to(await _leases_to_replay(outbox, start))
         parked = await outbox.parked_keys() if outbox.parked else None
-        send: Send = _send_nothing
+        send: Send = sending_nothing
         if not dry_run:
             require_service_bus(outbox.settings)
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
@@ -72,14 +70,6 @@ async def replay_command(
     _print_replayed(replayed, dry_run=dry_run, as_json=as_json)
     if replayed.refused:
         raise typer.Exit(FAILED)
-
-
-async def _wanted(outbox: Connection, key: str | None, action: str | None) -> Wanted:
-    return Wanted(partition_key=None if key is None else await outbox.key_named(key), action=action)
-
-
-async def _send_nothing(_: Sequence[Document]) -> Sequence[EventRejected]:
-    return ()
 
 
 async def _leases_to_replay(outbox: Connection, start: StartFrom | datetime) -> tuple[Lease, ...]:
@@ -106,21 +96,14 @@ def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None
         {"key": one.partition_key, "event": one.event_id, "error": str(one.error)} for one in replayed.refused
     ]
     if as_json:
-        print_json(
-            {
-                "dry_run": dry_run,
-                "events": replayed.sent,
-                "left_out": replayed.left_out,
-                "left_to_workers": replayed.left_to_workers,
-                "refused": refused,
-            }
-        )
+        facts = {"events": replayed.sent, "left_out": replayed.left_out}
+        facts |= {"left_to_workers": replayed.left_to_workers}
+        print_json({"dry_run": dry_run, **facts, "refused": refused})
         return
     lines = [f"{counted(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}."]
     if replayed.left_out:
         lines.append(f"{replayed.left_out} left out: they were dropped, or are held.")
     if replayed.left_to_workers:
         lines.append("The workers are behind: what they have not sent yet is left to them.")
-    print_errors(
-        [*lines, *(f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}" for one in refused)]
-    )
+    lines += [f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}" for one in refused]
+    print_errors(lines)

@@ -75,6 +75,11 @@ async def replay(
     return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
 
 
+async def sending_nothing(_: Sequence[Document]) -> Sequence[EventRejected]:
+    """Send nothing: a dry run."""
+    return ()
+
+
 def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send:
     """
     Return a function that sends events to a topic: the same messages under the same ids, in order per partition key.

@@ -1,9 +1,12 @@
-"""Actions on leases: list and reset."""
+"""`cosmos-outbox leases`: reset the leases of a processor; `cosmos-outbox status` shows them."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
+
+import typer
 
 from cosmos_outbox.changefeed.leases import (
     STANDSTILL,
@@ -17,8 +20,40 @@ from cosmos_outbox.changefeed.leases import (
 from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
-from cosmos_outbox_worker.cli.output import NO_LEASES, clock_time, readable_time
+from cosmos_outbox_worker.cli.output import NO_LEASES, clock_time, confirm, print_table, readable_time
+from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
 from cosmos_outbox_worker.settings import start_named
+
+app = typer.Typer(
+    help="Leases: the position of each range of the container, and its owner.", no_args_is_help=True
+)
+
+
+@app.command()
+@command
+async def reset(
+    *,
+    to: Annotated[str, typer.Option(help="beginning, now, or a time such as 2026-11-21T08:00:00Z.")],
+    expiration: Expiration = 60,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Make all ranges begin again at a start, while no worker runs.
+
+    An earlier start sends events again; a later one leaves out events that are not sent yet.
+    """
+    start = start_given(to)
+    async with opened() as outbox:
+        prefix, free_after = await outbox.prefix(), timedelta(seconds=expiration)
+        act = partial(reset_leases, start, prefix=prefix, store=outbox.leases, expiration=free_after)
+        rows = await act(dry_run=True)  # reports errors before the question
+        if not dry_run:
+            confirm(f"Reset all leases of {outbox.settings.processor_name!r} to {to}?", yes=yes)
+            rows = await act(dry_run=False)
+    title, empty = "Would be done" if dry_run else None, "There was nothing to do."
+    print_table("leases", rows, as_json=as_json, empty=empty, title=title, dry_run=dry_run)
 
 
 def leases_in(listing: Listing) -> tuple[Lease, ...]:

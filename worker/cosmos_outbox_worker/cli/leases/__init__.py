@@ -1,1 +1,0 @@
-"""Leases: reset them while no worker owns one."""
