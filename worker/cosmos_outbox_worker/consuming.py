@@ -10,10 +10,12 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
 from cosmos_outbox.changefeed.loop_watchdog import watched
-from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.consumer import Consumer, OnFailure
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
+from cosmos_outbox_worker.doctor.check import finding
 from cosmos_outbox_worker.health import ConsumerSnapshot, parked_seen
 from cosmos_outbox_worker.named_consumer import ConsumerSource, bound
 from cosmos_outbox_worker.polling import WatchedSubscription, keep_polling
@@ -66,6 +68,9 @@ async def assembled_consumer(
         connection, parked = parts.connection, parts.parked
         tracers = parts.telemetry.tracer_provider
         consumer = await bound(source, connection, tracer_provider=tracers)
+        if parked is None and consumer.policy.on_failure is OnFailure.PARK:
+            unset = finding("parked-container.unset", consumer)
+            raise ConfigurationError(f"{unset.message} {unset.fix}")
         health = ConsumerVitals(
             {
                 "instance": settings.instance_name,
