@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 513,
     "testing": 2_082,
     "the modules of the root": 1_217,
-    "worker": 2_607,
-    "worker/cli": 1_300,
-    "worker/doctor": 768,
+    "worker": 2_360,
+    "worker/cli": 1_211,
+    "worker/doctor": 706,
     "write": 1_637,
 }
 _FREE = {
