@@ -293,7 +293,7 @@ class ParkedKeys:
         return None
 
     async def _key(self, partition_key: str) -> ParkedKey:
-        return await parked_key(self._store, self._scope, partition_key)
+        return await parked_key(self._store, self._scope.partition_of(partition_key), partition_key)
 
     async def _events(self, partition: str) -> _Events:
         found: list[ParkedEvent | Unreadable] = []

@@ -153,14 +153,14 @@ class Parking:
             ParkingFull: a limit is reached; the events up to it may be held.
             StoreError: the store refused or failed.
         """
-        due, parked = list(items), False
+        due, parked, partition = list(items), False, scope.partition_of(partition_key)
         before: ParkedEvent | None = None  # what an operator dropped at an earlier parking of the key
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
         async def step() -> None:
             nonlocal due, parked, before
-            key = await key_in(self._store, scope.partition_of(partition_key))
+            key = await key_in(self._store, partition)
             parked = key is not None
             if not due:
                 return  # all events are in the store already, possibly under a newer epoch than the key that was read

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 
 from cosmos_outbox.errors import KeyNotParked, NotFound, ParkingError, PreconditionFailed
@@ -51,7 +50,7 @@ async def all_keys(store: ParkedStore, scope: Scope, retry: RetryOptions) -> Seq
     return readable_keys(await retry_reads(keys, retry))
 
 
-async def parked_key(store: ParkedStore, scope: Scope, partition_key: str) -> ParkedKey:
+async def parked_key(store: ParkedStore, partition: str, partition_key: str) -> ParkedKey:
     """
     Return a parked key as it is.
 
@@ -59,8 +58,7 @@ async def parked_key(store: ParkedStore, scope: Scope, partition_key: str) -> Pa
         KeyNotParked: it is certain that it is not parked.
         PreconditionFailed, ParkingError: as `key_in`.
     """
-    key = await key_in(store, scope.partition_of(partition_key))
-    if key is None:
+    if (key := await key_in(store, partition)) is None:
         raise KeyNotParked(f"Partition key {partition_key!r} is not parked.")
     return key
 
@@ -110,19 +108,6 @@ async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
                 return event
         first += len(chunk)
     return None
-
-
-def removal_writes(sent: Sequence[ParkedEvent], *, now: datetime) -> list[Write]:
-    """
-    Return the writes that take sent events off the queue: an edited one stays as a record, the others are deleted.
-    """
-    writes = []
-    for event in sent:
-        if event.status is EventStatus.HELD and event.original is not None:
-            writes.append(replace(event, status=EventStatus.SENT, closed_at=now.isoformat()).write())
-        elif event.status is EventStatus.HELD:
-            writes.append(event.deletion())
-    return writes
 
 
 async def _unreadable_event(store: ParkedStore, key: ParkedKey) -> ParkingError | None:

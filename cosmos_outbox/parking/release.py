@@ -23,7 +23,7 @@ from cosmos_outbox.parking.documents import (
     Scope,
     failure_of,
 )
-from cosmos_outbox.parking.queue import first_held, parked_key, queue_of, removal_writes
+from cosmos_outbox.parking.queue import first_held, key_in, parked_key, queue_of
 from cosmos_outbox.ports import ParkedStore, Write
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
@@ -74,7 +74,8 @@ class Release:
         retry: RetryOptions,
         utcnow: Callable[[], datetime],
     ) -> None:
-        self._store, self._scope, self._partition_key, self._send = store, scope, partition_key, send
+        self._store, self._send = store, send
+        self._partition_key, self._partition = partition_key, scope.partition_of(partition_key)
         self._retry, self._utcnow = retry, utcnow
         self._claim_id = uuid.uuid4().hex
 
@@ -97,12 +98,8 @@ class Release:
 
     async def _empty(self) -> Released:
         sent, rounds, behind = 0, -1, 0
-        while True:
-            key, due = await self._due()
-            if not due:
-                if await self._hand_back():
-                    return Released(sent=sent)
-                continue
+        while (found := await self._due()) is not None:
+            key, due = found
             if due[0].position >= behind:  # all that was there at the beginning of the round is sent
                 rounds, behind = rounds + 1, key.next
             held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
@@ -114,6 +111,7 @@ class Release:
             if result.refusal is not None:
                 failure = await self._stop_at(due[passed], result.refusal)
                 return Released(sent=sent, failure=failure)
+        return Released(sent=sent)
 
     async def _ensure_claimed(self) -> None:
         await retry_on_conflict(self._claimed_key, self._retry)
@@ -124,7 +122,7 @@ class Release:
         """
 
         async def step() -> None:
-            key = await self._key()
+            key = await parked_key(self._store, self._partition, self._partition_key)
             if key.claim == self._claim_id:  # the answer to the first attempt was lost
                 return
             writes = [replace(key, state=KeyState.RELEASING, claim=self._claim_id).write()]
@@ -143,14 +141,25 @@ class Release:
 
         await retry_on_conflict(step, self._retry)
 
-    async def _due(self) -> tuple[ParkedKey, Sequence[ParkedEvent]]:
+    async def _due(self) -> tuple[ParkedKey, Sequence[ParkedEvent]] | None:
         """
-        Return the key and the beginning of its queue in order, dropped events too; no event if the queue is empty.
+        Return the key and the beginning of its queue in order, dropped events too. If the queue is empty, hand the key back by deleting
+        it, and return None.
         """
+        deleting: ParkedKey | None = None
 
-        async def step() -> tuple[ParkedKey, Sequence[ParkedEvent]]:
-            key = await self._claimed_key()
-            return key, await queue_of(self._store, key)
+        async def step() -> tuple[ParkedKey, Sequence[ParkedEvent]] | None:
+            nonlocal deleting
+            key = await key_in(self._store, self._partition)
+            if deleting is not None and (key is None or key.epoch != deleting.epoch):
+                return None  # the answer to the deletion was lost; the key may have been parked again since
+            if key is None or key.claim != self._claim_id:
+                raise self._taken_over()
+            if key.first != key.next:
+                return key, await queue_of(self._store, key)
+            deleting = key
+            await self._store.commit(key.partition, [key.deletion()])
+            return None
 
         return await retry_on_conflict(step, self._retry)
 
@@ -162,7 +171,7 @@ class Release:
         def writes(key: ParkedKey) -> Sequence[Write]:
             held = key.held - sum(event.status is EventStatus.HELD for event in passed)
             changed = replace(key, state=state, first=passed[-1].position + 1, held=held, failure=None)
-            return [changed.write(), *removal_writes(passed, now=self._utcnow())]
+            return [changed.write(), *_removal_writes(passed, now=self._utcnow())]
 
         if passed:
             await self._change(writes, unless=lambda key: key.first > passed[-1].position)
@@ -182,39 +191,11 @@ class Release:
     async def _give_up(self) -> None:
         await self._change(lambda key: [replace(key, state=KeyState.PARKED, claim=None).write()])
 
-    async def _hand_back(self) -> bool:
-        """Delete the key if its queue is empty; return False if events were appended meanwhile."""
-        deleting: ParkedKey | None = None
-
-        async def step() -> bool:
-            nonlocal deleting
-            try:
-                key = await self._key()
-            except KeyNotParked:
-                if deleting is None:
-                    raise
-                return True  # the answer to the deletion was lost
-            if deleting is not None and key.epoch != deleting.epoch:
-                return True  # it was lost, and the key has been parked again since
-            if key.claim != self._claim_id:
-                raise self._taken_over()
-            if key.first != key.next:
-                return False
-            deleting = key
-            await self._store.commit(key.partition, [key.deletion()])
-            return True
-
-        return await retry_on_conflict(step, self._retry)
-
-    async def _key(self) -> ParkedKey:
-        return await parked_key(self._store, self._scope, self._partition_key)
-
     async def _claimed_key(self, *, unless: Callable[[ParkedKey], bool] = lambda key: False) -> ParkedKey:
-        with suppress(KeyNotParked):  # a later release has handed it back
-            key = await self._key()
-            if key.claim == self._claim_id or unless(key):
-                return key
-        raise self._taken_over()
+        key = await key_in(self._store, self._partition)
+        if key is not None and (key.claim == self._claim_id or unless(key)):
+            return key
+        raise self._taken_over()  # a later release may have handed it back
 
     def _taken_over(self) -> ReleaseTakenOver:
         return ReleaseTakenOver(
@@ -237,3 +218,16 @@ class Release:
                 await self._store.commit(key.partition, writes(key))
 
         await retry_on_conflict(step, self._retry)
+
+
+def _removal_writes(sent: Sequence[ParkedEvent], *, now: datetime) -> list[Write]:
+    """
+    Return the writes that take sent events off the queue: an edited one stays as a record, the others are deleted.
+    """
+    writes = []
+    for event in sent:
+        if event.status is EventStatus.HELD and event.original is not None:
+            writes.append(replace(event, status=EventStatus.SENT, closed_at=now.isoformat()).write())
+        elif event.status is EventStatus.HELD:
+            writes.append(event.deletion())
+    return writes
