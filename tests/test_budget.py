@@ -22,7 +22,7 @@ MAXIMA = {
     "adapters/servicebus": 914,
     "amqp": 1_300,
     "blocking": 302,
-    "changefeed": 1_981,
+    "changefeed": 1_978,
     "consumer": 1_022,
     "domain": 386,
     "fastapi": 334,

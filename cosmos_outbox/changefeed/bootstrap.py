@@ -61,7 +61,7 @@ async def bootstrap(
     by_id = await store.partitioned_by_id()
     marker = _document(f"{prefix}.info", by_id=by_id)
     lock = _document(f"{prefix}.lock", by_id=by_id) | {"ttl": LOCK_SECONDS}
-    while (found := await _found(marker, store)) is None:
+    while (found := await marker_of(prefix, store)) is None:
         try:
             held = await store.create(lock)
         except Conflict:
@@ -90,7 +90,11 @@ async def bootstrap(
 
 async def marker_of(prefix: str, store: LeaseStore) -> Document | None:
     """Return the document that says that leases were created, and where they begin; None if there are none, or they are lost."""
-    return await _found(_document(f"{prefix}.info", by_id=await store.partitioned_by_id()), store)
+    marker = _document(f"{prefix}.info", by_id=await store.partitioned_by_id())
+    try:
+        return await store.read(marker["id"], _routing(marker))
+    except NotFound:
+        return None
 
 
 async def _create_patiently(
@@ -186,13 +190,6 @@ def _start_in(marker: Document, start: StartFrom | datetime) -> str:
     """
     chosen = marker.get(START)
     return chosen if isinstance(chosen, str) else start_property(start, now=_written_at(marker))
-
-
-async def _found(document: Document, store: LeaseStore) -> Document | None:
-    try:
-        return await store.read(document["id"], _routing(document))
-    except NotFound:
-        return None
 
 
 async def _break_if_stale(prefix: str, store: LeaseStore) -> None:

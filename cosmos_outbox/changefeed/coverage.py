@@ -36,11 +36,6 @@ def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[F
     )
 
 
-def gaps_between(leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
-    """Return what no lease covers of all keys; nothing where a lease has no range."""
-    return uncovered([EVERY_KEY], leases)
-
-
 async def identified(
     ranges: Iterable[FeedRange], feed: ChangeFeed
 ) -> tuple[Mapping[FeedRange, str], Mapping[FeedRange, OutboxError]]:

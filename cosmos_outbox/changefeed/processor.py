@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from cosmos_outbox.changefeed.balancing import pause, plan
 from cosmos_outbox.changefeed.bootstrap import bootstrap, marker_of
-from cosmos_outbox.changefeed.coverage import asked_to_wait, gaps_between
+from cosmos_outbox.changefeed.coverage import EVERY_KEY, asked_to_wait, uncovered
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.lease_status import LeaseStatus
 from cosmos_outbox.changefeed.leases import (
@@ -216,7 +216,7 @@ class ChangeFeedProcessor:
             for lease_id, error in damaged.items():  # must not end the work on the others
                 self._owned.failed(lease_id, error)
             # A range that has a lease is no longer left: if that lease is deleted, it had an owner.
-            gaps = gaps_between(leases)
+            gaps = uncovered([EVERY_KEY], leases)
             self._left = tuple(left for left in self._left if any(gap.contains(left) for gap in gaps))
             available = {
                 lease.id

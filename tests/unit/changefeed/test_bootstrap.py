@@ -9,7 +9,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap
-from cosmos_outbox.changefeed.coverage import gaps_between, uncovered
+from cosmos_outbox.changefeed.coverage import EVERY_KEY, uncovered
 from cosmos_outbox.changefeed.leases import new_lease, start_of
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
@@ -429,7 +429,7 @@ def test_gaps_are_what_no_lease_covers(covered, gaps):
         for number, bounds in enumerate(covered)
     ]
 
-    assert gaps == [(gap.min, gap.max) for gap in gaps_between(leases)]
+    assert gaps == [(gap.min, gap.max) for gap in uncovered([EVERY_KEY], leases)]
 
 
 @pytest.mark.parametrize("wrong_by", [90, -90, 3600])
