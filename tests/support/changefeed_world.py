@@ -14,7 +14,7 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, ChangeHandler, LeaseStore, Write, WriteKind
-from cosmos_outbox.records import Hook
+from cosmos_outbox.records import Hook, LeaseMoved, Record
 
 EPOCH = 1_800_000_000.0
 
@@ -25,6 +25,11 @@ def virtual_seconds() -> float:
 
 def virtual_utcnow() -> datetime:
     return datetime.fromtimestamp(virtual_seconds(), UTC)
+
+
+def ended(records: Iterable[Record]) -> list[LeaseMoved]:
+    """Return how leases were given up."""
+    return [one for one in records if isinstance(one, LeaseMoved) and one.outcome != "acquired"]
 
 
 class Faulty:
@@ -113,6 +118,18 @@ class World:
     async def stop_all(self) -> None:
         for name in list(self.workers):
             await self.stop(name)
+
+    async def create_leases(self) -> None:
+        """Let a worker create the leases, and stop."""
+        self.start("a")
+        await asyncio.sleep(5)
+        await self.stop_all()
+
+    async def forget_ranges(self) -> None:
+        """Leave the leases as an old SDK writes them."""
+        for lease in await self.all_leases():
+            document = {name: value for name, value in lease.raw.items() if name != "FeedRange"}
+            await self.leases.replace(document, etag=lease.etag or "")
 
     async def all_leases(self) -> list[Lease]:
         listing = await self.leases.list("p")

@@ -41,14 +41,6 @@ class Sparse:
         return page
 
 
-async def _with_a_lease() -> World:
-    world = World()
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop_all()
-    return world
-
-
 async def _lag(world: World, *, up_to: int) -> Lag:
     return await estimate_lag("p", feed=Sparse(world.container, up_to=up_to), leases=world.leases)
 
@@ -95,7 +87,7 @@ async def test_a_way_without_an_end_is_no_hot_loop():
     await world.stop("a")
 
 
-async def test_a_worker_saves_how_far_it_came():
+async def test_a_worker_saves_how_far_it_came_and_stops_in_the_middle_of_the_way():
     world = World()
     await world.write_many(300)
     feed = Sparse(world.container, up_to=300)
@@ -104,23 +96,13 @@ async def test_a_worker_saves_how_far_it_came():
     await asyncio.sleep(5)
 
     assert ['"149"'] == [lease.continuation for lease in await world.all_leases()]
-    await world.kill("a")
-
-
-async def test_a_worker_stops_in_the_middle_of_the_way():
-    world = World()
-    await world.write_many(300)
-    feed = Sparse(world.container, up_to=300)
-    feed.hangs_at = 150
-    world.start("a", feed=feed)
-    await world.until(lambda: feed.reads == 150)
     await world.stop("a")
-
     assert {"free": 1} == await world.owners()
 
 
 async def test_the_lag_is_that_of_the_first_change_behind_the_way():
-    world = await _with_a_lease()
+    world = World()
+    await world.create_leases()
     await world.write_many(25)
 
     lag = await _lag(world, up_to=20)
@@ -128,7 +110,8 @@ async def test_the_lag_is_that_of_the_first_change_behind_the_way():
 
 
 async def test_where_the_way_is_too_long_for_a_look_something_may_wait():
-    world = await _with_a_lease()
+    world = World()
+    await world.create_leases()
     await world.write_many(301)
 
     lag = await _lag(world, up_to=301)

@@ -26,9 +26,7 @@ async def test_nothing_waits_when_everything_is_handled():
 
 async def test_it_counts_the_transactions_that_wait_and_the_age_of_the_oldest():
     world = World()
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop_all()
+    await world.create_leases()
     await world.write_many(7)
     await asyncio.sleep(90)
     await world.write_many(3)
@@ -65,9 +63,7 @@ async def test_a_split_that_no_worker_noticed_shows_no_phantom_lag():
 
 async def test_what_waits_counts_once_where_a_merge_is_half_in_place():
     world = World(ranges=2)
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop_all()
+    await world.create_leases()
     parent = (await world.all_leases())[0]
     assert parent.range is not None
     world.container.merge("0", "1")
@@ -85,9 +81,7 @@ async def test_what_waits_counts_once_where_a_merge_is_half_in_place():
 
 async def test_a_lease_that_cannot_be_read_is_named_and_what_waits_for_the_others_is_told():
     world = World(ranges=2)
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop_all()
+    await world.create_leases()
     lease = (await world.all_leases())[0]
     await world.leases.replace({**lease.raw, "ContinuationToken": "eyJWIjox"}, etag=lease.etag or "")
     await world.write_many(30)

@@ -60,9 +60,7 @@ async def tokens(world: World) -> list[str]:
 
 async def test_where_all_leases_are_there_a_start_asks_no_partition_for_its_id():
     world, feed, _ = await hot_world(ranges=10, hot=3)
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop_all()
+    await world.create_leases()
     processor = world.start("b", feed=feed)
 
     assert await world.until(lambda: len(processor.status()) == 10) < 1
@@ -230,9 +228,7 @@ async def test_a_split_whose_child_stays_hot_is_released_in_time_and_finished_by
 
 async def test_a_look_tells_what_waits_for_all_leases_but_the_hot_one_which_it_names():
     world, feed, _ = await hot_world(ranges=4, hot=2)
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop_all()
+    await world.create_leases()
     await world.write_many(40, keys=40)
     lag = await estimate_lag("p", feed=feed, leases=world.leases)
 
@@ -245,9 +241,7 @@ async def test_a_look_tells_what_waits_for_all_leases_but_the_hot_one_which_it_n
 
 async def test_a_look_beside_ranges_that_are_silent_takes_as_long_as_one_of_them():
     world, feed, _ = await hot_world(ranges=8, hot=0)
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop_all()
+    await world.create_leases()
     feed.hot |= set((await world.container.physical_ranges())[2:5])
     feed.silence = 35.0
     started = asyncio.get_running_loop().time()
@@ -273,9 +267,7 @@ async def test_leases_of_an_old_sdk_without_ranges_are_worked_on_beside_a_hot_on
     await bootstrap(
         "p" + await _suffix(world), feed=world.container, store=world.leases, start=StartFrom.BEGINNING
     )
-    for lease in await world.all_leases():
-        document = {name: value for name, value in lease.raw.items() if name != "FeedRange"}
-        await world.leases.replace(document, etag=lease.etag or "")
+    await world.forget_ranges()
     processor = world.start("a", feed=feed)
     await asyncio.sleep(30)
     assert {str(1 - hot)} == {status.token for status in processor.status() if not status.failed_attempts}

@@ -65,11 +65,17 @@ async def acquired(
     return await acquire(lease, lease.range, worker, container=await MemoryContainer().describe())
 
 
+async def acquired_from(
+    store: MemoryLeases, suspended: Callable[[], float] = suspended_seconds
+) -> OwnedLease:
+    """Return the one lease of a store, as its new owner has it."""
+    created = await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw)
+    return await acquired(from_document(created), store, suspended)
+
+
 async def owned(suspended: Callable[[], float] = lambda: 0.0) -> tuple[CountingLeases, OwnedLease]:
     store = CountingLeases(now=virtual_seconds)
-    lease = new_lease("p", "0", FeedRange(min="", max="FF"))
-    stored = from_document(await store.create(lease.raw))
-    return store, await acquired(stored, store, suspended)
+    return store, await acquired_from(store, suspended)
 
 
 async def test_a_lease_that_another_took_is_lost_and_left_as_the_other_wrote_it():
@@ -139,8 +145,7 @@ class StaleLeases(CountingLeases):
 
 async def test_a_read_that_is_older_than_what_refused_us_is_repeated_at_leisure_until_it_shows_the_truth():
     store = StaleLeases(now=virtual_seconds)
-    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    mine = await acquired(lease, store)
+    mine = await acquired_from(store)
     stale = await store.read("p..0", "p..0")
     await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
     store.behind, store.writes = stale, 0
@@ -192,9 +197,8 @@ class SlowLeases(CountingLeases):
 
 async def test_trust_counts_from_when_a_write_was_sent_not_from_its_answer():
     loop, store = asyncio.get_running_loop(), SlowLeases(now=virtual_seconds)
-    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
     sent_at = loop.time()
-    mine = await acquired(lease, store)
+    mine = await acquired_from(store)
     assert sent_at + OPTIONS.trust_seconds == mine.trusted_until
 
     sent_at = loop.time()
@@ -295,8 +299,7 @@ async def test_sleep_while_a_write_waits_for_its_answer_counts():
             return written
 
     store = Sleeping(now=virtual_seconds)
-    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    mine = await acquired(lease, store, lambda: asleep)
+    mine = await acquired_from(store, lambda: asleep)
     with pytest.raises(LeaseLost):
         mine.ensure_trusted()
 
@@ -331,8 +334,7 @@ class ThrottledLeases(CountingLeases):
 
 async def test_a_throttled_write_waits_for_as_long_as_the_service_asks():
     store = ThrottledLeases()
-    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    mine = await acquired(lease, store)
+    mine = await acquired_from(store)
     store.refusals, store.written_at = 3, []
     await mine.save()
     assert [5.0, 5.0, 5.0] == store.gaps()
@@ -348,8 +350,7 @@ async def test_positions_are_saved_half_as_often_after_each_throttled_write_unti
             return await super().replace(document, etag=etag)
 
     store = Busy()
-    lease = from_document(await store.create(new_lease("p", "0", FeedRange(min="", max="FF")).raw))
-    mine = await acquired(lease, store)
+    mine = await acquired_from(store)
     usual, longest = OPTIONS.checkpoint_interval.total_seconds(), OPTIONS.renew_interval.total_seconds()
     keeping = asyncio.create_task(mine.keep())
 

@@ -22,6 +22,10 @@ from cosmos_outbox.records import PositionAhead, Record, level_of
 from tests.support.changefeed_world import World
 
 
+def halts(records: list[Record]) -> list[PositionAhead]:
+    return [record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"]
+
+
 def page(latest: int | None, *, documents: int = 0) -> ChangePage:
     return ChangePage(
         documents=tuple({"id": str(n), "_lsn": 1} for n in range(documents)),
@@ -99,9 +103,7 @@ async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute_and_i
     assert (True, '"5000"') == (status.stalled, status.continuation)
     assert "reset the leases to a time before" in (status.error or "")
     await asyncio.sleep(120)
-    alarms = [
-        record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"
-    ]
+    alarms = halts(records)
     assert [('"5000"', 20)] * 3 == [(one.position, one.lowest_lsn) for one in alarms]
     assert 40 == level_of(alarms[0])
     await world.stop_all()
@@ -119,9 +121,7 @@ async def test_a_halted_lease_stays_halted_when_the_range_grows_past_it_and_anot
     world.start("c", hooks=[records.append])
     await asyncio.sleep(30)
 
-    assert 1 == len(
-        [record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"]
-    )
+    assert 1 == len(halts(records))
     (lease,) = await world.all_leases()
     assert '"22"' == lease.continuation
     assert not world.all_handled()
@@ -190,9 +190,7 @@ async def test_a_range_that_falls_back_for_a_moment_and_grows_past_the_position_
     assert await world.until(lambda: len(set(world.handled["new"])) == 15) < 5
     assert list(range(15)) == world.handled["new"]
     await asyncio.sleep(60)
-    assert not [
-        record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"
-    ]
+    assert [] == halts(records)
     (lease,) = await world.all_leases()
     assert '"1005"' == lease.continuation
     await world.stop_all()
@@ -263,7 +261,7 @@ async def test_a_lease_that_was_set_ahead_and_changes_hands_before_the_alarm_ski
         world.start("b", hooks=[records.append])
     await asyncio.sleep(150)
     assert {} == world.handled
-    assert [record for record in records if isinstance(record, PositionAhead) and record.outcome == "halted"]
+    assert halts(records)
     await world.stop_all()
     assert {'"5000"'} == {lease.continuation for lease in await world.all_leases()}
 

@@ -40,21 +40,6 @@ async def test_a_lease_whose_reads_fail_or_hang_is_stalled_after_the_limit_and_n
     await world.kill("a")
 
 
-async def test_a_lease_whose_handler_hangs_is_stalled():
-    world = World()
-
-    async def hang(_: ChangeBatch) -> None:
-        await asyncio.Event().wait()
-
-    await world.write("k")
-    processor = world.start("a", handler=hang)
-    await asyncio.sleep(55)
-    assert not only(processor).stalled
-    await asyncio.sleep(10)
-    assert only(processor).stalled
-    await world.kill("a")
-
-
 async def test_a_lease_that_works_through_its_lag_is_not_stalled_however_long_it_takes():
     world = World()
 
@@ -206,19 +191,3 @@ async def test_a_lease_does_not_repeat_the_trouble_of_its_former_owner():
     await world.until(world.all_handled)
     assert [None] == await standstills(world)
     await world.stop_all()
-
-
-async def test_a_lease_says_that_a_page_takes_longer_than_a_minute():
-    world = World()
-
-    async def hang(_: ChangeBatch) -> None:
-        await asyncio.Event().wait()
-
-    await world.write("k")
-    world.start("a", handler=hang)
-    await asyncio.sleep(50)
-    assert [None] == await standstills(world)
-    await asyncio.sleep(30)
-    (said,) = await standstills(world)
-    assert "not done" in (said or "")
-    await world.kill("a")

@@ -16,8 +16,8 @@ from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
 from cosmos_outbox.changefeed.splits import children_of, to_identify, write_children
 from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.records import LeaseMoved, LeasesBalanced, Record
-from tests.support.changefeed_world import Faulty, World
+from cosmos_outbox.records import LeasesBalanced, Record
+from tests.support.changefeed_world import Faulty, World, ended
 
 
 def physical(*bounds: tuple[str, str, str]) -> dict[FeedRange, str]:
@@ -210,7 +210,7 @@ async def test_a_range_that_splits_again_while_its_split_is_put_in_place_is_repl
     del feed.failing["physical_ranges"]
     await world.until(world.all_handled)
 
-    ends = [record for record in records if isinstance(record, LeaseMoved) and record.outcome != "acquired"]
+    ends = ended(records)
     assert {CloseReason.RANGE_GONE} == {end.outcome for end in ends}
     assert [True] * (len(ends) - 1) + [False] == [isinstance(end.error, RangeGone) for end in ends]
     await asyncio.sleep(30)
@@ -322,7 +322,7 @@ async def test_a_split_that_hangs_is_given_up_when_trust_runs_out():
     world.container.split("0")
     await asyncio.sleep(60)
 
-    (end,) = [record for record in records if isinstance(record, LeaseMoved) and record.outcome != "acquired"]
+    (end,) = ended(records)
     assert (CloseReason.RANGE_GONE, TimeoutError) == (end.outcome, type(end.error))
     feed.hanging.clear()
     await world.write_many(20)
@@ -341,7 +341,7 @@ async def test_a_split_of_a_lease_that_was_taken_meanwhile_is_left_to_its_owner(
     world.container.split("0")
     await asyncio.sleep(20)
 
-    (end,) = [record for record in records if isinstance(record, LeaseMoved) and record.outcome != "acquired"]
+    (end,) = ended(records)
     assert isinstance(end.error, LeaseLost)
     assert theirs == await world.leases.read(lease.id, lease.id)
     await world.stop_all()
@@ -391,9 +391,7 @@ async def test_an_owned_lease_gives_way_to_children_that_another_program_created
     await world.stop_all()
     assert {key: [0, 1, 2, 3] for key in world.handled} == world.handled
     assert [CloseReason.HANDED_OVER, CloseReason.RANGE_GONE] == [
-        record.outcome
-        for record in records
-        if isinstance(record, LeaseMoved) and record.outcome != "acquired" and record.lease == whole.id
+        record.outcome for record in ended(records) if record.lease == whole.id
     ]
 
 

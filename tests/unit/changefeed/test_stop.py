@@ -9,9 +9,9 @@ import pytest
 
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, ChangePage
-from cosmos_outbox.records import LeaseMoved, Record
+from cosmos_outbox.records import Record
 from cosmos_outbox.retries import Backoff
-from tests.support.changefeed_world import Faulty, World
+from tests.support.changefeed_world import Faulty, World, ended
 
 GRACE = timedelta(seconds=10)
 RELEASE = GRACE / 2  # what a release may take on top
@@ -39,16 +39,20 @@ async def test_a_lease_store_that_does_not_answer_the_release(hangs: bool):
 
     assert RELEASE.total_seconds() - 1 <= await stopped(world) <= RELEASE.total_seconds() + 1
     assert {"a": 1} == await world.owners(), "it expires by itself"
-    assert 1 == sum(isinstance(record, LeaseMoved) and record.outcome != "acquired" for record in records)
+    assert 1 == len(ended(records))
 
 
-async def test_a_feed_whose_read_hangs():
+@pytest.mark.parametrize("hangs", [False, True])
+async def test_a_feed_whose_reads_fail_or_hang(hangs: bool):
     world = World()
     feed = Faulty(world.container)
     world.start("a", feed=feed, grace_period=GRACE)
     await asyncio.sleep(20)
-    feed.hanging.add("read_page")
-    await asyncio.sleep(5)
+    if hangs:
+        feed.hanging.add("read_page")
+    else:
+        feed.failing["read_page"] = StoreUnavailable
+    await asyncio.sleep(5 if hangs else 60)
 
     assert await stopped(world) <= GRACE.total_seconds() + 1
     assert {"free": 1} == await world.owners()

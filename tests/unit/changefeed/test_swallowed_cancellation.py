@@ -13,9 +13,9 @@ import pytest
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, ChangePage
-from cosmos_outbox.records import LeaseHalted, LeaseMoved, PageFailed, Record
+from cosmos_outbox.records import LeaseHalted, PageFailed, Record
 from cosmos_outbox.retries import Backoff
-from tests.support.changefeed_world import Faulty, World
+from tests.support.changefeed_world import Faulty, World, ended
 
 
 async def returns() -> None:
@@ -80,9 +80,7 @@ async def test_after_its_end_no_page_is_saved_and_nothing_is_begun(
     failures = [record for record in records if isinstance(record, PageFailed | LeaseHalted)]
     assert (1, None, []) == (calls, lease.continuation, failures)
     if loss in ("stolen", "cut off"):
-        assert [CloseReason.LOST] == [
-            r.outcome for r in records if isinstance(r, LeaseMoved) and r.outcome != "acquired"
-        ]
+        assert [CloseReason.LOST] == [end.outcome for end in ended(records)]
         await world.kill("a")
     elif loss == "stopped":
         assert {"free": 1} == await world.owners()
@@ -111,11 +109,7 @@ async def test_after_a_read_that_swallowed_the_end_nothing_is_handled_and_nothin
     await asyncio.sleep(20)
 
     assert ({}, 1) == (world.handled, reads)
-    assert [CloseReason.LOST] == [
-        record.outcome
-        for record in records
-        if isinstance(record, LeaseMoved) and record.outcome != "acquired"
-    ]
+    assert [CloseReason.LOST] == [end.outcome for end in ended(records)]
     assert not any(isinstance(record, PageFailed) for record in records)
     await world.kill("a")
 
