@@ -212,35 +212,26 @@ async def test_a_page_that_comes_again_holds_nothing_twice() -> None:
     assert ["b/2", "b/3", "b/4"] == await world.held("b")
 
 
-async def test_very_many_events_are_held_in_several_batches() -> None:
-    world = await parked(later=350)
-    assert [f"b/{number}" for number in range(2, 353)] == await world.held("b")
-    assert 351 == (await world.operator.list())[0].held
-
-
-async def test_events_too_large_for_one_batch_are_held_in_several() -> None:
+@pytest.mark.parametrize(("count", "size"), [(351, 0), (20, 200_000)])
+async def test_events_that_are_too_many_or_too_large_for_one_batch_are_held_in_several(
+    count: int, size: int
+) -> None:
     world = World()
     world.reject("b/0")
-    await world.relay(world.page(*(event("b", number, size=200_000) for number in range(20))))
-    assert [f"b/{number}" for number in range(20)] == await world.held("b")
+    await world.relay(world.page(*(event("b", number, size=size) for number in range(count))))
+    assert [f"b/{number}" for number in range(count)] == await world.held("b")
+    assert count == (await world.operator.list())[0].held
 
 
-async def test_a_release_sends_what_is_held_in_order_and_hands_the_key_back() -> None:
+async def test_a_release_sends_what_is_held_in_order_hands_the_key_back_and_leaves_the_store_empty() -> None:
     world = await parked(later=120)
     world.reject()
     released = await world.operator.release("b")
-    assert (121, True) == (released.sent, released.handed_back)
+    assert (121, True, ()) == (released.sent, released.handed_back, world.store.documents())
     await world.relay(world.page(event("b", 123)))
     await world.relay(world.page(event("b", 124)))
     assert [f"b/{number}" for number in range(1, 125)] == world.ids
     assert () == await world.operator.list()
-
-
-async def test_after_a_release_the_store_is_empty() -> None:
-    world = await parked()
-    world.reject()
-    await world.operator.release("b")
-    assert () == world.store.documents()
 
 
 async def test_the_relay_tells_when_a_key_flows_again() -> None:
@@ -328,27 +319,19 @@ async def test_an_edit_says_who_edited() -> None:
     assert [("Ada", "edited")] == [(one.by, one.did) for one in record.decisions]
 
 
-async def test_a_purged_event_is_not_parked_again_when_its_page_comes_again() -> None:
-    world = await parked()
-    await world.operator.drop("b", "b/2", reason="her name")
-    await world.operator.purge("b", "b/2", reason="erasure", by="Ada")
-    await world.operator.release("b")
-    assert "her name" not in str(world.store.documents())
-    before = world.ids
-    await world.worker()(world.page(*(event("b", number) for number in range(1, 6))))
-    assert [*before, "b/5"] == world.ids
-
-
-@pytest.mark.parametrize("resolution", ["dropped", "edited"])
+@pytest.mark.parametrize("resolution", ["dropped", "purged", "edited"])
 async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its_page_comes_again(
     resolution: str,
 ) -> None:
     world = await parked()
-    if resolution == "dropped":
-        await world.operator.drop("b", "b/2", reason="malformed")
-        await world.operator.release("b")
-    else:
+    if resolution == "edited":
         await world.operator.release("b", edited={"state": "mended"}, event_id="b/2")
+    else:
+        await world.operator.drop("b", "b/2", reason="her name")
+        if resolution == "purged":
+            await world.operator.purge("b", "b/2", reason="erasure", by="Ada")
+        await world.operator.release("b")
+    assert ("her name" in str(world.store.documents())) == (resolution == "dropped")
     before = world.ids
     await world.worker()(world.page(*(event("b", number) for number in range(1, 6))))
     assert [*before, "b/5"] == world.ids
@@ -386,12 +369,22 @@ async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder
     assert 0 == world.broker.duplicates
 
 
-async def test_a_second_release_takes_a_key_over_from_the_first_and_the_order_holds() -> None:
+@pytest.mark.parametrize(
+    ("seconds", "latency", "latency_then"),
+    [
+        pytest.param(1.5, 1, 1, id="it sends its second batch"),
+        pytest.param(5, 40, 0, id="its send hangs"),
+    ],
+)
+async def test_a_second_release_takes_a_key_over_from_the_first_and_the_order_holds(
+    seconds: float, latency: float, latency_then: float
+) -> None:
     world = await parked(later=200)
-    world.broker.latency_seconds = 1
+    world.broker.latency_seconds = latency
     world.reject()
     first = asyncio.create_task(world.operator.release("b"))
-    await asyncio.sleep(1.5)  # it sends its second batch
+    await asyncio.sleep(seconds)
+    world.broker.latency_seconds = latency_then
     assert (await world.operator.release("b")).handed_back
     with pytest.raises((ReleaseTakenOver, KeyNotParked)):
         await first
@@ -416,19 +409,6 @@ async def test_a_drop_ends_a_release_that_is_under_way(dropped: str) -> None:
     assert [
         f"b/{number}" for number in range(1, 203) if f"b/{number}" != "b/190" or dropped != "b/190"
     ] == world.ids
-
-
-async def test_a_release_whose_send_hangs_is_taken_over_at_once_and_the_order_holds() -> None:
-    world = await parked(later=200)
-    world.broker.latency_seconds = 40
-    world.reject()
-    first = asyncio.create_task(world.operator.release("b"))
-    await asyncio.sleep(5)
-    world.broker.latency_seconds = 0
-    await world.operator.release("b")
-    with pytest.raises((ReleaseTakenOver, KeyNotParked)):
-        await first
-    assert [f"b/{number}" for number in range(1, 203)] == world.ids
 
 
 async def test_a_release_that_was_killed_is_taken_over_where_it_stopped_with_the_same_payload() -> None:
