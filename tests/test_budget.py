@@ -26,7 +26,7 @@ MAXIMA = {
     "consumer": 1_022,
     "domain": 386,
     "fastapi": 334,
-    "parking": 934,
+    "parking": 930,
     "ports": 266,
     "relay": 989,
     "sessions": 513,

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, TypeVar
 
 from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
@@ -299,8 +300,8 @@ def key_of(document: Mapping[str, Any]) -> ParkedKey:
     Raises:
         ParkingError: it cannot be read.
     """
-    with _reading(document):
-        return _KEYS.validate_python({**_checked(document, _KEY_FIELDS), "scope": document})
+    with _reading(document, _KEY_FIELDS):
+        return _KEYS.validate_python({**document, "scope": document})
 
 
 def event_of(document: Mapping[str, Any]) -> ParkedEvent:
@@ -310,8 +311,8 @@ def event_of(document: Mapping[str, Any]) -> ParkedEvent:
     Raises:
         ParkingError: it cannot be read.
     """
-    with _reading(document):
-        return _EVENTS.validate_python(_checked(document, _EVENT_FIELDS))
+    with _reading(document, _EVENT_FIELDS):
+        return _EVENTS.validate_python(document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -354,22 +355,11 @@ _KEY_FIELDS, _EVENT_FIELDS = (
 )
 
 
-def _checked(document: Mapping[str, Any], names: frozenset[str]) -> Mapping[str, Any]:
-    """
-    Return the document of a key or an event, if it has all its fields.
-
-    Raises:
-        KeyError: it lacks one.
-    """
-    if missing := sorted(names - document.keys()):
-        raise KeyError(missing[0])
-    return document
-
-
 @contextmanager
-def _reading(document: Mapping[str, Any]) -> Iterator[None]:
-    """Raise the errors of reading a document as one error that names the document."""
+def _reading(document: Mapping[str, Any], names: frozenset[str]) -> Iterator[None]:
+    """Raise as one error, which names the document, that it lacks a field or cannot be read."""
     try:
+        itemgetter(*sorted(names))(document)  # a KeyError names what is missing
         yield
     except (KeyError, ValidationError) as error:
         key = document.get("key", document.get("partitionKey"))

@@ -21,7 +21,7 @@ from cosmos_outbox.parking.documents import (
     readable_events,
     readable_keys,
 )
-from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, Document, ParkedStore, Write, WriteKind
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_reads
 
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
@@ -117,11 +117,7 @@ async def _unreadable_event(store: ParkedStore, key: ParkedKey) -> ParkingError 
     after = ""
     while documents := await store.page(key.partition, after=after):
         after = str(documents[-1]["id"])
-        for event in readable_events(_of_epoch(documents, key.epoch)):
+        for event in readable_events(one for one in documents if one.get("epoch", key.epoch) == key.epoch):
             if isinstance(event, Unreadable):
                 return event.error
     return None
-
-
-def _of_epoch(documents: Sequence[Document], epoch: str) -> list[Document]:
-    return [document for document in documents if document.get("epoch", epoch) == epoch]
