@@ -172,6 +172,19 @@ async def test_bootstrap_asks_a_busy_partition_again_no_sooner_than_it_wants_and
     assert min(gaps) >= RETRY_AFTER
 
 
+async def test_a_lease_that_is_created_late_is_taken_at_once_and_not_at_the_next_pass():
+    world, feed, _ = await hot_world(ranges=3, hot=1)
+    processor = world.start("a", feed=feed, acquire_interval=timedelta(minutes=1))
+    await asyncio.sleep(30)
+    assert 2 == len(processor.status())
+    feed.hot.clear()
+    asked = feed.calls["partition_id"]
+    await world.until(lambda: feed.calls["partition_id"] > asked)
+
+    assert await world.until(lambda: len(processor.status()) == 3) < 5
+    await world.stop_all()
+
+
 async def test_a_range_that_was_deleted_is_not_created_at_once_because_another_is_left():
     world, feed, _ = await hot_world(ranges=3, hot=1)
     world.start("a", feed=feed)
