@@ -9,30 +9,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 from cosmos_outbox.errors import said
 
 _logger = logging.getLogger("cosmos_outbox")
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
 class Record:
     """
-    Base of all records. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried again. `levels` are those of
-    outcomes that have another.
+    Base of all records, which are frozen dataclasses. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
+    `levels` are those of outcomes that have another.
     """
 
-    __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     level: ClassVar[int] = logging.WARNING
     levels: ClassVar[Mapping[str, int]] = {}
 
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
 
 Hook = Callable[[Record], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseMoved(Record):
     """This owner took a lease, or stopped working on it: `outcome` is acquired, or a CloseReason."""
 
@@ -45,7 +47,6 @@ class LeaseMoved(Record):
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseCheckpointed(Record):
     """The checkpoint covers the first `pages` batches of this tenure; no worker will read them again."""
 
@@ -54,7 +55,6 @@ class LeaseCheckpointed(Record):
     pages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PageHandled(Record):
     """All `changes` of a page are handled or skipped; `lag` is how many transactions still wait."""
 
@@ -65,7 +65,6 @@ class PageHandled(Record):
     lag: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PageFailed(Record):
     """The handler or the feed failed; the same page is tried again after `delay_seconds`."""
 
@@ -75,7 +74,6 @@ class PageFailed(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseHalted(Record):
     """
     The handler failed `attempts` times on the same page; its range makes no progress until the cause is gone.
@@ -89,7 +87,6 @@ class LeaseHalted(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PositionAhead(Record):
     """
     A lease is ahead of its range: it halts, as after a restore, until an operator sets it back; or it was rewound, for the range
@@ -107,7 +104,6 @@ class PositionAhead(Record):
     lowest_lsn: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LoopBlocked(Record):
     """
     Something blocks the event loop, so no lease is renewed; a handler must await, or use a thread.
@@ -121,7 +117,6 @@ class LoopBlocked(Record):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredContainerReplaced(Record):
     """
     The container was deleted and created again; its old leases are dead, new ones are created from the start.
@@ -132,7 +127,6 @@ class MonitoredContainerReplaced(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeasesLost(Record):
     """
     All leases of the processor are gone, which `reason` shows to have been there; they are created again, and the ranges read from
@@ -145,7 +139,6 @@ class LeasesLost(Record):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeasesBalanced(Record):
     """
     A balancing pass has listed the leases, the first time after it saw that every range has one (listed); or it failed, for all or
@@ -159,7 +152,6 @@ class LeasesBalanced(Record):
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessagesPublished(Record):
     """The broker accepted messages of one lane."""
 
@@ -169,7 +161,6 @@ class MessagesPublished(Record):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishFailed(Record):
     """
     The broker did not accept messages of one lane, which are sent again after `delay_seconds` (retried); or the topic is missing,
@@ -184,7 +175,6 @@ class PublishFailed(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EventMalformed(Record):
     """
     A document has the type of an event but no key, id or payload to send it with; it is skipped.
@@ -198,7 +188,6 @@ class EventMalformed(Record):
     partition_key: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EventRejected(Record):
     """
     The broker will never accept this event's message as it is; later events of its partition key wait behind it.
@@ -211,7 +200,6 @@ class EventRejected(Record):
     correlation_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class KeyParked(Record):
     """An event cannot be sent; it and all later ones of its partition key are held until an operator acts."""
 
@@ -225,7 +213,6 @@ class KeyParked(Record):
     correlation_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EventsHeld(Record):
     """
     Later events of a parked partition key were held behind it; or they are sent, for the key was released or dropped (resumed).
@@ -238,7 +225,6 @@ class EventsHeld(Record):
     events: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ParkingFailed(Record):
     """
     Events could not be held, because a limit is reached or the store failed; their lease makes no progress.
@@ -250,7 +236,6 @@ class ParkingFailed(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EventsDeleted(Record):
     """Sent events, whose type asks for it, were deleted before their time to live ended."""
 
@@ -259,7 +244,6 @@ class EventsDeleted(Record):
     events: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionFailed(Record):
     """
     Sent events are not deleted, and stay until their time to live ends: `outcome` is failed, skipped (too many wait) or waiting
@@ -272,7 +256,6 @@ class DeletionFailed(Record):
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WatchFailed(Record):
     """
     The worker could not poll what waits or what is parked; the next poll tries again, until then figures are unknown.
@@ -282,7 +265,6 @@ class WatchFailed(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SdkFallback(Record):
     """
     The Service Bus SDK does the work of the part of this library that is faster, and `reason` says why: it encodes the messages of a
@@ -294,7 +276,6 @@ class SdkFallback(Record):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionClosed(Record):
     """A processor has given a session back, or lost it; `outcome` is a SessionEnd."""
 
@@ -306,7 +287,6 @@ class SessionClosed(Record):
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReceivingFailed(Record):
     """
     No session could be accepted or kept, since `lasting_seconds`; it is tried again after `delay_seconds`.
@@ -318,7 +298,6 @@ class ReceivingFailed(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageSettled(Record):
     """A message was settled: `outcome` is complete, retry, dead-letter or defer."""
 
@@ -329,7 +308,6 @@ class MessageSettled(Record):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageFailed(Record):
     """
     The handler of a session processor raised, or took too long: the message is delivered again (raised). Or it went on after it was
@@ -344,7 +322,6 @@ class MessageFailed(Record):
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageHandled(Record):
     """
     A message took effect: what its handler did, and the record of that, are committed. Or it has none: it took effect before
@@ -365,7 +342,6 @@ class MessageHandled(Record):
     age_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubjectIgnored(Record):
     """The consumer has no handler for a subject; reported once by each process."""
 
@@ -374,7 +350,6 @@ class SubjectIgnored(Record):
     subject: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed(Record):
     """
     The handler of a consumer failed on a message; it is tried again after `delay_seconds`, or given up if that is None.
@@ -389,7 +364,6 @@ class AttemptFailed(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumingDelayed(Record):
     """
     A message waits for a store that cannot be used now; it is no fault of the message, which is not counted as delivered.
@@ -402,7 +376,6 @@ class ConsumingDelayed(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHalted(Record):
     """
     The handlers failed on `keys` keys in a row and on all that came: the fault is not the messages', so none is parked.
@@ -414,7 +387,6 @@ class ConsumerHalted(Record):
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MessageGivenUp(Record):
     """
     A message cannot be handled: its key is parked, with later messages behind it, or it was moved to the dead-letter queue, and later
@@ -432,12 +404,7 @@ class MessageGivenUp(Record):
     error: BaseException
 
 
-# In the order above. Not __subclasses__(), which also holds the classes that `slots=True` replaced.
-KINDS: tuple[type[Record], ...] = tuple(
-    kind
-    for kind in list(globals().values())
-    if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record
-)
+KINDS: tuple[type[Record], ...] = tuple(Record.__subclasses__())
 
 
 def level_of(record: Record) -> int:
