@@ -18,6 +18,7 @@ from cosmos_outbox.records import (
     MessageGivenUp,
     MessageHandled,
     MessageSettled,
+    MessagesPublished,
     PageFailed,
     PageHandled,
     PublishFailed,
@@ -32,9 +33,13 @@ Count = Callable[[Any], tuple[int] | tuple[int, _Attributes]]
 # Name, unit, description, the attributes that are known beforehand; and for each kind of record, how much to add with
 # which attributes.
 _Counters = tuple[tuple[str, str, str, tuple[_Attributes, ...], Mapping[type, Count]], ...]
+Measure = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
+# Name, description, bounds of its buckets, the kind of record, and how many seconds that tells, if it does
+_Histograms = tuple[tuple[str, str, tuple[float, ...], type, Measure], ...]
 # Name, unit, description, and how to read a snapshot
 _Gauges = tuple[tuple[str, str, str, Callable[[Any], Iterable[Observation]]], ...]
 _PLAIN: tuple[_Attributes, ...] = ({},)
+_DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
 def _error_of(record: PublishFailed | PageFailed | AttemptFailed) -> dict[str, str]:
@@ -182,5 +187,32 @@ _WORKER_GAUGES: _Gauges = (
     ("outbox.worker.ready", "1", "1 if the worker is ready, else 0.", lambda snapshot: _gauge(int(not snapshot.unready))),
 )  # fmt: skip
 
-WORKER_SERIES = _WORKER_COUNTERS, _WORKER_GAUGES
-CONSUMER_SERIES = _CONSUMER_COUNTERS, _CONSUMER_GAUGES
+_CONSUMER_HISTOGRAMS: _Histograms = (
+    (
+        "outbox.handler.duration", "How long a message took from its delivery to the commit of its effect.",
+        _DURATIONS, MessageHandled, lambda record: (record.seconds,),
+    ),
+    (
+        "outbox.message.age", "Time from when the broker took a message to the commit of its effect.",
+        (*_DURATIONS, 30, 60, 300, 1800, 7200), MessageHandled, lambda record: (record.age_seconds,),
+    ),
+)  # fmt: skip
+CONSUMER_SERIES = _CONSUMER_COUNTERS, _CONSUMER_HISTOGRAMS, _CONSUMER_GAUGES
+
+
+def worker_series(topic: str) -> tuple[_Counters, _Histograms, _Gauges]:
+    """Return the series of a worker that sends to a topic."""
+    sends = {
+        "messaging.system": "servicebus",
+        "messaging.destination.name": topic,
+        "messaging.operation.name": "send",
+    }
+    sent: _Counters = ((
+        "messaging.client.sent.messages", "{message}", "Messages that the topic accepted.",
+        (sends,), {MessagesPublished: lambda record: (record.messages, sends)},
+    ),)  # fmt: skip
+    durations: _Histograms = ((
+        "messaging.client.operation.duration", "How long the topic took to accept the messages of one call.",
+        _DURATIONS, MessagesPublished, lambda record: (record.seconds, sends),
+    ),)  # fmt: skip
+    return (*sent, *_WORKER_COUNTERS), durations, _WORKER_GAUGES

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Counter, Meter, MeterProvider, Observation
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
 
-from cosmos_outbox.records import MessageHandled, MessagesPublished, Record, level_of, names_of
-from cosmos_outbox_worker.series import CONSUMER_SERIES, WORKER_SERIES, Count
-
-_DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
+from cosmos_outbox.records import Record, level_of, names_of
+from cosmos_outbox_worker.series import CONSUMER_SERIES, Count, Measure, worker_series
 
 
 class Telemetry:
@@ -37,12 +35,20 @@ class Telemetry:
             # From the start: an alert on a rise would miss a series that begins at 1.
             for name in names_of(level):
                 counter.add(0, {f"outbox.{word}": name})
-        self._measured: dict[type, Callable[[Any], None]] = {}
-        if topic is None:
-            self._measure_handling(meter)
-        else:
-            self._measure_sends(meter, topic)
-        counters, gauges = CONSUMER_SERIES if topic is None else WORKER_SERIES
+        counters, histograms, gauges = CONSUMER_SERIES if topic is None else worker_series(topic)
+        if topic is not None:
+            self._request_units = meter.create_counter(
+                "outbox.request_units",
+                unit="{request_unit}",
+                description="What reading the change feed cost.",
+            )
+            self.charged(0)
+        self._measured: list[tuple[type, Histogram, Measure]] = []
+        for name, description, bounds, kind, measure in histograms:
+            histogram = meter.create_histogram(
+                name, unit="s", description=description, explicit_bucket_boundaries_advisory=bounds
+            )
+            self._measured.append((kind, histogram, measure))
         self._counted: dict[type, tuple[Counter, Count]] = {}
         for name, unit, description, known, counts in counters:
             counter = meter.create_counter(name, unit=unit, description=description)
@@ -57,8 +63,9 @@ class Telemetry:
         if loud := self._loud.get(level_of(record)):
             loud[0].add(1, {loud[1]: type(record).__name__})
         kind = type(record)
-        if (measure := self._measured.get(kind)) is not None:
-            measure(record)
+        for measured, histogram, measure in self._measured:
+            if kind is measured and (found := measure(record))[0] is not None:
+                histogram.record(*found)
         if (counted := self._counted.get(kind)) is not None:
             counter, count = counted
             counter.add(*count(record))
@@ -66,57 +73,6 @@ class Telemetry:
     def charged(self, request_units: float) -> None:
         """Count what a read of the feed cost."""
         self._request_units.add(request_units, {"outbox.operation": "read_feed"})
-
-    def _measure_sends(self, meter: Meter, topic: str) -> None:
-        destination = {
-            "messaging.system": "servicebus",
-            "messaging.destination.name": topic,
-            "messaging.operation.name": "send",
-        }
-        sent = meter.create_counter(
-            "messaging.client.sent.messages",
-            unit="{message}",
-            description="Messages that the topic accepted.",
-        )
-        duration = meter.create_histogram(
-            "messaging.client.operation.duration",
-            unit="s",
-            description="How long the topic took to accept the messages of one call.",
-            explicit_bucket_boundaries_advisory=_DURATIONS,
-        )
-        self._request_units = meter.create_counter(
-            "outbox.request_units", unit="{request_unit}", description="What reading the change feed cost."
-        )
-        sent.add(0, destination)
-        self.charged(0)
-
-        def published(record: MessagesPublished) -> None:
-            sent.add(record.messages, destination)
-            duration.record(record.seconds, destination)
-
-        self._measured[MessagesPublished] = published
-
-    def _measure_handling(self, meter: Meter) -> None:
-        duration = meter.create_histogram(
-            "outbox.handler.duration",
-            unit="s",
-            description="How long a message took from its delivery to the commit of its effect.",
-            explicit_bucket_boundaries_advisory=_DURATIONS,
-        )
-        age = meter.create_histogram(
-            "outbox.message.age",
-            unit="s",
-            description="Time from when the broker took a message to the commit of its effect.",
-            explicit_bucket_boundaries_advisory=(*_DURATIONS, 30, 60, 300, 1800, 7200),
-        )
-
-        def handled(record: MessageHandled) -> None:
-            if record.seconds is not None:
-                duration.record(record.seconds)
-            if record.age_seconds is not None:
-                age.record(record.age_seconds)
-
-        self._measured[MessageHandled] = handled
 
     def _reading(
         self, read: Callable[[Any], Iterable[Observation]]
