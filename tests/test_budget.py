@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 513,
     "testing": 2_082,
     "the modules of the root": 1_184,
-    "worker": 2_360,
+    "worker": 2_351,
     "worker/cli": 1_211,
     "worker/doctor": 706,
     "write": 1_637,
