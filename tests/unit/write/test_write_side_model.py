@@ -6,11 +6,9 @@ entities, the documents in the store are the model's and the events are those th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import looptime
@@ -29,7 +27,6 @@ from cosmos_outbox import (
     Backoff,
     CommitOutcomeUnknown,
     Conflict,
-    DomainEvent,
     NotFound,
     Outbox,
     PreconditionFailed,
@@ -42,198 +39,36 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.partition_key import PartitionKey
-from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, Page, StartFrom, Write, WriteKind
+from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.deletion import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
-from cosmos_outbox.write.tracked import Tracked
-from tests.support import notes
 from tests.support.backends import opened
 from tests.support.effort import examples
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import NoteEvent, NoteTagged, Remark
+from tests.support.notes import NoteEvent, NoteTagged
+from tests.unit.write.write_model import (
+    KEYS,
+    SHELVES,
+    Held,
+    Line,
+    Memo,
+    Part,
+    Passage,
+    Perused,
+    Skimmed,
+    Snapshot,
+    Status,
+    Stored,
+    Told,
+    Unit,
+    described,
+    documents,
+    read_back,
+    state,
+    told_by,
+)
 
-# The partition keys of the books that a machine writes, one on `/partitionKey` and one on three paths.
-KEYS: dict[str, PartitionKey] = {"book": "book", "shelved": ("shelf", 5, True)}
-SHELVES = ("/shelf", "/place/number", "/lent")
-IMPLIED = ("NoteChanged", "NoteTagged")
 F = CommitFault
-
-
-class Skimmed(NoteEvent):
-    ttl = timedelta(seconds=1)  # gone within the time of one attempt
-
-
-class Perused(NoteEvent):
-    ttl = timedelta(minutes=30)  # outlives the test
-
-
-class Passage(Remark):
-    @property
-    def partition_key(self) -> PartitionKey:
-        return KEYS[self.book]
-
-
-class Line(notes.Line):
-    @property
-    def partition_key(self) -> PartitionKey:
-        return KEYS[self.book]
-
-
-class Memo:
-    """A dict of the application's own shape in a unit of work, as far as the model asks entities."""
-
-    version = 0  # it does not count
-
-    def __init__(self, unit: UnitOfWork, model: dict[str, Any]) -> None:
-        self.unit, self.model, self.id = unit, model, str(model["id"])
-
-    @property
-    def text(self) -> str:
-        return str(self.model["text"])
-
-    @text.setter
-    def text(self, text: str) -> None:
-        self.model["text"] = text
-
-    @property
-    def own(self) -> Tracked:
-        return self.unit._entities.required(self.model)
-
-    @property
-    def etag(self) -> str | None:
-        return self.own.etag
-
-    @property
-    def events(self) -> Sequence[DomainEvent]:
-        return self.own.events
-
-    @property
-    def is_new(self) -> bool:
-        return self.own.is_new
-
-    def record(self, event: DomainEvent) -> None:
-        self.unit.record(event, about=self.model)
-
-
-Data = tuple[str, str, bool]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Stored:
-    """One state of a document; two of them are the same only if they are one object, as etags are."""
-
-    kind: str
-    version: int
-    text: str
-    tag: str = ""
-    deleted: bool = False
-
-    @property
-    def data(self) -> Data:
-        return self.text, self.tag, self.deleted
-
-
-@dataclass(frozen=True)
-class Told:
-    entity_id: str
-    version: int
-    action: str
-    value: str
-    expires_at: float = field(default=float("inf"), compare=False)
-
-
-@dataclass(kw_only=True)
-class Held:
-    """An entity as one unit of work holds it."""
-
-    entity: Passage | Line | Memo
-    base: Stored | None = None  # what it was read as; None: it is new
-    shown: Data | None = None  # what it was read or last written with
-    recorded: list[tuple[int, str, str]] = field(default_factory=list)  # serial, action, value
-    asked: int = 0  # when a write was last asked for
-    done: int = 0  # up to when that is settled
-    purged: bool = False
-
-    @property
-    def pending(self) -> bool:
-        if self.purged:
-            return self.base is not None
-        return self.base is None or self.asked > self.done or bool(self.recorded) or self.edited
-
-    @property
-    def edited(self) -> bool:
-        after = self.after()
-        return self.shown is not None and after is not None and after.data != self.shown
-
-    @property
-    def version(self) -> int:
-        if isinstance(self.entity, Memo):
-            return 0
-        return self.base.version + 1 if self.base else 1
-
-    def events(self) -> list[tuple[int | None, str, str]]:
-        if self.base is not None or isinstance(self.entity, Line | Memo):
-            return list(self.recorded)
-        created = (None, "NoteWritten", self.entity.text)
-        return [created, *(one for one in self.recorded if one[1] not in IMPLIED)]
-
-    def after(self) -> Stored | None:
-        if self.purged:
-            return None
-        version = self.version
-        if isinstance(self.entity, Memo):
-            return Stored(kind="memo", version=0, text=self.entity.text)
-        if isinstance(self.entity, Line):
-            return Stored(kind="line", version=version, text=self.entity.text)
-        entity = self.entity
-        return Stored(
-            kind="passage", version=version, text=entity.text, tag=entity.tag, deleted=entity.deleted
-        )
-
-
-class Status(StrEnum):
-    OPEN = "open"
-    WRITTEN = "written"
-    NOT_WRITTEN = "not written"
-
-
-@dataclass(kw_only=True)
-class Part:
-    held: Held
-    base: Stored | None
-    after: Stored | None
-    settles: frozenset[int]
-    asked: int
-
-
-@dataclass(kw_only=True)
-class Snapshot:
-    """What one commit has to write, as the model sees it, and what became of it."""
-
-    parts: list[Part]
-    told: list[Told]  # once applied, with the time at which the store forgets them
-    writes: Sequence[Write]  # also keeps their id() from being given to others
-    sent_at: float
-    status: Status = Status.OPEN
-    applied: bool = False
-
-    @property
-    def lasts(self) -> bool:
-        return any(told.action != "Skimmed" for told in self.told)
-
-    @property
-    def ids(self) -> list[str]:
-        return [part.held.entity.id for part in self.parts]
-
-
-@dataclass(kw_only=True)
-class Unit:
-    real: UnitOfWork
-    held: dict[str, Held] = field(default_factory=dict)
-    # Objects whose deletion for good was committed
-    graves: list[Passage | Line] = field(default_factory=list)
-    handled: set[int] = field(default_factory=set)
-    current: Snapshot | None = None  # the one in doubt, or on its way
 
 
 class Recorder:
@@ -271,26 +106,14 @@ class Recorder:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-class Watcher:
-    """Next to the unit of work: tells what it sends, before anything can get lost."""
+class Watched(FaultyStore):
+    """Tells what the unit of work sends, before anything can get lost."""
 
-    def __init__(self, store: FaultyStore, sends: Callable[[Sequence[Write]], None]) -> None:
-        self._store, self._sends, self.key_paths = store, sends, store.key_paths
+    sends: Callable[[Sequence[Write]], None]
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
-        self._sends(writes)
-        return await self._store.commit(partition_key, writes)
-
-    async def read(
-        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
-    ) -> Document:
-        return await self._store.read(document_id, partition_key, if_none_match=if_none_match)
-
-    async def list(self, types: Sequence[str], **options: Any) -> Page:
-        return await self._store.list(types, **options)
-
-    async def query(self, sql: str, parameters: Mapping[str, Any], **options: Any) -> Page:
-        return await self._store.query(sql, parameters, **options)
+        self.sends(writes)
+        return await super().commit(partition_key, writes)
 
 
 commit_faults = st.one_of(
@@ -314,14 +137,14 @@ places = st.integers(0, 3)
 
 class WriteSide(RuleBasedStateMachine):
     book: ClassVar[str] = "book"
+    paths: ClassVar[tuple[str, ...]] = ("/partitionKey",)
     new_loop: ClassVar[Callable[[], asyncio.AbstractEventLoop]] = looptime.new_event_loop
     retries: ClassVar[RetryOptions] = RetryOptions(deadline_seconds=3, attempt_seconds=1)
     late_seconds: ClassVar[float] = 5.0  # behind everybody's deadline
     skimmed: ClassVar[type[NoteEvent]] = Skimmed
     waits_for_late_ones: ClassVar[bool] = False
 
-    @staticmethod
-    def opened() -> AbstractAsyncContextManager[tuple[Store, ChangeFeed]]:
+    def opened(self) -> AbstractAsyncContextManager[tuple[Store, ChangeFeed]]:
         raise NotImplementedError
 
     def __init__(self) -> None:
@@ -340,8 +163,9 @@ class WriteSide(RuleBasedStateMachine):
         store, self.feed = self.run(asyncio.wait_for(ready, 20))
         self.store = store
         self.recorder = Recorder(store, self._applied, self._brings_back)
-        self.faulty = FaultyStore(self.recorder, late_seconds=self.late_seconds)
-        outbox = Outbox(Watcher(self.faulty, self._sends), retries=self.retries)
+        self.faulty = Watched(self.recorder, late_seconds=self.late_seconds)
+        self.faulty.sends = self._sends
+        outbox = Outbox(self.faulty, retries=self.retries)
         outbox.on(NoteTagged, self._index)
         self.units = [Unit(real=outbox.unit_of_work()) for _ in range(3)]
         self.committing = self.units[0]
@@ -592,7 +416,7 @@ class WriteSide(RuleBasedStateMachine):
             if unit.current is not None:
                 self._written(unit, unit.current)  # or it would not be followed by another one
             unit.current = self.snapshots[id(writes)] = self._snapshot(unit, writes)
-            assert _read_back(writes) == (unit.current.told, _documents(unit.current))
+            assert read_back(writes) == (unit.current.told, documents(unit.current))
         if not unit.current.told and self.faulty.commit_faults[:1] == [F.RESENT]:
             self.faulty.commit_faults[0] = None  # without an event nothing tells our own write from another's
 
@@ -778,11 +602,11 @@ class WriteSide(RuleBasedStateMachine):
         self._settle_late_ones()
         assert [] == self.broken, self.broken
         documents = self.run(_all_documents(self.feed))
-        entities = {d["id"]: _described(d) for d in documents if d["type"] != "domainEvent"}
-        assert {name: _state(stored) for name, stored in self.stored.items()} == entities
+        entities = {d["id"]: described(d) for d in documents if d["type"] != "domainEvent"}
+        assert {name: state(stored) for name, stored in self.stored.items()} == entities
         events = [document for document in documents if document["type"] == "domainEvent"]
         events.sort(key=lambda document: (document["_lsn"], document["meta"]["sequence"]))
-        assert self._kept(self.told) == [_told(document) for document in events]
+        assert self._kept(self.told) == [told_by(document) for document in events]
 
     @invariant()
     def every_entity_has_the_events_that_it_raised_and_were_not_written(self) -> None:
@@ -803,57 +627,6 @@ class WriteSide(RuleBasedStateMachine):
             self.run(self._host)
             self.run(self.loop.shutdown_asyncgens())
             self.loop.close()
-
-
-def _told(document: Document) -> Told:
-    meta, data = document["meta"], document["data"]
-    value = data.get("text") or data.get("tag") or ""
-    return Told(meta["entityId"], meta.get("entityVersion", 0), data["action"], value)
-
-
-def _described(document: Document) -> tuple[Any, ...]:
-    if document["type"] == "memo":
-        return ("memo", 0, document["text"], "", False)
-    data = document["data"]
-    return (
-        document["type"],
-        document["version"],
-        data["text"],
-        data.get("tag", ""),
-        data.get("deleted", False),
-    )
-
-
-def _state(stored: Stored) -> tuple[Any, ...]:
-    return stored.kind, stored.version, stored.text, stored.tag, stored.deleted
-
-
-def _documents(snapshot: Snapshot) -> list[tuple[Any, ...]]:
-    kinds = {
-        (True, False): WriteKind.CREATE,
-        (False, False): WriteKind.REPLACE,
-        (False, True): WriteKind.DELETE,
-    }
-    return [
-        (
-            kinds[part.base is None, part.after is None],
-            part.held.entity.id,
-            part.after and _state(part.after),
-        )
-        for part in snapshot.parts
-    ]
-
-
-def _read_back(writes: Sequence[Write]) -> tuple[list[Told], list[tuple[Any, ...]]]:
-    events = [w.document for w in writes if w.document is not None and w.document["type"] == "domainEvent"]
-    others = [w for w in writes if w.document is None or w.document["type"] != "domainEvent"]
-    return (
-        [_told(dict(document)) for document in events],
-        [
-            (write.kind, write.id, None if write.document is None else _described(dict(write.document)))
-            for write in others
-        ],
-    )
 
 
 async def _delete_events(store: Store, feed: ChangeFeed) -> None:
@@ -885,21 +658,14 @@ async def _all_documents(feed: ChangeFeed) -> list[Document]:
 
 
 class OnMemory(WriteSide):
-    @staticmethod
     @asynccontextmanager
-    async def opened() -> AsyncIterator[tuple[Store, ChangeFeed]]:
-        container = MemoryContainer(now=asyncio.get_running_loop().time)
+    async def opened(self) -> AsyncIterator[tuple[Store, ChangeFeed]]:
+        container = MemoryContainer(key_paths=self.paths, now=asyncio.get_running_loop().time)
         yield container, container
 
 
-class OnThreePaths(WriteSide):
-    book = "shelved"
-
-    @staticmethod
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[tuple[Store, ChangeFeed]]:
-        container = MemoryContainer(key_paths=SHELVES, now=asyncio.get_running_loop().time)
-        yield container, container
+class OnThreePaths(OnMemory):
+    book, paths = "shelved", SHELVES
 
 
 class OnTheEmulator(WriteSide):
@@ -911,21 +677,14 @@ class OnTheEmulator(WriteSide):
     skimmed = Perused
     waits_for_late_ones = True
 
-    @staticmethod
     @asynccontextmanager
-    async def opened() -> AsyncIterator[tuple[Store, ChangeFeed]]:
-        async with opened("emulator") as container:
+    async def opened(self) -> AsyncIterator[tuple[Store, ChangeFeed]]:
+        async with opened("emulator", key_paths=self.paths) as container:
             yield container.store, container.feed
 
 
 class OnThreePathsOfTheEmulator(OnTheEmulator):
-    book = "shelved"
-
-    @staticmethod
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[tuple[Store, ChangeFeed]]:
-        async with opened("emulator", key_paths=SHELVES) as container:
-            yield container.store, container.feed
+    book, paths = "shelved", SHELVES
 
 
 @pytest.mark.parametrize(
