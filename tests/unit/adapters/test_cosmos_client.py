@@ -8,6 +8,7 @@ from urllib.request import getproxies_environment
 
 import pytest
 from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox import AccessDenied, ConfigurationError, StoreError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.adapters.cosmos.client import (
@@ -66,30 +67,28 @@ async def test_an_account_that_does_not_answer_is_unavailable_and_nothing_stays_
             pass
 
 
-async def test_a_wrong_key_is_access_denied_and_an_endpoint_with_the_right_one_opens():
-    async with CosmosServer() as server:
-        with pytest.raises(AccessDenied):
-            async with open_cosmos_client(endpoint=server.url, credential="d3Jvbmc="):
-                pass
-        async with open_cosmos_client(endpoint=server.url, credential=server.key) as client:
-            assert "localhost" == account_host(client)
+async def test_a_wrong_key_is_access_denied(server: CosmosServer):
+    with pytest.raises(AccessDenied):
+        async with open_cosmos_client(endpoint=server.url, credential="d3Jvbmc="):
+            pass
 
 
-async def test_a_connection_string_is_read_in_any_case_as_the_settings_and_dotnet_read_it():
-    async with CosmosServer() as server:
-        string = f"accountendpoint={server.url};ACCOUNTKEY={server.key};"
-        async with open_cosmos_client(connection_string=string) as client:
-            assert "localhost" == account_host(client)
-
-
-async def test_whichever_name_of_an_account_a_client_uses_its_leases_have_one_name():
-    async with CosmosServer() as server:
-        by_name = server.connection_string.replace("127.0.0.1", "localhost")
-        async with (
-            open_cosmos_client(connection_string=server.connection_string) as one,
-            open_cosmos_client(connection_string=by_name) as other,
-        ):
-            assert account_host(one) == account_host(other)
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"endpoint": "{url}", "credential": "{key}"},
+        {"connection_string": "accountendpoint={url};ACCOUNTKEY={key};"},  # in any case, as .NET reads it
+        {"connection_string": "AccountEndpoint={url};AccountKey={key};"},
+        {"connection_string": "AccountEndpoint={named};AccountKey={key};"},
+    ],
+)
+async def test_however_a_client_names_its_account_its_leases_have_one_name(
+    server: CosmosServer, how: dict[str, str]
+):
+    values = {"url": server.url, "named": server.url.replace("127.0.0.1", "localhost"), "key": server.key}
+    given = {setting: text.format(**values) for setting, text in how.items()}
+    async with open_cosmos_client(**given) as client:
+        assert "localhost" == account_host(client)
 
 
 async def test_an_account_that_does_not_say_its_name_is_refused():
@@ -184,18 +183,18 @@ def test_the_name_of_an_account_is_its_id_and_the_domain_of_its_endpoints(
     ],
 )
 async def test_the_sdk_sends_no_write_twice_behind_our_back(
-    writes: list[Write], fault: dict[str, object], error: type[StoreError]
+    server: CosmosServer,
+    client: CosmosClient,
+    writes: list[Write],
+    fault: dict[str, object],
+    error: type[StoreError],
 ):
-    async with (
-        CosmosServer() as server,
-        open_cosmos_client(connection_string=server.connection_string) as client,
-    ):
-        database = await client.create_database("d")
-        await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1)
-        store = await open_store(client, "d", "c")
-        server.faults.add(FaultRule(operation=RequestKind.BATCH, count=1, **fault))
-        with pytest.raises(error):
-            await store.commit("p", writes)
+    database = await client.create_database("d")
+    await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1)
+    store = await open_store(client, "d", "c")
+    server.faults.add(FaultRule(operation=RequestKind.BATCH, count=1, **fault))
+    with pytest.raises(error):
+        await store.commit("p", writes)
 
 
 @pytest.mark.parametrize(
@@ -211,39 +210,31 @@ async def test_the_sdk_sends_no_write_twice_behind_our_back(
     ],
 )
 async def test_a_container_that_cannot_hold_an_outbox_is_refused_with_the_reason(
-    options: dict[str, object] | None, words: str
+    client: CosmosClient, options: dict[str, object] | None, words: str
 ):
-    async with (
-        CosmosServer() as server,
-        open_cosmos_client(connection_string=server.connection_string) as client,
-    ):
-        database = await client.create_database("d")
-        if options is not None:
-            await database.create_container("c", **options)
-        with pytest.raises(ConfigurationError, match=words):
-            await open_store(client, "d", "c")
+    database = await client.create_database("d")
+    if options is not None:
+        await database.create_container("c", **options)
+    with pytest.raises(ConfigurationError, match=words):
+        await open_store(client, "d", "c")
 
 
 @pytest.mark.parametrize("database", ["d", "nowhere"])
-async def test_a_container_or_database_that_is_missing_is_named_whatever_is_asked_of_it(database: str):
-    async with (
-        CosmosServer() as server,
-        open_cosmos_client(connection_string=server.connection_string) as client,
+async def test_a_container_or_database_that_is_missing_is_named_whatever_is_asked_of_it(
+    client: CosmosClient, database: str
+):
+    await client.create_database("d")
+    store = CosmosStore(client.get_database_client(database).get_container_client("c"))
+    for call in (
+        lambda: store.read("a", "p"),
+        lambda: store.commit("p", WRITES["one"]),
+        lambda: store.commit("p", WRITES["two"]),
+        lambda: store.list(("t",), partition_key=None, page_size=1, continuation=None, include_deleted=True),
     ):
-        await client.create_database("d")
-        store = CosmosStore(client.get_database_client(database).get_container_client("c"))
-        for call in (
-            lambda: store.read("a", "p"),
-            lambda: store.commit("p", WRITES["one"]),
-            lambda: store.commit("p", WRITES["two"]),
-            lambda: store.list(
-                ("t",), partition_key=None, page_size=1, continuation=None, include_deleted=True
-            ),
+        with pytest.raises(
+            ConfigurationError, match=f"container 'c' of database '{database}'.* does not exist"
         ):
-            with pytest.raises(
-                ConfigurationError, match=f"container 'c' of database '{database}'.* does not exist"
-            ):
-                await call()
+            await call()
 
 
 @pytest.mark.parametrize("shape", [SimpleNamespace(), SimpleNamespace(RetryOptions=0)])

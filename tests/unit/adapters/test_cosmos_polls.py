@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos import PartitionKey
+from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox.adapters.cosmos import polls
-from cosmos_outbox.adapters.cosmos.client import lean_polls, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import lean_polls
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.polls import LeanPolls
 from cosmos_outbox.errors import OutboxError
@@ -84,17 +85,11 @@ def _is_lean(request: Request) -> bool:
 
 
 @pytest.fixture
-async def idle() -> AsyncIterator[Idle]:
-    async with (
-        CosmosServer() as server,
-        open_cosmos_client(connection_string=server.connection_string) as client,
-    ):
-        database = await client.create_database("db")
-        data = await database.create_container(
-            "data ü", PartitionKey("/partitionKey"), offer_throughput=24_000
-        )
-        await data.create_item({"id": "a", "partitionKey": "k"})
-        yield Idle(server, data, client)
+async def idle(server: CosmosServer, client: CosmosClient) -> Idle:
+    database = await client.create_database("db")
+    data = await database.create_container("data ü", PartitionKey("/partitionKey"), offer_throughput=24_000)
+    await data.create_item({"id": "a", "partitionKey": "k"})
+    return Idle(server, data, client)
 
 
 async def test_a_poll_of_an_idle_range_tells_what_the_sdk_would(idle: Idle):
