@@ -168,3 +168,13 @@ async def test_a_hot_partition_refuses_its_own_keys_and_its_own_feed_and_no_othe
             await drain(it.container, start_time="Beginning", feed_range=first)
         items, *_ = await drain(it.container, start_time="Beginning", feed_range=second)
         assert items
+
+
+async def test_latency_is_added_to_every_reply():
+    async with running() as it:
+        it.server.latency_s = 0.05
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await it.container.create_item({"id": "a", "pk": "k"})
+        await it.container.upsert_item({"id": "a", "pk": "k"})
+        assert loop.time() - begun >= 0.1

@@ -164,3 +164,13 @@ def test_a_deleted_topic_is_gone_with_its_subscriptions():
             look("t")
     instance.add_topic({"name": "t"})
     instance.topic("t").publish([message("a")])
+
+
+def test_a_disabled_topic_refuses_and_an_enabled_one_accepts_again():
+    instance, _ = topic_broker()
+    instance.set_disabled("t", disabled=True)
+    with pytest.raises(AmqpError, match="entity-disabled"):
+        instance.topic("t").publish([message("a")])
+    instance.set_disabled("t", disabled=False)
+    instance.topic("t").publish([message("a")])
+    assert ["a"] == stored(instance)
