@@ -28,11 +28,10 @@ def test_everything_imported_into_the_package_is_public():
     assert imported == set(cosmos_outbox.__all__)
 
 
-def test_every_error_is_public_and_says_what_to_do():
+def test_every_error_says_what_to_do_and_stands_in_the_tree():
     classes = [
         value for value in vars(errors).values() if inspect.isclass(value) and issubclass(value, Exception)
     ]
-    assert {error.__name__ for error in classes} <= set(cosmos_outbox.__all__)
     for error in classes:
         assert (error.__doc__ or "").strip().endswith("."), error.__name__
         assert error.__name__ in (errors.__doc__ or ""), "the tree in the module's docstring lacks it"

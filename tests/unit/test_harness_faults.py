@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from cosmos_outbox import (
-    BrokerUnavailable,
     CommitOutcomeUnknown,
     Conflict,
     DomainEvent,
@@ -18,6 +17,7 @@ from cosmos_outbox import (
     TooManyRequests,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.errors import BrokerUnavailable
 from cosmos_outbox.ports import Complete
 from cosmos_outbox_testing import Call, Faults, OutboxHarness, Stuck
 from cosmos_outbox_testing.faults import OPERATIONS, FaultNotStruck

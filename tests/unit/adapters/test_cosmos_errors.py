@@ -23,13 +23,13 @@ from cosmos_outbox import (
     NotModified,
     OutboxError,
     PreconditionFailed,
-    RangeGone,
     RequestTooLarge,
     StoreUnavailable,
     TooManyRequests,
 )
 from cosmos_outbox.adapters.cosmos import errors as cosmos_errors
 from cosmos_outbox.adapters.cosmos.errors import translate, translated
+from cosmos_outbox.errors import RangeGone
 
 SUCCESS = {200, 201, 202, 204}
 NEVER_SENT = {1200, 1201}  # made up by the SDK for its logs
