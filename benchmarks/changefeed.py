@@ -45,7 +45,7 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
-from cosmos_outbox_worker.garbage import collect_seldom
+from cosmos_outbox_worker.main import collect_seldom
 
 PAGE = 100
 ACQUIRE_SECONDS = 3.0

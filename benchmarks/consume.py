@@ -37,7 +37,7 @@ from cosmos_outbox.ports import Subscription
 from cosmos_outbox.records import MessageHandled, Record
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 from cosmos_outbox_amqp import AmqpSubscription
-from cosmos_outbox_worker.garbage import collect_seldom
+from cosmos_outbox_worker.main import collect_seldom
 
 SLOTS = 32  # sessions handled at once
 SUBJECT = "Counted"

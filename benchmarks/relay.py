@@ -25,7 +25,7 @@ from benchmarks.report import beside, percentile, report, show, spread
 from benchmarks.ways import PAGE, RELAY_PAGE, bare_loop, relay, sample_design
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
-from cosmos_outbox_worker.garbage import collect_seldom
+from cosmos_outbox_worker.main import collect_seldom
 
 KEYS = 1000
 DELAYS_MS = (0, 5, 20)

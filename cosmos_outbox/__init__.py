@@ -8,20 +8,13 @@ from cosmos_outbox.domain.entities import Entity, SoftDeletable
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.own_documents import DocumentMapper
 from cosmos_outbox.errors import (
-    AccessDenied,
-    BatchTooLarge,
     CommitOutcomeUnknown,
     ConfigurationError,
     Conflict,
-    EventTooLarge,
-    InvalidRequest,
-    MixedPartitionKeys,
     NotFound,
     NotModified,
     OutboxError,
     PreconditionFailed,
-    RequestTooLarge,
-    SharedUnitOfWork,
     StoreError,
     StoreUnavailable,
     TooManyRequests,
@@ -39,9 +32,7 @@ from cosmos_outbox.write.repository import EntityPage, Repository
 from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork
 
 __all__ = [
-    "AccessDenied",
     "Backoff",
-    "BatchTooLarge",
     "Commit",
     "CommitOutcomeUnknown",
     "ConfigurationError",
@@ -52,9 +43,6 @@ __all__ = [
     "Entity",
     "EntityPage",
     "EventSizes",
-    "EventTooLarge",
-    "InvalidRequest",
-    "MixedPartitionKeys",
     "NotFound",
     "NotModified",
     "Outbox",
@@ -62,9 +50,7 @@ __all__ = [
     "PartitionKey",
     "PreconditionFailed",
     "Repository",
-    "RequestTooLarge",
     "RetryOptions",
-    "SharedUnitOfWork",
     "SoftDeletable",
     "Store",
     "StoreError",

@@ -8,14 +8,15 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any
 
+from cosmos_outbox.background import retrieve
 from cosmos_outbox.errors import LockLost, OutboxError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement
 from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
-from cosmos_outbox.sessions.cancelling import cancelled
 from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 
+_CANCELLED_SECONDS = 1.0  # for a cancelled task to end
 _SLICE_SECONDS = 1.0  # of waiting for a message: an idle session must not keep a processor that stops
 _RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the lock is trusted
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
@@ -266,3 +267,11 @@ class HeldSession:
         now, self._trusted_until = self._loop.time(), self._session.trusted_until
         left = self._trusted_until - now
         self._renew_at, self._cancel_at = now + left / 2, now + left * (1 - _MARGIN)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> bool:
+    """Cancel a task and return whether it ended within a second; one that did not is left behind."""
+    task.cancel()
+    _, left = await asyncio.wait({task}, timeout=_CANCELLED_SECONDS)
+    task.add_done_callback(retrieve)
+    return not left

@@ -18,14 +18,14 @@ imports what it gives out only when that is asked for.
 from __future__ import annotations
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cosmos_outbox.domain.sources import fixed
     from cosmos_outbox_testing.alike import like
     from cosmos_outbox_testing.assertions import assert_messages, assert_recorded
     from cosmos_outbox_testing.calls import Around, Call
-    from cosmos_outbox_testing.clock import Clock
+    from cosmos_outbox_testing.clock import Clock, fixed
     from cosmos_outbox_testing.consuming import Delivered, Outcome, Subscribed
     from cosmos_outbox_testing.emulated import OutboxEmulators
     from cosmos_outbox_testing.faults import Faults
@@ -33,28 +33,6 @@ if TYPE_CHECKING:
     from cosmos_outbox_testing.received import ReceivedMessage, received_message
     from cosmos_outbox_testing.running import Stuck
     from cosmos_outbox_testing.scenarios import CrashPointsFailed, CrashPointsNotReached, crash_points
-
-_MODULES = {
-    "Around": "cosmos_outbox_testing.calls",
-    "Call": "cosmos_outbox_testing.calls",
-    "Clock": "cosmos_outbox_testing.clock",
-    "CrashPointsFailed": "cosmos_outbox_testing.scenarios",
-    "CrashPointsNotReached": "cosmos_outbox_testing.scenarios",
-    "Delivered": "cosmos_outbox_testing.consuming",
-    "Faults": "cosmos_outbox_testing.faults",
-    "OutboxEmulators": "cosmos_outbox_testing.emulated",
-    "OutboxHarness": "cosmos_outbox_testing.harness",
-    "Outcome": "cosmos_outbox_testing.consuming",
-    "ReceivedMessage": "cosmos_outbox_testing.received",
-    "Stuck": "cosmos_outbox_testing.running",
-    "Subscribed": "cosmos_outbox_testing.consuming",
-    "assert_messages": "cosmos_outbox_testing.assertions",
-    "assert_recorded": "cosmos_outbox_testing.assertions",
-    "crash_points": "cosmos_outbox_testing.scenarios",
-    "fixed": "cosmos_outbox.domain.sources",
-    "like": "cosmos_outbox_testing.alike",
-    "received_message": "cosmos_outbox_testing.received",
-}
 
 __all__ = [
     "Around",
@@ -81,6 +59,7 @@ __all__ = [
 if not TYPE_CHECKING:  # or type checkers would accept an unknown name
 
     def __getattr__(name: str) -> Any:
-        if name not in _MODULES:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module(_MODULES[name]), name)
+        for module in iter_modules(__path__ if name in __all__ else []):
+            if not module.ispkg and hasattr(found := import_module(f"{__name__}.{module.name}"), name):
+                return getattr(found, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

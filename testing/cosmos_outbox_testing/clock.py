@@ -5,6 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from cosmos_outbox.domain.sources import fixed
+
+__all__ = ["NOON", "Clock", "fixed"]
+
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox import DomainEvent, Entity, MixedPartitionKeys, NotFound, Outbox, UsageError
+from cosmos_outbox import DomainEvent, Entity, NotFound, Outbox, UsageError
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.errors import InvalidRequest
+from cosmos_outbox.errors import InvalidRequest, MixedPartitionKeys
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.parking.documents import Scope

@@ -13,11 +13,10 @@ from cosmos_outbox import (
     DomainEvent,
     Entity,
     PreconditionFailed,
-    RequestTooLarge,
     TooManyRequests,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.errors import BrokerUnavailable
+from cosmos_outbox.errors import BrokerUnavailable, RequestTooLarge
 from cosmos_outbox.ports import Complete
 from cosmos_outbox_testing import Call, Faults, OutboxHarness, Stuck
 from cosmos_outbox_testing.faults import OPERATIONS, FaultNotStruck

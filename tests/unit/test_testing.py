@@ -67,7 +67,7 @@ def test_events_are_alike_that_say_the_same():
 
 
 def test_the_kit_gives_out_what_it_names_and_nothing_else():
-    assert sorted(testing._MODULES, key=lambda name: (not name[0].isupper(), name)) == testing.__all__
+    assert sorted(testing.__all__, key=lambda name: (not name[0].isupper(), name)) == testing.__all__
     assert [] == [name for name in testing.__all__ if not hasattr(testing, name)]
     with pytest.raises(AttributeError, match="no attribute 'mock'"):
         testing.mock  # type: ignore[attr-defined]  # noqa: B018

@@ -24,19 +24,15 @@ from azure.cosmos.exceptions import CosmosHttpResponseError
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
 
 from cosmos_outbox import (
-    AccessDenied,
-    BatchTooLarge,
     Commit,
     ConfigurationError,
     Conflict,
     DomainEvent,
     Entity,
-    MixedPartitionKeys,
     NotFound,
     Outbox,
     PreconditionFailed,
     RetryOptions,
-    SharedUnitOfWork,
     SoftDeletable,
     StoreUnavailable,
     TooManyRequests,
@@ -55,7 +51,13 @@ from cosmos_outbox.adapters.cosmos import (
 from cosmos_outbox.adapters.cosmos.errors import translate
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.adapters.servicebus.errors import publish_error
-from cosmos_outbox.errors import TopicUnavailable
+from cosmos_outbox.errors import (
+    AccessDenied,
+    BatchTooLarge,
+    MixedPartitionKeys,
+    SharedUnitOfWork,
+    TopicUnavailable,
+)
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer

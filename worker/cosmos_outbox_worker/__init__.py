@@ -39,18 +39,13 @@ __all__ = [
     "running_consumer",
     "running_worker",
 ]
-_MODULES = {
-    "assembly": ("Worker", "running_worker"),
-    "consumer_settings": ("ConsumerSettings", "load_consumer"),
-    "consuming": ("RunningConsumer", "running_consumer"),
-    "health": ("ConsumerSnapshot", "Snapshot"),
-    "settings": ("Settings", "load"),
-}
+# In which a name is looked for, those that load OpenTelemetry last
+_MODULES = ("settings", "consumer_settings", "health", "assembly", "consuming")
 
 
 def __getattr__(name: str) -> object:
     # On demand: the command line reads the settings and has no use for OpenTelemetry.
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{module}"), name)
+    for module in _MODULES if name in __all__ else ():
+        if hasattr(found := import_module(f"{__name__}.{module}"), name):
+            return getattr(found, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from orders import Order, OrderPaid, OrderPlaced, Receipt, connect, pay_order, place_order
 
-from cosmos_outbox import Outbox, RequestTooLarge
+from cosmos_outbox import Outbox
+from cosmos_outbox.errors import RequestTooLarge
 from cosmos_outbox_testing import Clock, OutboxHarness, assert_messages, assert_recorded
 
 

@@ -10,7 +10,7 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
-from cosmos_outbox import AccessDenied, ConfigurationError, StoreError, StoreUnavailable, TooManyRequests
+from cosmos_outbox import ConfigurationError, StoreError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.adapters.cosmos.client import (
     account_host,
     global_host,
@@ -18,6 +18,7 @@ from cosmos_outbox.adapters.cosmos.client import (
     open_cosmos_client,
 )
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
+from cosmos_outbox.errors import AccessDenied
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When

@@ -15,21 +15,18 @@ from azure.cosmos.exceptions import CosmosBatchOperationError, CosmosHttpRespons
 from azure.cosmos.http_constants import StatusCodes, SubStatusCodes
 
 from cosmos_outbox import (
-    AccessDenied,
     ConfigurationError,
     Conflict,
-    InvalidRequest,
     NotFound,
     NotModified,
     OutboxError,
     PreconditionFailed,
-    RequestTooLarge,
     StoreUnavailable,
     TooManyRequests,
 )
 from cosmos_outbox.adapters.cosmos import errors as cosmos_errors
 from cosmos_outbox.adapters.cosmos.errors import translate, translated
-from cosmos_outbox.errors import RangeGone
+from cosmos_outbox.errors import AccessDenied, InvalidRequest, RangeGone, RequestTooLarge
 
 SUCCESS = {200, 201, 202, 204}
 NEVER_SENT = {1200, 1201}  # made up by the SDK for its logs

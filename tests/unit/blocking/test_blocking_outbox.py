@@ -18,7 +18,6 @@ from cosmos_outbox import (
     Outbox,
     PreconditionFailed,
     Repository,
-    SharedUnitOfWork,
     UnitOfWork,
     UsageError,
     correlated,
@@ -26,6 +25,7 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.blocking import BlockingOutbox, BlockingRepository, BlockingUnitOfWork
 from cosmos_outbox.correlation import current_correlation
+from cosmos_outbox.errors import SharedUnitOfWork
 from tests.support.notes import Line, Note, NoteChanged, NoteWritten, events
 
 

@@ -11,7 +11,6 @@ import pytest
 from cosmos_outbox import (
     CommitOutcomeUnknown,
     Conflict,
-    InvalidRequest,
     Outbox,
     PreconditionFailed,
     RetryOptions,
@@ -21,6 +20,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
+from cosmos_outbox.errors import InvalidRequest
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.write import commit

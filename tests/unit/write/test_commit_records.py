@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosmos_outbox import BatchTooLarge, Conflict, MixedPartitionKeys, Outbox, UsageError
+from cosmos_outbox import Conflict, Outbox, UsageError
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write
 from cosmos_outbox.write.batch import CommitRecord

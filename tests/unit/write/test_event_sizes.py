@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 from cosmos_outbox import (
-    BatchTooLarge,
     DomainEvent,
     Entity,
     EventSizes,
-    EventTooLarge,
     NotFound,
     Outbox,
     UsageError,
@@ -20,6 +18,7 @@ from cosmos_outbox import (
     stored_event,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
 from cosmos_outbox.event_messages import message_of
 from cosmos_outbox.messages import OutboundMessage
 from tests.support.faulty_store import CommitFault, FaultyStore

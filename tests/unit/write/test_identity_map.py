@@ -6,13 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from cosmos_outbox import (
-    BatchTooLarge,
-    DomainEvent,
-    EventTooLarge,
-    UsageError,
-)
+from cosmos_outbox import DomainEvent, UsageError
 from cosmos_outbox.domain.entities import progress_of
+from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, WriteKind
 from cosmos_outbox.write.batch import EventSizes, PendingCommit, assembled
 from cosmos_outbox.write.commit import WrittenCommit

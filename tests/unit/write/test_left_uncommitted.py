@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox import Entity, MixedPartitionKeys, Outbox, UnitOfWork
+from cosmos_outbox import Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.errors import MixedPartitionKeys
 from tests.support.notes import Line, Note
 
 Work = Callable[[UnitOfWork], Awaitable[Any]]

@@ -8,8 +8,9 @@ from enum import StrEnum
 
 import pytest
 
-from cosmos_outbox import Entity, InvalidRequest, NotFound, Outbox, SoftDeletable, UnitOfWork, UsageError
+from cosmos_outbox import Entity, NotFound, Outbox, SoftDeletable, UnitOfWork, UsageError
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.errors import InvalidRequest
 from tests.support.notes import written
 
 

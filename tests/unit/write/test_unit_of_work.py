@@ -16,16 +16,15 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from cosmos_outbox import (
     Conflict,
     DomainEvent,
-    MixedPartitionKeys,
     Outbox,
     Repository,
-    SharedUnitOfWork,
     StoreUnavailable,
     UnitOfWork,
     UsageError,
     correlated,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
+from cosmos_outbox.errors import MixedPartitionKeys, SharedUnitOfWork
 from cosmos_outbox.write.dispatch import MAX_CHAIN
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import (
