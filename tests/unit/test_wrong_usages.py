@@ -1,26 +1,21 @@
 """
-Wrong usages of the library, one row each: the error says which document, partition key, event or field it is about, and what to do.
+Wrong usages of the library, one row for each class of mistake: the error says what it is about, and what to do.
 
-Rows that ask a worker's settings or an operator's command are here too, as far as their texts are made by pure functions; exit
-codes and tables are tested in tests/cli and tests/service.
+Which values a key, an id, a setting or a container may have is tested where that is decided; exit codes and tables in tests/cli
+and tests/service.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import azure.cosmos
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
-from azure.cosmos.exceptions import CosmosHttpResponseError
 from azure.servicebus.exceptions import ServiceBusAuthenticationError
 
 from cosmos_outbox import (
@@ -48,7 +43,6 @@ from cosmos_outbox.adapters.cosmos import (
     open_parked,
     open_store,
 )
-from cosmos_outbox.adapters.cosmos.errors import translate
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.errors import (
@@ -63,26 +57,17 @@ from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_worker.doctor.check import finding, findings_of
 from cosmos_outbox_worker.doctor.service_bus import SUBSCRIPTION
-from cosmos_outbox_worker.settings import Settings, load, unknown_variables
 from tests.support.service_bus_settings import subscription
 
 pytestmark = pytest.mark.looptime(False)
 
-GUIDE = Path(__file__).parents[2] / "docs/how-to/write.md"
-
-
-class OrderPlaced(DomainEvent):
-    order_id: str = "o1"
-
 
 class OrderPaid(DomainEvent):
     amount: float = 1.0
-    proof: bytes = b""
 
 
 class Order(Entity):
     tenant: str = "t"
-    weight: float = 0.0
     note: str = ""
 
     @property
@@ -93,6 +78,14 @@ class Order(Entity):
         self.record(OrderPaid(**facts))
 
 
+class OrderOfHome(Order):
+    pass
+
+
+class PaidAtHome(DomainEvent):
+    action: ClassVar[str] = "OrderPaid"
+
+
 class Customer(Entity):
     tenant: str = "t"
 
@@ -101,34 +94,31 @@ class Customer(Entity):
         return self.tenant
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """
-    A wrong usage: what it raises, and fragments that the text has to hold. Nothing is raised where there is nothing to raise.
-    """
-
-    number: int
-    usage: str
-    raises: type[BaseException] | None
-    fragments: tuple[str, ...]
-    use: Callable[[], Awaitable[object]]
+class SameThing(Entity):
+    entity_type: ClassVar[str] = "customer"
 
 
-ROWS: list[Row] = []
+class Unmarked(SoftDeletable):
+    def delete(self) -> None:
+        self.record(OrderPaid())
 
 
-def wrong(
-    number: int, usage: str, raises: type[BaseException] | None, *fragments: str
-) -> Callable[[Callable[[], Awaitable[object]]], Callable[[], Awaitable[object]]]:
-    def added(use: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[object]]:
-        ROWS.append(Row(number, usage, raises, fragments, use))
+Usage = Callable[[], Awaitable[object]]
+ROWS: list[Any] = []
+
+
+def wrong(error: type[BaseException], *fragments: str) -> Callable[[Usage], Usage]:
+    """Add a row: the error of a usage, which the function's name says, and what its text has to hold."""
+
+    def added(use: Usage) -> Usage:
+        ROWS.append(pytest.param(use, error, fragments, id=f"{len(ROWS)} {use.__name__}"))
         return use
 
     return added
 
 
-def an_outbox() -> Outbox:
-    return Outbox(MemoryContainer())
+def an_outbox(**how: Any) -> Outbox:
+    return Outbox(MemoryContainer(**how))
 
 
 async def committed(*entities: Entity, outbox: Outbox | None = None) -> Outbox:
@@ -140,15 +130,257 @@ async def committed(*entities: Entity, outbox: Outbox | None = None) -> Outbox:
     return outbox
 
 
-@asynccontextmanager
-async def an_account() -> AsyncIterator[tuple[CosmosServer, CosmosClient]]:
-    async with (
-        CosmosServer() as server,
-        open_cosmos_client(connection_string=server.connection_string) as client,
-    ):
-        database = await client.create_database("d")
-        await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1)
-        yield server, client
+async def paid(handler: Callable[..., Any]) -> None:
+    """Commit a payment of which a handler is told."""
+    outbox, order = an_outbox(), Order(id="o1")
+    outbox.on(OrderPaid, handler)
+    order.pay(id="e1")
+    await committed(order, outbox=outbox)
+
+
+@wrong(MixedPartitionKeys, "'a' and 'b'", "in two units of work")
+async def two_partition_keys_in_one_commit() -> None:
+    await committed(Order(tenant="a"), Order(tenant="b"))
+
+
+@wrong(MixedPartitionKeys, "'t' and 'b'", "adds of OrderPaid added the second", "a consumer of that event")
+async def a_handler_that_adds_another_partition_key() -> None:
+    def adds(event: OrderPaid, uow: UnitOfWork) -> None:
+        uow.repository(Order).create(Order(tenant="b"))
+
+    await paid(adds)
+
+
+def _no_key(key: Any, why: str) -> None:
+    @wrong(UsageError, repr(key)[:100], "partition key of order 'o1'", why)
+    async def no_partition_key() -> None:
+        await an_outbox().unit_of_work().repository(Order).read("o1", partition_key=key)
+
+
+for _key, _why in (
+    ("", "1 to 2048 bytes"),
+    ("x" * 3000, "1 to 2048 bytes"),
+    (float("nan"), "a 64-bit float holds"),
+    (("t", "u"), "partitioned on /partitionKey, so its keys are a single value"),
+):
+    _no_key(_key, _why)
+
+
+@wrong(UsageError, "'o1' cannot be the partition key", "as no `partition_key=` was given: pass one")
+async def an_entity_without_its_hierarchical_key() -> None:
+    await an_outbox(key_paths=["/tenantId", "/userId"]).unit_of_work().repository(Order).read("o1")
+
+
+@wrong(UsageError, "'a/b'", "the id of a new order", "without / \\ ? #")
+async def an_id_that_cosmos_db_refuses() -> None:
+    await committed(Order(id="a/b"))
+
+
+@wrong(UsageError, "order 'o1' was 't' and is now 'u'", "create another one")
+async def another_partition_key() -> None:
+    async with (await committed(Order(id="o1"))).unit_of_work() as uow:
+        order = await uow.repository(Order).read("o1", partition_key="t")
+        order.tenant = "u"
+        uow.repository(Order).update(order)
+        await uow.commit()
+
+
+@wrong(ValueError, "Order", "id", "frozen")
+async def another_id() -> None:
+    Order(id="o1").id = "o2"
+
+
+@wrong(UsageError, "order 'o1'", "neither read nor created. Read it first")
+async def an_update_of_what_was_never_read() -> None:
+    an_outbox().unit_of_work().repository(Order).update(Order(id="o1"))
+
+
+@wrong(SharedUnitOfWork, "two tasks at once; give every task its own")
+async def one_unit_of_work_in_two_tasks() -> None:
+    orders = an_outbox().unit_of_work().repository(Order)
+    await asyncio.gather(orders.read("a"), orders.read("b"))
+
+
+@wrong(UsageError, "called commit()", "is committed anyway", "OrderPaid", "order 'o1'")
+async def a_commit_in_a_handler() -> None:
+    async def commits(event: OrderPaid, uow: UnitOfWork) -> None:
+        await uow.commit()
+
+    await paid(commits)
+
+
+@wrong(UsageError, "without end: OrderPaid -> OrderPaid")
+async def handlers_that_raise_each_others_events() -> None:
+    def again(event: OrderPaid, uow: UnitOfWork) -> None:
+        uow.repository(Order).create(Order()).pay()
+
+    await paid(again)
+
+
+@wrong(KeyError, "'lost'", "handler", "breaks", "of OrderPaid 'e1'", "order 'o1' of partition key 't'")
+async def a_handler_that_raises() -> None:
+    def breaks(event: OrderPaid, uow: UnitOfWork) -> None:
+        raise KeyError("lost")
+
+    await paid(breaks)
+
+
+@wrong(
+    UnstorableValue,
+    "OrderPaid 'e1' of partition key 't'",
+    "because the field 'amount' could not be read back",
+    "Correct the value",
+)
+async def a_value_that_cannot_be_read_back() -> None:
+    order = Order(id="o1")
+    order.pay(id="e1", amount=float("nan"))
+    await committed(order)
+
+
+def _after_the_end(use: Callable[[UnitOfWork], Awaitable[object] | None]) -> None:
+    @wrong(UsageError, "has ended", "Open another one", "read the entities in it")
+    async def a_unit_of_work_after_its_block() -> None:
+        async with an_outbox().unit_of_work() as uow:
+            pass
+        await (use(uow) or asyncio.sleep(0))
+
+
+for _use in (
+    lambda uow: uow.commit(),
+    lambda uow: uow.rollback(),
+    lambda uow: uow.__aenter__(),
+    lambda uow: uow.repository(Order).read("o1"),
+):
+    _after_the_end(_use)
+
+
+def _unread(entity: Entity, how: dict[str, Any], *fragments: str) -> None:
+    @wrong(NotFound, "order 'o1' in partition key", *fragments)
+    async def a_read_of_what_is_not_there() -> None:
+        await (await committed(entity)).unit_of_work().repository(Order).read("o1", **how)
+
+
+_unread(Order(id="o1"), {}, "'o1', which", "defaults to the id", "pass `partition_key`")
+_unread(Order(id="o1"), {"partition_key": "u"}, "'u'", "check the id and the partition key")
+_unread(Customer(id="o1"), {"partition_key": "t"}, "'t'", "is a 'customer'", "repository of that type")
+
+
+@wrong(Conflict, "'x' of partition key 't' already exists as a 'customer'", "under another id")
+async def an_id_that_another_type_has() -> None:
+    await committed(Order(id="x"), outbox=await committed(Customer(id="x")))
+
+
+@wrong(UsageError, "order 'o1'", "commit the deletion before you create it again")
+async def an_id_that_is_deleted_and_created_in_one_commit() -> None:
+    async with (await committed(Order(id="o1"))).unit_of_work() as uow:
+        await uow.repository(Order).delete("o1", partition_key="t")
+        uow.repository(Order).create(Order(id="o1"))
+
+
+@wrong(UsageError, "order 'o1'", "change the one that `read` or `create` returned first")
+async def two_objects_of_one_id() -> None:
+    async with (await committed(Order(id="o1"))).unit_of_work() as uow:
+        await uow.repository(Order).read("o1", partition_key="t")
+        uow.repository(Order).create(Order(id="o1"))
+
+
+@wrong(BatchTooLarge, "101 operations", "partition key 't'", "at most 100 operations", "Split it")
+async def too_many_operations() -> None:
+    await committed(*(Order() for _ in range(101)))
+
+
+@wrong(BatchTooLarge, "'o1' alone has 2200", "elsewhere, and a reference")
+async def a_document_that_is_too_large() -> None:
+    await committed(Order(id="o0"), Order(id="o1", note="x" * 2_200_000))
+
+
+@wrong(UsageError, "OrderPaid", "'t'", "recorded 2 times", "make a new event")
+async def one_event_that_is_recorded_twice() -> None:
+    order, event = Order(), OrderPaid()
+    order.record(event)
+    order.record(event)
+    await committed(order)
+
+
+@wrong(PreconditionFailed, "'o1'", "Each of the 2 attempts", "more `attempts`")
+async def a_run_that_is_always_overtaken() -> None:
+    outbox = await committed(Order(id="o1"))
+
+    async def overtaken(uow: UnitOfWork) -> None:
+        order = await uow.repository(Order).read("o1", partition_key="t")
+        async with outbox.unit_of_work() as other:
+            (await other.repository(Order).read("o1", partition_key="t")).note += "first"
+            await other.commit()
+        order.note = "second"
+
+    await outbox.run(overtaken, attempts=2)
+
+
+@wrong(
+    UsageError,
+    "has customer 'c1' as an object of Customer",
+    "cannot be one of SameThing too",
+    "another `entity_type`",
+)
+async def two_classes_of_one_stored_type() -> None:
+    async with (await committed(Customer(id="c1"))).unit_of_work() as uow:
+        await uow.repository(Customer).read("c1", partition_key="t")
+        await uow.repository(SameThing).read("c1", partition_key="t")
+
+
+def _taken(name: str, fields: dict[str, str], *fragments: str) -> None:
+    @wrong(TypeError, name, *fragments)
+    async def an_entity_type_that_cannot_be() -> None:
+        type(name, (Entity,), {"__module__": __name__, **fields})
+
+
+for _kind in ("domainEvent", "eventPayload", "inboxRecord", "parkedKey", "parkedEvent"):
+    _taken("Taken", {"entity_type": _kind}, f"cannot be stored with the type '{_kind}'", "another")
+_taken("DomainEvent", {}, "'domainEvent'", "another `entity_type`")
+_taken("Empty", {"entity_type": ""}, "such as 'order', not ''")
+
+
+def _document_of_ours(kind: str) -> None:
+    @wrong(UsageError, "'d1'", f"the type '{kind}'", "`uow.record(event")
+    async def a_document_of_a_type_that_the_library_reads() -> None:
+        an_outbox().unit_of_work().save({"id": "d1", "partitionKey": "t", "type": kind})
+
+
+for _kind in ("domainEvent", "eventPayload"):
+    _document_of_ours(_kind)
+
+
+@wrong(UsageError, "the Order 'o1', which is an entity", "`uow.repository(Order).create(…)`")
+async def an_entity_that_is_saved_as_a_document() -> None:
+    an_outbox().unit_of_work().save(Order(id="o1"))
+
+
+@wrong(UsageError, "order 'o1' belongs to another unit of work, which is still open", "Read it in this one")
+async def an_entity_of_an_open_unit_of_work_in_another() -> None:
+    outbox = await committed(Order(id="o1"))
+    async with outbox.unit_of_work() as first, outbox.unit_of_work() as second:
+        order = await first.repository(Order).read("o1", partition_key="t")
+        order.note = "mine"
+        second.repository(Order).update(order)
+
+
+@wrong(UsageError, "order 'o1' belongs to another unit of work", "Make another object here")
+async def a_new_entity_in_two_units_of_work() -> None:
+    first, second = an_outbox().unit_of_work(), an_outbox().unit_of_work()
+    second.repository(Order).create(first.repository(Order).create(Order(id="o1")))
+
+
+@wrong(UsageError, "order 'o1' cannot be created", "make another object")
+async def one_entity_that_is_created_twice() -> None:
+    order = Order(id="o1")
+    await committed(order)
+    await committed(order)
+
+
+@wrong(UsageError, "Unmarked.delete", "unmarked 'x'", "`super().delete()`")
+async def a_deletion_without_super() -> None:
+    async with (await committed(Unmarked(id="x"))).unit_of_work() as uow:
+        await uow.repository(Unmarked).delete("x")
 
 
 async def opened(**how: Any) -> None:
@@ -156,538 +388,117 @@ async def opened(**how: Any) -> None:
         pass
 
 
-@wrong(1, "two partition keys in one commit", MixedPartitionKeys, "'a' and 'b'", "in two units of work")
-async def _() -> None:
-    await committed(Order(tenant="a"), Order(tenant="b"))
+@wrong(ConfigurationError, "'AccountEndpoint=https://…;AccountKey=…;'")
+async def a_connection_string_of_something_else() -> None:
+    await opened(connection_string="Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey=a2V5")
 
 
-@wrong(
-    1,
-    "a handler that adds another key",
-    MixedPartitionKeys,
-    "'a' and 'b'",
-    "add_another of OrderPaid added the second",
-    "a consumer of that event",
-)
-async def _() -> None:
-    def add_another(event: OrderPaid, uow: UnitOfWork) -> None:
-        uow.repository(Order).create(Order(tenant="b"))
-
-    outbox, order = an_outbox(), Order(tenant="a")
-    outbox.on(OrderPaid, add_another)
-    order.pay()
-    await committed(order, outbox=outbox)
-
-
-def _wrong_key(key: Any, why: str) -> None:
-    shown = repr(key[:100] if isinstance(key, str) else key)
-
-    @wrong(
-        2,
-        f"the partition key {shown:.10}",
-        UsageError,
-        shown,
-        "partition key of order 'o1'",
-        why,
-    )
-    async def written() -> None:
-        await committed(Order.model_construct(id="o1", tenant=key))
-
-    @wrong(2, f"read by {shown:.10}", UsageError, shown, "partition key of order 'o1'", why)
-    async def read() -> None:
-        await an_outbox().unit_of_work().repository(Order).read("o1", partition_key=key)
-
-
-for _key in ("", "x" * 3000):
-    _wrong_key(_key, "1 to 2048 bytes")
-_wrong_key(math.nan, "a 64-bit float holds")
-_wrong_key(("t", "u"), "partitioned on /partitionKey, so its keys are a single value")
-_wrong_key(["t"], "a string, a number or a boolean")
-
-
-@wrong(
-    2,
-    "the partition key None",
-    UsageError,
-    "None cannot be the partition key of order 'o1'",
-    "null is no key",
-)
-async def _() -> None:
-    await committed(Order.model_construct(id="o1", tenant=None))
-
-
-def _without_its_key(usage: str, use: Callable[[UnitOfWork], Awaitable[object]]) -> None:
-    @wrong(
-        2, usage, UsageError, "'o1' cannot be the partition key", "as no `partition_key=` was given: pass one"
-    )
-    async def _() -> None:
-        await use(Outbox(MemoryContainer(key_paths=["/tenantId", "/userId"])).unit_of_work())
-
-
-_without_its_key("an entity without its hierarchical key", lambda uow: uow.repository(Order).read("o1"))
-_without_its_key("a document without its hierarchical key", lambda uow: uow.documents().read("o1"))
-
-
-@wrong(3, "an id that Cosmos DB refuses", UsageError, "'a/b'", "the id of a new order", "without / \\ ? #")
-async def _() -> None:
-    await committed(Order(id="a/b"))
-
-
-@wrong(4, "another partition key", UsageError, "order 'o1' was 't' and is now 'u'", "create another one")
-async def _() -> None:
-    outbox = await committed(Order(id="o1"))
-    async with outbox.unit_of_work() as uow:
-        order = await uow.repository(Order).read("o1", partition_key="t")
-        order.tenant = "u"
-        uow.repository(Order).update(order)
-        await uow.commit()
-
-
-@wrong(4, "another id", ValueError, "Order", "id", "frozen")
-async def _() -> None:
-    Order(id="o1").id = "o2"
-
-
-@wrong(
-    5, "update of what was never read", UsageError, "order 'o1'", "neither read nor created. Read it first"
-)
-async def _() -> None:
-    an_outbox().unit_of_work().repository(Order).update(Order(id="o1"))
-
-
-@wrong(6, "one unit of work in two tasks", SharedUnitOfWork, "two tasks at once; give every task its own")
-async def _() -> None:
-    orders = an_outbox().unit_of_work().repository(Order)
-    await asyncio.gather(orders.read("a"), orders.read("b"))
-
-
-@wrong(
-    7,
-    "commit() in a handler",
-    UsageError,
-    "called commit()",
-    "is committed anyway",
-    "OrderPaid",
-    "order 'o1'",
-)
-async def _() -> None:
-    outbox = an_outbox()
-
-    async def commits(event: OrderPaid, uow: UnitOfWork) -> None:
-        await uow.commit()
-
-    outbox.on(OrderPaid, commits)
-    order = Order(id="o1")
-    order.pay()
-    await committed(order, outbox=outbox)
-
-
-@wrong(8, "handlers that raise each other's events", UsageError, "without end: OrderPaid -> OrderPaid")
-async def _() -> None:
-    outbox, order = an_outbox(), Order(id="o1")
-    order.pay()
-    outbox.on(OrderPaid, lambda event, uow: order.pay())
-    await committed(order, outbox=outbox)
-
-
-@wrong(
-    9,
-    "a handler that raises",
-    KeyError,
-    "'lost'",
-    "handler",
-    "breaks",
-    "of OrderPaid 'e1'",
-    "order 'o1' of partition key 't'",
-)
-async def _() -> None:
-    outbox, order = an_outbox(), Order(id="o1")
-
-    def breaks(event: OrderPaid, uow: UnitOfWork) -> None:
-        raise KeyError("lost")
-
-    outbox.on(OrderPaid, breaks)
-    order.pay(id="e1")
-    await committed(order, outbox=outbox)
-
-
-def _unstorable(usage: str, field: str, **facts: Any) -> None:
-    @wrong(
-        13,
-        usage,
-        UnstorableValue,
-        "OrderPaid 'e1' of partition key 't'",
-        f"because the field '{field}' could not be read back",
-        "Correct the value",
-    )
-    async def _() -> None:
-        order = Order(id="o1")
-        order.pay(id="e1", **facts)
-        await committed(order)
-
-
-_unstorable("a number that is none", "amount", amount=float("nan"))
-_unstorable("bytes that are no text", "proof", proof=b"\xff")
-
-
-@wrong(
-    13,
-    "an entity with such a number",
-    UnstorableValue,
-    "Order 'o1' of partition key 't'",
-    "the field 'weight'",
-)
-async def _() -> None:
-    await committed(Order(id="o1", weight=float("inf")))
-
-
-@wrong(14, "commit() twice", None)
-async def _() -> None:
-    async with an_outbox().unit_of_work() as uow:
-        uow.repository(Order).create(Order(id="o1"))
-        await uow.commit()
-        assert Commit() == await uow.commit()
-
-
-def _after_the_end(usage: str, use: Callable[[UnitOfWork], Any]) -> None:
-    @wrong(
-        15, f"{usage} after the block", UsageError, "has ended", "Open another one", "read the entities in it"
-    )
-    async def _() -> None:
-        async with an_outbox().unit_of_work() as uow:
-            pass
-        answer = use(uow)
-        if answer is not None:
-            await answer
-
-
-_after_the_end("commit()", lambda uow: uow.commit())
-_after_the_end("repository()", lambda uow: uow.repository(Order).create(Order()) and None)
-_after_the_end("rollback()", lambda uow: uow.rollback())
-_after_the_end("async with", lambda uow: uow.__aenter__())
-
-
-@wrong(15, "a repository after the block", UsageError, "has ended", "Open another one")
-async def _() -> None:
-    async with an_outbox().unit_of_work() as uow:
-        orders = uow.repository(Order)
-    await orders.read("o1")
-
-
-@wrong(15, "a unit that no block enters", None)
-async def _() -> None:
-    uow = an_outbox().unit_of_work()
-    uow.repository(Order).create(Order(id="o1"))
-    assert 1 == (await uow.commit()).operations
-
-
-@wrong(16, "an entity that was never added", None)
-async def _() -> None:
-    # No unit of work knows it, so it cannot be an error; the guide says so.
-    async with an_outbox().unit_of_work() as uow:
-        order = Order(id="o1")
-        order.pay()
-        assert Commit() == await uow.commit()
-        assert order.is_new
-    assert "that no repository read or created" in GUIDE.read_text()
-
-
-@wrong(
-    17,
-    "read without the partition key",
-    NotFound,
-    "order 'o1' in partition key 'o1'",
-    "defaults to the id",
-    "pass `partition_key`",
-)
-async def _() -> None:
-    outbox = await committed(Order(id="o1"))
-    await outbox.unit_of_work().repository(Order).read("o1")
-
-
-@wrong(
-    17,
-    "read with a wrong partition key",
-    NotFound,
-    "order 'o1' in partition key 'u'",
-    "check the id and the partition key",
-)
-async def _() -> None:
-    outbox = await committed(Order(id="o1"))
-    await outbox.unit_of_work().repository(Order).read("o1", partition_key="u")
-
-
-@wrong(
-    18,
-    "read as another type",
-    NotFound,
-    "no order 'x' in partition key 't'",
-    "is a 'customer'",
-    "repository of that type",
-)
-async def _() -> None:
-    outbox = await committed(Customer(id="x"))
-    await outbox.unit_of_work().repository(Order).read("x", partition_key="t")
-
-
-@wrong(
-    18,
-    "create beside another type",
-    Conflict,
-    "'x' of partition key 't' already exists as a 'customer'",
-    "under another id",
-)
-async def _() -> None:
-    await committed(Order(id="x"), outbox=await committed(Customer(id="x")))
-
-
-@wrong(
-    19,
-    "delete and create one id",
-    UsageError,
-    "order 'o1'",
-    "commit the deletion before you create it again",
-)
-async def _() -> None:
-    outbox = await committed(Order(id="o1"))
-    async with outbox.unit_of_work() as uow:
-        await uow.repository(Order).delete("o1", partition_key="t")
-        uow.repository(Order).create(Order(id="o1"))
-
-
-@wrong(
-    19,
-    "create an id that was read",
-    UsageError,
-    "order 'o1'",
-    "change the one that `read` or `create` returned first",
-)
-async def _() -> None:
-    outbox = await committed(Order(id="o1"))
-    async with outbox.unit_of_work() as uow:
-        await uow.repository(Order).read("o1", partition_key="t")
-        uow.repository(Order).create(Order(id="o1"))
-
-
-@wrong(20, "two event types of one name", None)
-async def _() -> None:
-    class Paid(DomainEvent):
-        action: ClassVar[str] = "OrderPaid"
-
-    order = Order(id="o1")
-    order.pay()
-    order.record(Paid())
-    await committed(order)
-
-
-@wrong(
-    21,
-    "more than 100 operations",
-    BatchTooLarge,
-    "101 operations",
-    "partition key 't'",
-    "at most 100 operations",
-    "Split it",
-)
-async def _() -> None:
-    await committed(*(Order() for _ in range(101)))
-
-
-@wrong(21, "more than 2 MB", BatchTooLarge, "2 operations and 24", f"{2 * 1024 * 1024} bytes", "Split it")
-async def _() -> None:
-    await committed(*(Order(note="x" * 1_200_000) for _ in range(2)))
-
-
-@wrong(21, "a document of more than 2 MB", BatchTooLarge, "'o1' alone has 2200", "elsewhere, and a reference")
-async def _() -> None:
-    await committed(Order(id="o0"), Order(id="o1", note="x" * 2_200_000))
-
-
-for _text in ("", "nonsense", "Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey=a2V5"):
-
-    @wrong(
-        22,
-        f"the connection string {_text!r}",
-        ConfigurationError,
-        "'AccountEndpoint=https://…;AccountKey=…;'",
-    )
-    async def _(text: str = _text) -> None:
-        await opened(connection_string=text)
-
-
-@wrong(23, "a key that is not whole", ConfigurationError, "account key", "copy it again, to its end")
-async def _() -> None:
+@wrong(ConfigurationError, "account key", "copy it again, to its end")
+async def a_key_that_is_not_whole() -> None:
     await opened(endpoint="https://a", credential="abc")
 
 
-@wrong(
-    24,
-    "a wrong key",
-    AccessDenied,
-    "refuses the key or token: copy the account's key again",
-    "answered 401",
-    "activity id",
-)
-async def _() -> None:
+@wrong(AccessDenied, "refuses the key or token: copy the account's key again", "answered 401", "activity id")
+async def a_wrong_key() -> None:
     async with CosmosServer() as server:
         await opened(endpoint=server.url, credential="d3Jvbmc=")
 
 
-@wrong(
-    25, "a closed port", StoreUnavailable, "did not answer; check the scheme, host and port", "127.0.0.1:9"
-)
-async def _() -> None:
+@wrong(StoreUnavailable, "did not answer; check the scheme, host and port", "127.0.0.1:9")
+async def an_endpoint_that_does_not_answer() -> None:
     await opened(endpoint="http://127.0.0.1:9/", credential="a2V5")
 
 
-@wrong(25, "https where http is spoken", StoreUnavailable, "did not answer; check the scheme, host and port")
-async def _() -> None:
+@wrong(StoreUnavailable, "did not answer; check the scheme, host and port")
+async def https_where_http_is_spoken() -> None:
     async with CosmosServer() as server:
         await opened(endpoint=server.url.replace("http:", "https:"), credential=server.key)
 
 
-@wrong(
-    26,
-    "a missing container",
-    ConfigurationError,
-    "'nowhere' of database 'd'",
-    "create it with partition key /partitionKey",
-    "-1",
-)
-async def _() -> None:
-    async with an_account() as (_, client):
-        await open_store(client, "d", "nowhere")
+@asynccontextmanager
+async def an_account() -> AsyncIterator[tuple[CosmosServer, CosmosClient]]:
+    async with (
+        CosmosServer() as server,
+        open_cosmos_client(connection_string=server.connection_string) as client,
+    ):
+        database = await client.create_database("d")
+        for name, ttl in (("c", -1), ("e", None)):
+            await database.create_container(name, PartitionKey("/partitionKey"), default_ttl=ttl)
+        yield server, client
+
+
+def _unusable(use: Callable[..., Awaitable[object]], database: str, container: str, *fragments: str) -> None:
+    @wrong(ConfigurationError, f"'{container}'", *fragments)
+    async def a_container_that_cannot_be_used() -> None:
+        async with an_account() as (_, client):
+            await use(client, database, container)
+
+
+async def _written(client: CosmosClient, database: str, container: str) -> None:
+    bare = CosmosStore(client.get_database_client(database).get_container_client(container))
+    await committed(Order(id="z"), outbox=Outbox(bare))
+
+
+async def _leased(client: CosmosClient, database: str, container: str) -> None:
+    leases = client.get_database_client(database).get_container_client(container)
+    await CosmosLeases(leases).partitioned_by_id()
+
+
+async def _relayed(client: CosmosClient, database: str, container: str) -> None:
+    events = client.get_database_client(database).get_container_client(container)
+    await CosmosChangeFeed(events, account_host="a").describe()
+
+
+_unusable(open_store, "d", "no", "of database 'd'", "create it with partition key /partitionKey", "-1")
+_unusable(open_store, "no", "c", "of database 'no', or that database, does not exist", "your entities have")
+_unusable(open_parked, "d", "no", "of database 'd'", "no time to live")
+_unusable(_leased, "d", "no", "of database 'd'", "create it with partition key /id", "-1 for the leases")
+_unusable(_relayed, "d", "no", "create it with partition key /partitionKey", "for the events")
+_unusable(_written, "d", "no", "of database 'd'", "create it, or correct the name")
+_unusable(open_store, "d", "e", "off on the container", "set its default time to live to -1")
 
 
 @wrong(
-    26,
-    "a missing database",
-    ConfigurationError,
-    "'c' of database 'nowhere', or that database, does not exist",
-    "create it with partition key /partitionKey, or the paths that your entities have",
-)
-async def _() -> None:
-    async with an_account() as (_, client):
-        await open_store(client, "nowhere", "c")
-
-
-@wrong(
-    26,
-    "a missing container behind a bare store",
-    ConfigurationError,
-    "'nowhere' of database 'd'",
-    "create it, or correct the name",
-)
-async def _() -> None:
-    async with an_account() as (_, client):
-        store = CosmosStore(client.get_database_client("d").get_container_client("nowhere"))
-        await committed(Order(id="z"), outbox=Outbox(store))
-
-
-@wrong(
-    26,
-    "missing leases",
-    ConfigurationError,
-    "container 'nowhere' of database 'd'",
-    "create it with partition key /id",
-    "-1 for the leases",
-)
-async def _() -> None:
-    async with an_account() as (_, client):
-        await CosmosLeases(
-            client.get_database_client("d").get_container_client("nowhere")
-        ).partitioned_by_id()
-
-
-@wrong(26, "a missing parked container", ConfigurationError, "'nowhere' of database 'd'", "no time to live")
-async def _() -> None:
-    async with an_account() as (_, client):
-        await open_parked(client, "d", "nowhere")
-
-
-@wrong(
-    26,
-    "a worker without its container",
-    ConfigurationError,
-    "container 'nowhere' of database 'd'",
-    "create it with partition key /partitionKey",
-    "for the events",
-)
-async def _() -> None:
-    async with an_account() as (_, client):
-        container = client.get_database_client("d").get_container_client("nowhere")
-        await CosmosChangeFeed(container, account_host="a").describe()
-
-
-@wrong(
-    27,
-    "another partition key path",
-    ConfigurationError,
-    "container 'ids' cannot hold an outbox, for /id is no property that an entity and its events share",
-    "Create another one",
-)
-async def _() -> None:
-    async with an_account() as (_, client):
-        await client.get_database_client("d").create_container("ids", PartitionKey("/id"), default_ttl=-1)
-        await open_store(client, "d", "ids")
-
-
-@wrong(
-    27,
-    "no time to live",
-    ConfigurationError,
-    "off on the container 'e'",
-    "set its default time to live to -1",
-)
-async def _() -> None:
-    async with an_account() as (_, client):
-        await client.get_database_client("d").create_container("e", PartitionKey("/partitionKey"))
-        await open_store(client, "d", "e")
-
-
-SETTINGS = {
-    "OUTBOX_COSMOS_CONNECTION_STRING": "AccountEndpoint=https://a;AccountKey=a2V5;",
-    "OUTBOX_COSMOS_CONTAINER": "c",
-    "OUTBOX_LEASE_CONTAINER": "c",
-    "OUTBOX_COSMOS_DATABASE": "d",
-    "OUTBOX_SERVICEBUS_NAMESPACE": "n",
-    "OUTBOX_TOPIC": "t",
-}
-
-
-@wrong(
-    28,
-    "settings that cannot work",
-    ConfigurationError,
-    "OUTBOX_LEASE_CONTAINER: names the container of",
-)
-async def _() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in SETTINGS.items():
-            patch.setenv(name, value)
-        load()
-
-
-@wrong(28, "a setting of another name", None)
-async def _() -> None:
-    (sentence,) = unknown_variables({"OUTBOX_TOPICK": "t"}, Settings)
-    assert "did you mean OUTBOX_TOPIC?" in sentence
-
-
-@wrong(
-    29,
-    "a missing topic",
     TopicUnavailable,
     "Topic 'events'",
     "create it if it is missing, enable it, correct the key, or grant",
     "Service Bus said: 404",
 )
-async def _() -> None:
+async def a_missing_topic() -> None:
     raise publish_error(ServiceBusAuthenticationError(message="404"), topic="events")
 
 
-@wrong(30, "a subscription without sessions", None)
-async def _() -> None:
+@wrong(TooManyRequests, "throttles this client", "or provision more request units", "'o1'", "'t'")
+async def too_few_request_units() -> None:
+    async with an_account() as (server, client):
+        store = await open_store(client, "d", "c")
+        server.faults.add(FaultRule(operation=RequestKind.BATCH, status=429, retry_after_ms=50))
+        outbox = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=3))
+        await committed(Order(id="o1"), outbox=outbox)
+
+
+@wrong(TypeError, "CosmosClient of azure.cosmos blocks", "azure.cosmos.aio", "open_cosmos_client")
+async def the_blocking_client() -> None:
+    await open_store(object.__new__(azure.cosmos.CosmosClient), "d", "c")  # type: ignore[arg-type]
+
+
+@wrong(TypeError, "ContainerProxy of azure.cosmos blocks", "azure.cosmos.aio")
+async def a_blocking_container() -> None:
+    CosmosStore(object.__new__(azure.cosmos.ContainerProxy))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("use", "error", "fragments"), ROWS)
+async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(
+    use: Usage, error: type[BaseException], fragments: tuple[str, ...]
+):
+    with pytest.raises(error) as told:
+        await use()
+    text = "\n".join([str(told.value), *getattr(told.value, "__notes__", ())])
+    for fragment in fragments:
+        assert fragment in text
+
+
+def test_a_subscription_without_sessions_is_told_with_what_to_do_also_where_it_cannot_be_read():
     (told,) = findings_of(SUBSCRIPTION, subscription(requires_session=False))
     assert "Subscription 'all' of topic 'events' has no sessions" in told.message
     assert "create it anew with requiresSession" in told.fix
@@ -697,226 +508,12 @@ async def _() -> None:
     assert "subscription requires sessions" in unseen.fix
 
 
-def _refusal(usage: str, said: str, *fragments: str) -> None:
-    @wrong(31, usage, AccessDenied, *fragments, "answered 403", said)
-    async def _() -> None:
-        body = json.dumps({"code": "Forbidden", "message": f"{said}\r\nActivityId: 1"})
-        raise translate(CosmosHttpResponseError(status_code=403, message=body))
-
-
-_refusal(
-    "the firewall of the account",
-    "Request originated from IP 10.0.0.1 through public internet.",
-    "The firewall of the Cosmos DB account blocks this machine: allow its address",
-)
-_refusal(
-    "an identity without a role",
-    "principal [1] does not have required RBAC permissions",
-    "lacks a data-plane role: assign it Cosmos DB Built-in Data Contributor",
-)
-_refusal(
-    "the key, a role or the firewall",
-    "Request is blocked.",
-    "key may not",
-    "data-plane role",
-    "firewall",
-    "check all three",
-)
-
-
-@wrong(
-    32,
-    "429 for ever",
-    TooManyRequests,
-    "throttles this client; try again later, or provision more request units",
-    "'o1'",
-    "'t'",
-)
-async def _() -> None:
-    async with an_account() as (server, client):
-        store = await open_store(client, "d", "c")
-        server.faults.add(FaultRule(operation=RequestKind.BATCH, status=429, retry_after_ms=50))
-        outbox = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=3))
-        await committed(Order(id="o1"), outbox=outbox)
-
-
-@wrong(
-    33,
-    "the blocking client",
-    TypeError,
-    "CosmosClient of azure.cosmos blocks",
-    "azure.cosmos.aio",
-    "open_cosmos_client",
-)
-async def _() -> None:
-    await open_store(object.__new__(azure.cosmos.CosmosClient), "d", "c")  # type: ignore[arg-type]
-
-
-@wrong(33, "a blocking container", TypeError, "ContainerProxy of azure.cosmos blocks", "azure.cosmos.aio")
-async def _() -> None:
-    CosmosStore(object.__new__(azure.cosmos.ContainerProxy))  # type: ignore[arg-type]
-
-
-@wrong(35, "with in place of async with", TypeError, "context manager protocol")  # Python's own words
-async def _() -> None:
-    with an_outbox().unit_of_work():  # type: ignore[attr-defined]
-        pass
-
-
-@wrong(
-    38,
-    "one event recorded twice",
-    UsageError,
-    "OrderPaid",
-    "'t'",
-    "recorded 2 times",
-    "make a new event",
-)
-async def _() -> None:
-    order, paid = Order(), OrderPaid()
-    order.record(paid)
-    order.record(paid)
-    await committed(order)
-
-
-def overtaken(outbox: Outbox) -> Callable[[UnitOfWork], Awaitable[None]]:
-    async def work(uow: UnitOfWork) -> None:
-        order = await uow.repository(Order).read("o1", partition_key="t")
-        async with outbox.unit_of_work() as other:
-            (await other.repository(Order).read("o1", partition_key="t")).note += "first"
-            await other.commit()
-        order.note = "second"
-
-    return work
-
-
-@wrong(
-    37,
-    "run() that is always overtaken",
-    PreconditionFailed,
-    "'o1'",
-    "Each of the 2 attempts",
-    "more `attempts`",
-)
-async def _() -> None:
-    outbox = await committed(Order(id="o1"))
-    await outbox.run(overtaken(outbox), attempts=2)
-
-
-class SameThing(Entity):
-    entity_type: ClassVar[str] = "customer"
-
-
-@wrong(
-    40,
-    "two classes of one stored type",
-    UsageError,
-    "has customer 'c1' as an object of Customer",
-    "cannot be one of SameThing too",
-    "another `entity_type`",
-)
-async def _() -> None:
-    async with (await committed(Customer(id="c1"))).unit_of_work() as uow:
-        await uow.repository(Customer).read("c1", partition_key="t")
-        await uow.repository(SameThing).read("c1", partition_key="t")
-
-
-for _type in ("domainEvent", "eventPayload", "inboxRecord", "parkedKey", "parkedEvent"):
-
-    @wrong(
-        41,
-        f"an entity_type {_type!r}",
-        TypeError,
-        f"Taken cannot be stored with the type '{_type}'",
-        "another",
-    )
-    async def _(text: str = _type) -> None:
-        class Taken(Entity):
-            entity_type = text
-
-
-@wrong(41, "an entity whose class makes it an event", TypeError, "'domainEvent'", "another `entity_type`")
-async def _() -> None:
-    type("DomainEvent", (Entity,), {"__module__": __name__})
-
-
-@wrong(41, "an empty entity_type", TypeError, "Empty.entity_type", "such as 'order', not ''")
-async def _() -> None:
-    class Empty(Entity):
-        entity_type = ""
-
-
-for _type in ("domainEvent", "eventPayload"):
-
-    @wrong(
-        41, f"a document of type {_type!r}", UsageError, "'d1'", f"the type '{_type}'", "`uow.record(event"
-    )
-    async def _(text: str = _type) -> None:
-        an_outbox().unit_of_work().save({"id": "d1", "partitionKey": "t", "type": text})
-
-
-@wrong(
-    42, "save(entity)", UsageError, "the Order 'o1', which is an entity", "`uow.repository(Order).create(…)`"
-)
-async def _() -> None:
-    an_outbox().unit_of_work().save(Order(id="o1"))
-
-
-class OrderOfHome(Order):
-    pass
-
-
-@wrong(43, "a subclass for a base class", None)
-async def _() -> None:
-    uow = an_outbox().unit_of_work()
-    uow.repository(Order).create(OrderOfHome(id="o1"))
-    assert 1 == (await uow.commit()).operations
-
-
-ANOTHER = "belongs to another unit of work, which is still open"
-
-
-@wrong(44, "an entity of an open unit in another", UsageError, f"order 'o1' {ANOTHER}", "Read it in this one")
-async def _() -> None:
-    outbox = await committed(Order(id="o1"))
-    async with outbox.unit_of_work() as first, outbox.unit_of_work() as second:
-        order = await first.repository(Order).read("o1", partition_key="t")
-        order.note = "mine"
-        second.repository(Order).update(order)
-
-
-@wrong(44, "a new entity in two outboxes", UsageError, f"order 'o1' {ANOTHER}", "Make another object here")
-async def _() -> None:
-    first, second = an_outbox().unit_of_work(), an_outbox().unit_of_work()
-    order = first.repository(Order).create(Order(id="o1"))
-    second.repository(Order).create(order)
-
-
-@wrong(44, "one entity created twice", UsageError, "order 'o1' cannot be created", "make another object")
-async def _() -> None:
-    order = Order(id="o1")
-    await committed(order)
-    await committed(order)
-
-
-class Unmarked(SoftDeletable):
-    def delete(self) -> None:
-        self.record(OrderPaid())
-
-
-@wrong(45, "delete() without super", UsageError, "Unmarked.delete", "unmarked 'x'", "`super().delete()`")
-async def _() -> None:
-    async with (await committed(Unmarked(id="x"))).unit_of_work() as uow:
-        await uow.repository(Unmarked).delete("x")
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.number} {row.usage}"[:60])
-async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(row: Row):
-    if row.raises is None:
-        await row.use()
-        return
-    with pytest.raises(row.raises) as told:
-        await row.use()
-    text = "\n".join([str(told.value), *getattr(told.value, "__notes__", ())])
-    for fragment in row.fragments:
-        assert fragment in text
+async def test_what_looks_like_a_mistake_and_is_none_raises_nothing():
+    uow, unknown = an_outbox().unit_of_work(), Order(id="o2")  # no block enters it
+    order = uow.repository(Order).create(OrderOfHome(id="o1"))  # a subclass
+    order.pay()
+    order.record(PaidAtHome())  # another type of the same name
+    unknown.pay()  # no unit of work knows it, as the guide says
+    assert 3 == (await uow.commit()).operations
+    assert Commit() == await uow.commit()
+    assert unknown.is_new
