@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from datetime import timedelta
+from functools import partial
 
 import pytest
 from azure.servicebus import ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox import NotFound, Outbox
+from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_worker import assembly
 from cosmos_outbox_worker.assembly import assembled
 from cosmos_outbox_worker.settings import load
 from examples.contacts.domain import Contact, Name
@@ -67,8 +71,9 @@ async def test_events_are_deleted_once_they_were_sent(monkeypatch: pytest.Monkey
     async with opened_site() as site:
         for name, value in (site.environment | {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}).items():
             monkeypatch.setenv(name, value)
-        # No operator may set so little; the test does not wait for a minute.
-        settings = load().model_copy(update={"delete_keep_seconds": 0.0})
+        # No operator may set so little; the test does not wait for two minutes.
+        monkeypatch.setattr(assembly, "Deletion", partial(Deletion, keep=timedelta(0)))
+        settings = load()
         event_id, contact_id = await commit(site)
         async with assembled(settings) as worker:
             running = asyncio.create_task(worker.processor.run())
