@@ -218,7 +218,7 @@ def story(*, successor: Link = FAST, releases: Link = FAST, faults: tuple[Fault 
 
 # Over a slow line the operator sees an empty queue at 8.2 s and deletes the key at 8.55 s; the relay appends in between.
 LATE = Script(
-    pages=tuple((at, (event("b", number),)) for number, at in enumerate((0.0, 1.0, 2.0, 8.4))),
+    pages=tuple((at, (event("b", number),)) for number, at in enumerate((0.0, 1.0, 2.0, 8.0))),
     rejected=frozenset({"b/1"}),
     rejects_until=1e9,
     latency=0.0,
