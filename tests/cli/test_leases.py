@@ -166,7 +166,7 @@ def test_missing_variables_are_all_named():
 def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_CONTAINER="nowhere").stderr
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_LEASE_CONTAINER="nowhere").stderr
-    assert "or its database" in outbox.run("status", code=2, OUTBOX_COSMOS_DATABASE="nowhere").stderr
+    assert "of database 'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_DATABASE="nowhere").stderr
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_PARKED_CONTAINER="nowhere").stderr
 
 
