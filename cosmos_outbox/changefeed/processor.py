@@ -337,7 +337,9 @@ class ChangeFeedProcessor:
         if proof is None and self._start is StartFrom.NOW and self._options.earlier_life is not None:
             proof = await self._options.earlier_life()
         # Asked last: a worker that shows life now may have created them meanwhile.
-        return proof if proof and await marker_of(self._prefix, self._store) is None else None
+        if proof is None or await marker_of(self._prefix, self._store) is not None:
+            return None
+        return None if (await self._store.list(f"{self._prefix}..")).documents else proof
 
     def _id_for(self, feed_range: FeedRange) -> str:
         return f"{self._prefix}..{feed_range.min}-{feed_range.max}"

@@ -85,7 +85,8 @@ class _Contention:
         """Count an error if it is the trace of another writer, and say whether it is."""
         if not isinstance(error, Conflict | PreconditionFailed) or self.times == _MOST_CONTENTION:
             return False
-        trace = error.document_id, error.actual if isinstance(error, PreconditionFailed) else None
+        # An id is taken for good: a handler that meets taken ones again and again makes them itself.
+        trace = (error.document_id, error.actual) if isinstance(error, PreconditionFailed) else (None, None)
         new = trace not in self.seen
         self.seen.add(trace)
         self.times += new

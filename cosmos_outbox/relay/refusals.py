@@ -117,7 +117,7 @@ class Refusals:
         self._unclear[_call(rest)] = condition, attempts
         if len(self._unclear) > _REMEMBERED:
             self._unclear.popitem(last=False)
-        first = self._probe is None  # nothing was accepted for comparison
+        first = self._last_accepted is None  # nothing was accepted for comparison yet
         if attempts < UNCLEAR_ATTEMPTS:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):

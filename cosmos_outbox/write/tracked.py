@@ -5,15 +5,17 @@ of the application's own models (`own_documents`) has it beside it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
 from cosmos_outbox.documents import Document, entity_data, entity_document, json_bytes
-from cosmos_outbox.domain.entities import altered_field, progress_of
+from cosmos_outbox.domain.entities import Entity, altered_field, progress_of
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.progress import CommitEvents, Progress
 from cosmos_outbox.errors import PreconditionFailed, UnstorableValue, UsageError
@@ -42,6 +44,13 @@ class Part:
     version: int
     taken: CommitEvents
     revision: int = 0  # how many changes the unit of work had asked for by then
+
+
+@functools.cache
+def _hides_state(kind: type[BaseModel]) -> bool:
+    """Say whether a computed field may be all that is stored of a value that the caller changed."""
+    private = kind.__private_attributes__.keys() - Entity.__private_attributes__.keys()
+    return bool(private) or any(field.exclude for field in kind.model_fields.values())
 
 
 class Tracked:
@@ -148,8 +157,9 @@ class Tracked:
 
     def _fields(self, content: Any) -> Any:
         """Return content without what is computed: a value that follows the clock is no change."""
-        computed = getattr(type(self.model), "model_computed_fields", None)
-        if not computed:
+        kind: Any = type(self.model)
+        computed = getattr(kind, "model_computed_fields", None)
+        if not computed or _hides_state(kind):
             return content
         names = {field.alias or name for name, field in computed.items()}
         return {name: value for name, value in content.items() if name not in names}

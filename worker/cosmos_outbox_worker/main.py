@@ -85,7 +85,7 @@ def _ended(
                 await run_until_signalled(program.run(), drain=program.drain, name=name)
             logger.info("%s.stopped", name)
         finally:
-            await _end_without_what_stays(logger, code=0 if sys.exc_info()[0] is None else 1)
+            await _end_without_what_stays(logger, sys.exc_info()[1])
 
     try:
         asyncio.run(run())
@@ -108,7 +108,7 @@ def collect_seldom() -> None:
     gc.set_threshold(10_000)
 
 
-async def _end_without_what_stays(logger: logging.Logger, *, code: int) -> None:
+async def _end_without_what_stays(logger: logging.Logger, error: BaseException | None) -> None:
     """
     End the process where a task swallows its cancellation, as a handler may: the loop would wait for it for ever.
 
@@ -117,14 +117,13 @@ async def _end_without_what_stays(logger: logging.Logger, *, code: int) -> None:
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
-        task.add_done_callback(
-            lambda ended: ended.cancelled() or ended.exception()
-        )  # of what was ended anyway
-    stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else ()
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it was ended anyway
+    stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else set()
     if stays:
-        logger.error(
-            "%s.ended without %s, which swallows its cancellation", logger.name, next(iter(stays)).get_coro()
-        )
+        logger.error("%s.ended without %s, which swallows its cancellation", logger.name, stays.pop())
+        code = int(error is not None)
+        if isinstance(error, Exception) and not isinstance(error, Aborted):
+            code = _ended_by(error, logger.name)
         logging.shutdown()
         os._exit(code)
 

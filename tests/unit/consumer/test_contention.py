@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox import Entity, NotFound, PreconditionFailed, UnitOfWork
+from cosmos_outbox import Conflict, Entity, NotFound, PreconditionFailed, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.records import AttemptFailed, ConsumerHalted, MessageGivenUp
@@ -79,6 +79,22 @@ async def test_a_handler_that_raises_the_same_refusal_again_and_again_is_given_u
 
     assert ["PreconditionFailed"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
     assert 4 == len(calls), "three that count, and the first, which another writer may have spoilt"
+
+
+async def test_a_handler_that_meets_another_taken_id_each_time_is_given_up_after_its_attempts():
+    consumer, calls = Consumer("c", attempts=3), list[str]()
+
+    @consumer.on(OrderPaid)
+    async def refuse(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        calls.append(event.order_id)
+        raise Conflict(document_id=f"new-{len(calls)}")
+
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+
+    assert ["Conflict"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
+    assert 4 == len(calls)
 
 
 async def test_handlers_that_fail_on_everything_dead_letter_a_handful_of_messages_and_then_wait():

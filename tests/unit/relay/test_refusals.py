@@ -110,6 +110,19 @@ async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have
     assert copies - 1 == min(1, asked.count("calm/1"))
 
 
+async def test_an_outage_that_outlasts_the_memory_of_the_broker_parks_no_key() -> None:
+    world = World()
+    await world.relay(batch(event("calm")))
+    world.broker.chokes = lambda message: True
+    running = asyncio.create_task(world.relay(crowd(keys=8)))
+    await asyncio.sleep(1200)
+    assert set() == await world.parked()
+
+    world.broker.chokes = lambda message: False
+    await running
+    assert (set(), 9) == (await world.parked(), len(world.ids))
+
+
 async def test_messages_that_are_to_blame_are_parked_however_many_while_the_topic_takes_others() -> None:
     world = World()
     await world.relay(batch(event("calm")))

@@ -160,3 +160,26 @@ async def test_an_entity_that_was_only_read_is_not_written_though_a_computed_fie
 
     versions = {one["id"]: one["version"] for one in container.documents() if one["type"] == "bill"}
     assert {"read": 1, "changed": 2} == versions
+
+
+class Listed(Entity):
+    """What is stored of it is a computed field alone."""
+
+    rows: list[str] = Field(default_factory=list, exclude=True, validation_alias="lines")
+
+    @computed_field
+    @property
+    def lines(self) -> list[str]:
+        return self.rows
+
+
+async def test_an_edit_that_shows_in_a_computed_field_alone_is_written():
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Listed).create(Listed(id="l", lines=["x"]))
+        await uow.commit()
+    async with Outbox(container).unit_of_work() as uow:
+        (await uow.repository(Listed).read("l")).rows.append("y")
+        await uow.commit()
+
+    assert ["x", "y"] == (await container.read("l", "l"))["data"]["lines"]
