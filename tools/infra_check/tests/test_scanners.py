@@ -38,7 +38,7 @@ def test_checkov_finds_nothing(tmp_path: Path):
 
     assert [(0, [])] * 3 == [
         checkov(INFRA, "bicep"),
-        checkov(INFRA / "docker", "dockerfile"),
+        checkov(INFRA.parent / "worker", "dockerfile"),
         checkov(tmp_path, "kubernetes"),
     ]
 
