@@ -16,14 +16,13 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from cosmos_outbox.domain.entities import Entity, is_entity_field
-from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.events import MAX_TTL, DomainEvent
 from cosmos_outbox.domain.identifiers import EVENT_TYPE, PAYLOAD_TYPE
 from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, key_text
 
 CLAIM = "claimCheck"
 _PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400
-_LONGEST_TTL = 2**31 - 1  # that Cosmos DB takes
 KEPT_FOREVER = -1
 _OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
@@ -163,7 +162,7 @@ def event_with_claim(document: Document, *, partition_key: Any) -> Document:
 def payload_document(document: Document) -> Document:
     """Return the document that holds the payload of an event; it outlives the event, which may be parked when its time is over."""
     content = {name: value for name, value in document.items() if name != "meta"}
-    ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, _LONGEST_TTL)
+    ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, int(MAX_TTL.total_seconds()))
     return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE, "ttl": ttl}
 
 

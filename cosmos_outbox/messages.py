@@ -7,13 +7,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
+# So long after it took a message the broker still knows its id: half of the window that duplicate detection has by default
+REMEMBERED_FOR = timedelta(minutes=5)
 HASHED = "sha256:"  # begins every id that replaces one the broker would not take
 
 PropertyValue = str | int

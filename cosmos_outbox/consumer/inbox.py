@@ -13,15 +13,13 @@ from datetime import datetime, timedelta
 from cosmos_outbox.documents import KEPT_FOREVER
 from cosmos_outbox.domain.identifiers import INBOX_TYPE, check_id
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.messages import Message
+from cosmos_outbox.messages import REMEMBERED_FOR, Message
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 from cosmos_outbox.write.batch import CommitRecord
 
 # At least what a message can live: in the subscription, as an event before, and behind a parked key
 DEFAULT_RECORD_TTL = timedelta(days=30)
 _LONGEST_NAME = 200
-# Far less than the broker's duplicate detection window: of copies that are sent so soon after the event, it delivers one
-_SENT_ONCE = timedelta(minutes=5)
 
 
 def may_be_known(message: Message, *, created_at: datetime | None) -> bool:
@@ -37,7 +35,8 @@ def may_be_known(message: Message, *, created_at: datetime | None) -> bool:
     """
     if message.delivery_count or created_at is None or message.enqueued_at is None:
         return True
-    return abs(message.enqueued_at - created_at) > _SENT_ONCE  # also where a producer's clock is wrong
+    # Of copies that are sent so soon after the event, the broker delivers one.
+    return abs(message.enqueued_at - created_at) > REMEMBERED_FOR  # also where a producer's clock is wrong
 
 
 def record_of(

@@ -21,16 +21,13 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicRefusesAll
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import REMEMBERED_FOR, OutboundMessage
 
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
 BELIEVED_IN_A_ROW = 5
 UNCLEAR_ATTEMPTS = 5  # at the same messages, each with the same answer
 _UNCLEAR_ATTEMPTS_ALONE = 15  # if no other message was sent for comparison, so that an outage parks no key
 _NO_ANSWER = "no answer"
-_PROBE_SECONDS = (
-    300.0  # half of the window that Service Bus has by default; a topic with a shorter one delivers the copy
-)
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
 Send = Callable[[Sequence[OutboundMessage]], Awaitable[None]]  # to one topic, on one lane
@@ -75,6 +72,9 @@ class Refusals:
 
     def _accepted(self, message: OutboundMessage) -> None:
         self._last_accepted, self._accepted_at = message, asyncio.get_running_loop().time()
+        self._forget_refusals()
+
+    def _forget_refusals(self) -> None:
         self._refuses_all = False
         self._refused.clear()
 
@@ -82,7 +82,7 @@ class Refusals:
     def _probe(self) -> OutboundMessage | None:
         """Return a message that may be sent again to see whether the topic accepts anything."""
         age = asyncio.get_running_loop().time() - self._accepted_at
-        return self._last_accepted if age <= _PROBE_SECONDS else None
+        return self._last_accepted if age <= REMEMBERED_FOR.total_seconds() else None
 
     async def _judge_refusal(
         self, send: Send, rest: Sequence[OutboundMessage], error: MessageRejected, parked: int
@@ -147,9 +147,7 @@ class Refusals:
             await send([probe])
         except PublishError:
             return False
-        # Its age stays that of its first copy, which the broker remembers it by.
-        self._refuses_all = False
-        self._refused.clear()
+        self._forget_refusals()  # and no more: the broker remembers the probe by its first copy
         return True
 
 
