@@ -204,8 +204,13 @@ class Invariants:
         others = [o for o in self.leases.values() if o.id != lease.id and self._same_container(o, lease)]
         parents = [other for other in others if _within(lease, other)]
         own = [parent for parent in parents if parent.owner == actor]
-        held = [common for o in others if o not in own and (common := _common(lease.range, o.range))]
-        if actor in STRANGERS or (not own and self._is_orphan(actor, lease)):
+        follows = lease.continuation in [parent.continuation for parent in own]
+        # Its creator may have taken meanwhile the lease that was created in its parent's place.
+        orphan = not follows and self._is_orphan(actor, lease)
+        held = [
+            common for o in others if (orphan or o not in own) and (common := _common(lease.range, o.range))
+        ]
+        if actor in STRANGERS or orphan:
             self._doubled += held
             if actor in STRANGERS:
                 self._skip(lease, others)
@@ -218,10 +223,8 @@ class Invariants:
             self._late += held
             return
         # Of several that hold it, since one of them was created that late, it is the child of one.
-        astray = any(
-            self.is_astray(parent.range) for parent in own
-        )  # a position that an operator set, and no owner reached
-        if not astray and lease.continuation not in (parent.continuation for parent in own):
+        # A position that an operator set, and no owner reached, excuses it.
+        if not follows and not any(self.is_astray(parent.range) for parent in own):
             reached = " and ".join(str(parent.continuation) for parent in own)
             self.violated(f"{lease.id} starts at {lease.continuation}, its parent is at {reached}")
         for other in others:

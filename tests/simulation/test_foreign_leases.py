@@ -68,6 +68,14 @@ STORIES = {
             "split-again 2 9"
         ),
     ),
+    "a child is created when its parent is gone, and its creator holds what was created in its place": (
+        580648707,
+        3,
+        (
+            "start 0 0, wait 5 20, delete-lease 2 3, merge 7 23, touch 1 1, ahead 5 5, write 3 2, refuse 4 9, delete-lease 4 28, "
+            "merge 7 24, write 2 5, start 2 4, split 6 12, split-again 7 9"
+        ),
+    ),
     "a neighbour's lease reaches into a range that has none yet": (
         546525662,
         1,
