@@ -39,9 +39,9 @@ LEAP = 100_000  # more LSNs than a script writes
 
 KINDS = (
     "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill", "doom",
-    "cut", "cut-leases", "heal", "lose-answers", "refuse", "refuse", "slow", "late", "race",
+    "cut", "cut-leases", "heal", "lose-answers", "refuse", "refuse", "nonsense", "slow", "late", "race",
     "fail", "hang", "swallow", "freeze", "thaw", "touch",
-    "split", "split-again", "merge", "neighbour", "neighbour-gone", "delete-lease", "recreate", "hot", "hot", "cool", "ahead", "leap", "lose",
+    "split", "split-again", "merge", "neighbour", "neighbour-gone", "delete-lease", "wipe", "recreate", "hot", "hot", "cool", "ahead", "leap", "lose",
 )  # fmt: skip
 
 
@@ -154,6 +154,8 @@ class Simulation:
                 status = (429, 449, 503, 500, 408, 403, 404, 410)[step.b % 8]
                 for link in (worker.feed, worker.leases):
                     link.refuse(status, 1 + step.b % 6, executed=step.a >= WORKERS)
+            case "nonsense" if worker:
+                worker.feed.nonsense = 1 + step.b % 12
             case "slow" if worker:
                 worker.feed.slow = worker.leases.slow = (0.5, 3, 8, 12)[step.b % 4]
             case "late" if worker:
@@ -207,6 +209,10 @@ class Simulation:
                 if found:
                     with suppress(NotFound):  # its owner may have replaced it meanwhile
                         await self._operator.delete(found[step.b % len(found)]["id"], "")
+            case "wipe":
+                for document in (await self._operator.list(self.prefix)).documents:
+                    with suppress(NotFound):
+                        await self._operator.delete(document["id"], "")
 
     async def _write(self, key: str, *, count: int = 1) -> None:
         key = f"{key}.{int(self._lost)}.{self._created_times}"

@@ -26,7 +26,7 @@ from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling, OnFailure
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import DeliveredTooOften, HandlerTimeout, OutboxError
+from cosmos_outbox.errors import DeliveredTooOften, HandlerTimeout, OutboxError, PreconditionFailed
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
 from cosmos_outbox.parking.documents import BY_HAND, KEY_ID
@@ -66,6 +66,7 @@ class Habit(StrEnum):
     BABBLES = "it raises text that no store takes"
     LOSES = "its process loses the lock with each call, and counts a delivery without an outcome"
     ROLLS_BACK = "it forgets what its unit of work was told before"
+    CONTENDS = "another writer is first at what it changes, some times more than a message has attempts"
 
 
 Faults = Mapping[Port, tuple[Fault | None, ...]]
@@ -308,7 +309,7 @@ class Simulation:
     def _is_quick(self) -> bool:
         return not any(habit in (Habit.LASTS, Habit.LOSES) for habit, _ in self.script.habits.values())
 
-    async def _behave(self, event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+    async def _behave(self, event: OrderPaid, message: Message, uow: UnitOfWork) -> None:  # noqa: C901 - one case a habit
         await asyncio.sleep(self.script.handler_seconds)
         begins, ends = self.script.fails_all
         if begins <= self.now() < ends:
@@ -325,6 +326,9 @@ class Simulation:
                 raise HandlerFailed("half a surrogate pair: \ud800")
             case Habit.ROLLS_BACK:
                 uow.rollback()
+            case Habit.CONTENDS if self.attempts[message.message_id] <= _CONTENTIONS:
+                written = str(self.attempts[message.message_id])
+                raise PreconditionFailed(expected="0", actual=written, document_id="total")
             case Habit.HANGS:
                 await asyncio.Event().wait()
             case Habit.SWALLOWS:
@@ -506,6 +510,7 @@ class Simulation:
         return asyncio.get_running_loop().time()
 
 
+_CONTENTIONS = 20
 _RETRY = RetryOptions(
     deadline_seconds=3, attempt_seconds=1.5, backoff=Backoff(initial_seconds=0.02, maximum_seconds=0.3)
 )

@@ -10,6 +10,7 @@ from cosmos_outbox.messages import Message
 from tests.simulation.consumers import SUBJECT, Act, Faults, Habit, Operator, Process, Script, body
 from tests.simulation.program import Fault, Port
 
+_BETWEEN = "/?#\\. -"
 _FEW, _MANY = ("a", "b", "c"), tuple(f"k{number}" for number in range(14))
 
 
@@ -24,7 +25,7 @@ class _Producer:
     def next(self) -> Message:
         self.count += 1
         message = Message(
-            message_id=f"{self.key}/{self.count}",
+            message_id=f"{self.key}{_BETWEEN[self.count % len(_BETWEEN)]}{self.count}",  # of a foreign producer
             session_id=self.key,
             subject=SUBJECT,
             body=body(),

@@ -51,7 +51,7 @@ class Link:
     dead: the process is gone, nothing leaves it. down: nothing reaches the service. lose: so many answers are lost
     after the service executed the call. refused: so many calls are refused with a status, `executed` or not. slow, late:
     seconds before the call is executed, and from then to its answer; beyond the read timeout the worker gives up on it.
-    hot: says which ranges are throttled, for every worker. raced: so many writes find that another program wrote a moment before. doomed: so many half calls from now `die` is called, where
+    hot: says which ranges are throttled, for every worker. nonsense: so many pages are no answer that a program foresees. raced: so many writes find that another program wrote a moment before. doomed: so many half calls from now `die` is called, where
     the first half of a call ends when it leaves the process.
     """
 
@@ -71,7 +71,7 @@ class Link:
 
     def heal(self) -> None:
         self.down, self.slow, self.late = False, 0.0, 0.0
-        self.lose = self.refused = self.raced = self.doomed = 0
+        self.lose = self.refused = self.raced = self.doomed = self.nonsense = 0
         self.status, self.executed = 503, False
 
     def refuse(self, status: int, count: int, *, executed: bool = False) -> None:
@@ -106,6 +106,9 @@ class Link:
                 raise StoreUnavailable from None
             if refusal:
                 raise refusal
+            if self.nonsense and operation == "read_page":
+                self.nonsense -= 1
+                raise (KeyError, ValueError, TypeError)[self.nonsense % 3]("the answer is no page")
             if self.lose:
                 self.lose -= 1
                 raise StoreUnavailable
