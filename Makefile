@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
+.PHONY: help setup demo run test test-unit test-long test-endpoints test-official sbom test-languages test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -68,6 +68,9 @@ test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits en
 
 simulate: $(STAMP) ## random fleets under random faults (MINUTES=1); prints the script of a violation
 	@$(PY) -m tests.simulation --minutes $(MINUTES)
+
+mutants: $(STAMP) ## plant a hundred mistakes, one at a time, and run the tests of what each is in (MUTANTS="commit lanes"); none may survive
+	@$(PY) -m tests.mutants $(MUTANTS)
 
 bench: $(STAMP) ## one benchmark (BENCH=commit, relay, changefeed, java_peer, consume, emulators; all writes docs/reference/figures.md)
 	@$(PY) -m benchmarks.$(BENCH) $(BENCH_ARGS)

@@ -1,0 +1,128 @@
+"""
+`python -m tests.mutants`: plant each mistake of `planted.toml` in a copy, and run the tests of its package; none may survive.
+
+A mistake is noticed when a test fails, or when the tests take so long that a reader would look. Arguments are parts of the
+names or files of those to plant; without any, all are.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+
+ROOT = Path(__file__).parents[2]
+PLANTED = tomllib.loads(Path(__file__).with_name("planted.toml").read_text())
+AT_ONCE = 2
+LIMIT_SECONDS = 300.0
+CONSUMERS = ("tests/unit/sessions", "tests/unit/consumer", "tests/simulation/test_consumers.py")
+TESTS = {
+    "write": ("tests/unit/write", "tests/faults"),
+    "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
+    "relay": ("tests/unit/relay", "tests/simulation/test_relay.py"),
+    "parking": ("tests/unit/parking", "tests/unit/relay", "tests/simulation/test_relay.py"),
+    "sessions": CONSUMERS,
+    "consumer": CONSUMERS,
+}
+
+
+def planted(file: str, old: str, new: str) -> str:
+    """
+    Return the text of a file of the library with a mistake in it.
+
+    Raises:
+        ValueError: what the mistake replaces does not stand there exactly once.
+    """
+    text = (ROOT / "cosmos_outbox" / file).read_text()
+    if text.count(old) != 1:
+        raise ValueError(f"{file} has this {text.count(old)} times, not once: {old!r}")
+    return text.replace(old, new)
+
+
+def survives(copy: Path, file: str, old: str, new: str) -> bool:
+    """Say whether all tests pass in a copy of the repository with a mistake planted; undo it."""
+    mutated = copy / "cosmos_outbox" / file
+    original = mutated.read_text()
+    mutated.write_text(planted(file, old, new))
+    try:
+        # Few examples of each property first: most mistakes need no more
+        return all(_pass(copy, TESTS[file.partition("/")[0]], quick=quick) for quick in (True, False))
+    finally:
+        mutated.write_text(original)
+
+
+def _pass(copy: Path, tests: Sequence[str], *, quick: bool) -> bool:
+    command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
+    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    if quick:
+        environment["OUTBOX_TEST_QUICK"] = "1"
+    try:
+        done = subprocess.run(  # noqa: S603 - ours
+            command, cwd=copy, env=environment, capture_output=True, check=False, timeout=LIMIT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout.decode()[-2000:]}")
+    return done.returncode == 0
+
+
+def main(wanted: Sequence[str]) -> int:
+    """Plant mistakes, and return 1 if one survives."""
+    names = [
+        name
+        for name, mistake in PLANTED.items()
+        if not wanted or any(part in name or part in mistake["file"] for part in wanted)
+    ]
+    survived: list[str] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(AT_ONCE):
+            copies.put(_copied(Path(scratch) / str(number)))
+
+        def plant(name: str) -> None:
+            copy, began = copies.get(), time.monotonic()
+            try:
+                survives_here = survives(copy, **PLANTED[name])
+            finally:
+                copies.put(copy)
+            survived.extend([name] if survives_here else [])
+            outcome = "SURVIVED" if survives_here else "noticed"
+            sys.stdout.write(
+                f"{outcome:9} {time.monotonic() - began:5.0f} s  {PLANTED[name]['file']}: {name}\n"
+            )
+            sys.stdout.flush()
+
+        # Without a mistake all of it passes: else every mistake would count as noticed
+        used = {TESTS[PLANTED[name]["file"].partition("/")[0]] for name in names}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            if not all(pool.map(lambda tests: _pass(Path(scratch) / "0", tests, quick=True), used)):
+                sys.stdout.write("The tests fail without a mistake.\n")
+                return 1
+            list(pool.map(plant, names))
+    sys.stdout.write(f"{len(names)} mistakes, {len(survived)} survived\n")
+    return 1 if survived else 0
+
+
+def _copied(copy: Path) -> Path:
+    copy.mkdir()
+    git = shutil.which("git") or "git"
+    listing = (git, "ls-files", "-z")
+    tracked = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout  # noqa: S603 - ours
+    for name in filter(None, tracked.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
