@@ -34,7 +34,8 @@ its lock ends.
 
 *Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one waits while nothing
 comes. Each session that is found adds calls, so where many are found they are soon as many as find a slot. Where another call
-has long waited in vain, and with each call that ends in vain, the number is halved.
+has long waited in vain, and with each call that ends in vain, the number is halved. A process that starts asks for as many as it
+has slots, for a second: what came before it is handled at once.
 
 Failures: a handler that raises gets the message again after a back-off, and the broker counts it as a delivery: after its
 limit it moves the message to the dead-letter queue. While the broker cannot be reached, or settles nothing, the processor asks

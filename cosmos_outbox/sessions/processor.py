@@ -25,7 +25,7 @@ from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 
 _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
-_FIRST_ACCEPT_SECONDS = 1.0  # a short first call: when it returns, the broker is reachable
+_FIRST_ACCEPT_SECONDS = 1.0  # short first calls: when one returns, the broker is reachable
 _OPENING_SECONDS = 4.0  # how long a call may take before it waits for a session: the SDK takes half a second, and 2 s on a busy machine
 _GROWTH = 3  # calls more for each session that is found
 # A session that was accepted waits so long for a slot, then goes back, as no other process can handle it meanwhile. Far shorter than a lock.
@@ -80,7 +80,8 @@ class SessionProcessor:
         self._slots = Slots(self._options.max_concurrent_sessions, crowded=self._make_room)
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
-        self._wanted = 1  # calls that wait for a session side by side
+        # Calls that wait for a session side by side: what lies there at the start finds all slots free.
+        self._wanted = self._options.max_concurrent_sessions
         self._found_in = 0.0  # what the last call took that found one
         self._stuck = False  # a session waited for a slot in vain, and no message was settled since
         self._answered_at = -inf  # when a message was last settled, or a call found none waiting
@@ -230,10 +231,9 @@ class SessionProcessor:
             await self._failed(held.error, began, answered_at=held.answered_at)
 
     async def _accepted(self, began: float) -> Session | None:
+        seconds = _FIRST_ACCEPT_SECONDS if self._answered_at == -inf else _ACCEPT_SECONDS
         try:
-            session = await self._subscription.accept(
-                _FIRST_ACCEPT_SECONDS if self._answered_at == -inf else _ACCEPT_SECONDS
-            )
+            session = await self._subscription.accept(seconds)
         except SubscriptionError as error:
             await self._failed(error, began, answered_at=began)
             return None
@@ -261,15 +261,16 @@ class SessionProcessor:
         self._wanted, now = 1, asyncio.get_running_loop().time()
         if not self._failures:
             self._failing_since = max(answered_at, self._answered_at)
-        # Calls and sessions that ran side by side fail together: count one failure.
-        if began > self._failed_at or not self._failures:
-            self._failures += 1
-        self._failed_at = now
+        # Calls and sessions that ran side by side fail together: one failure.
+        one_more = began > self._failed_at or not self._failures
+        self._failures, self._failed_at = self._failures + one_more, now
         delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
         lasting = now - self._failing_since
-        self._notify(
-            ReceivingFailed(attempt=self._failures, delay_seconds=delay, lasting_seconds=lasting, error=error)
+        failed = ReceivingFailed(
+            attempt=self._failures, delay_seconds=delay, lasting_seconds=lasting, error=error
         )
+        if one_more:
+            self._notify(failed)
         await asyncio.sleep(delay)
 
     def _heard(self, record: Record) -> None:
