@@ -67,6 +67,7 @@ def _described(options: ChaosOptions, outcome: Outcome) -> str:
         f"{audit.committed} events of {options.accounts} accounts were committed, {audit.delivered} delivered",
         f"{done[Kind.KILL]} killed, {done[Kind.FREEZE]} frozen, {done[Kind.DRAIN]} drained, {outcome.splits} splits",
         f"{outcome.hot} times a partition was hot, {outcome.outages} times the broker took nothing",
+        f"{outcome.wiped} times all leases were deleted",
         f"{outcome.effects.effects} events took effect, {outcome.second_topic} of the consumers' own were sent on",
         f"of consumers {theirs[Kind.KILL]} killed, {theirs[Kind.FREEZE]} frozen, {theirs[Kind.DRAIN]} drained",
         f"{outcome.peak_mb} MiB of memory was the most that a worker had",

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from azure.cosmos import PartitionKey
+from azure.cosmos.exceptions import CosmosResourceNotFoundError
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
@@ -76,6 +78,7 @@ class Outcome:
 
     cuts: connections that the broker cut in the middle of a send.
     hot: how often a physical partition was hot for some seconds; outages: how often the broker took nothing.
+    wiped: how often all leases were deleted under the fleet.
     peak_mb: the most memory that any worker has had, in MiB; 0 where this machine does not tell.
     second_topic: messages of the consumers' own events that a worker of their container sent.
     resent: messages the broker's duplicate detection dropped; that is how a resend shall end.
@@ -91,6 +94,7 @@ class Outcome:
     cuts: int
     hot: int
     outages: int
+    wiped: int
     peak_mb: int
     problems: tuple[str, ...]
     seed: int
@@ -120,6 +124,7 @@ class Outcome:
             "splits": self.splits,
             "hot": self.hot,
             "outages": self.outages,
+            "wiped": self.wiped,
             "peak_mb": self.peak_mb,
             "seed": self.seed,
         }
@@ -166,7 +171,7 @@ class _Run:
         self._reader = RecordReader(stack.record)
         self._committed: list[CommittedEvent] = []
         self._received: list[ReceivedMessage] = []
-        self._splits = self._hot = self._outages = self._cuts = 0
+        self._splits = self._hot = self._outages = self._wiped = self._cuts = 0
         self._at_cosmos, self._at_broker = asyncio.Lock(), asyncio.Lock()
 
     async def run(self) -> Outcome:
@@ -197,6 +202,7 @@ class _Run:
             cuts=self._cuts + _cuts_in(stats),
             hot=self._hot,
             outages=self._outages,
+            wiped=self._wiped,
             peak_mb=self._fleet.peak_mb,
             problems=(*self._fleet.problems, *self._consumers.problems, *problems),
             seed=self._options.seed,
@@ -261,6 +267,8 @@ class _Run:
                 await self._split(disturbance)
             elif disturbance.kind is Kind.HEAT:
                 group.create_task(self._heat(disturbance))
+            elif disturbance.kind is Kind.WIPE:
+                await self._wipe()
             elif disturbance.kind is Kind.OUTAGE:
                 group.create_task(self._take_broker_away(disturbance.seconds))
             else:
@@ -308,6 +316,12 @@ class _Run:
             async with self._control.delete("/servicebus/faults"):
                 pass
             await self._cut_connections()
+
+    async def _wipe(self) -> None:
+        leases, self._wiped = self._stack.leases, self._wiped + 1
+        for document in [document async for document in leases.read_all_items()]:
+            with suppress(CosmosResourceNotFoundError):  # a split has deleted it meanwhile
+                await leases.delete_item(document["id"], document["id"])
 
     async def _split(self, disturbance: Disturbance) -> None:
         ranges = await self._ranges()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-_KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2, "heat": 3, "outage": 1}
+_KINDS_AND_WEIGHTS = {"kill": 4, "freeze": 4, "drain": 2, "split": 2, "heat": 3, "outage": 1, "wipe": 1}
 # Of consumers; the broker and the partitions are disturbed by the script of the workers
 ON_PROCESSES = {"kill": 4, "freeze": 4, "drain": 2}
 _THROTTLED = ("changefeed", "batch", None)  # what a hot partition refuses: reading on, commits, or everything
@@ -25,6 +25,7 @@ class Kind(StrEnum):
     SPLIT = "split"  # a physical partition becomes two
     HEAT = "heat"  # for so many seconds a physical partition answers 429
     OUTAGE = "outage"  # for so many seconds the broker takes nothing
+    WIPE = "wipe"  # an operator deletes all leases, and what says that there were some
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
