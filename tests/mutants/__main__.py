@@ -23,12 +23,13 @@ ROOT = Path(__file__).parents[2]
 PLANTED = tomllib.loads(Path(__file__).with_name("planted.toml").read_text())
 AT_ONCE = 2
 LIMIT_SECONDS = 300.0
+RELAYS = ("tests/unit/relay", "tests/unit/parking", "tests/simulation/test_relay.py")
 CONSUMERS = ("tests/unit/sessions", "tests/unit/consumer", "tests/simulation/test_consumers.py")
 TESTS = {
     "write": ("tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
-    "relay": ("tests/unit/relay", "tests/simulation/test_relay.py"),
-    "parking": ("tests/unit/parking", "tests/unit/relay", "tests/simulation/test_relay.py"),
+    "relay": RELAYS,
+    "parking": RELAYS,
     "sessions": CONSUMERS,
     "consumer": CONSUMERS,
 }

@@ -74,6 +74,24 @@ async def test_a_processor_that_started_now_handles_all_of_the_new_container_how
     await world.stop_all()
 
 
+async def test_a_processor_that_joined_workers_of_dotnet_handles_all_of_the_new_container():
+    """Their marker does not say where the first leases began, so "now" is all that this processor knows."""
+    world = World()
+    prefix = lease_prefix("p", await world.container.describe())
+    await world.leases.create({"id": f"{prefix}.info"})
+    await world.leases.create(new_lease(prefix, "0", FeedRange(min="", max="FF")).raw)
+    feed = Faulty(world.container)
+    world.start("a", feed=feed, start=StartFrom.NOW)
+    await asyncio.sleep(10)
+    feed.failing["read_page"] = StoreUnavailable
+    world.container.recreate()
+    await world.write_many(10)
+    await asyncio.sleep(30)
+    feed.failing.clear()
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+
 async def test_a_cancellation_in_the_same_moment_still_ends_the_processor():
     world = World(ranges=3)
     feed = Seen(world)

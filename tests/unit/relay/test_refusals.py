@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import TopicRefusesAll
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
-from cosmos_outbox.ports import ChangeBatch
+from cosmos_outbox.ports import ChangeBatch, Notes
 from cosmos_outbox.records import KeyParked, PublishFailed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
@@ -191,8 +191,8 @@ async def test_the_only_message_there_is_does_not_stand_still_for_ever_because_t
 async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_of_a_page_it_never_finished() -> (
     None
 ):
-    """The page halted after some of its keys were parked, so no lease names them."""
-    world = World()
+    """The page halted after some of its keys were parked, so the notes of the lease do not name them."""
+    world, saved = World(), Notes("[]")
     await world.relay(batch(event("calm"), tenure=1))
     world.broker.rejects = lambda message: True
     with pytest.raises(TopicRefusesAll):
@@ -200,8 +200,8 @@ async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_o
     parked = await world.parked()
     assert parked
     world.broker.rejects = lambda message: False
-    await world.relay(replace(crowd(), tenure=2))
-    await world.relay(replace(crowd(2), tenure=2))
+    await world.relay(replace(crowd(), tenure=2, notes=saved))
+    await world.relay(replace(crowd(2), tenure=2, notes=saved))
     for key in parked:
         await world.operator.release(key)
     for key in range(30):
