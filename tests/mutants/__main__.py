@@ -29,7 +29,7 @@ TESTS = {
     "write": ("tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
     "relay": RELAYS,
-    "parking": RELAYS,
+    "parking": (*RELAYS, *CONSUMERS),
     "sessions": CONSUMERS,
     "consumer": CONSUMERS,
 }

@@ -16,13 +16,14 @@ from cosmos_outbox.errors import (
     AccessDenied,
     BrokerUnavailable,
     KeyNotParked,
+    NotFound,
     ParkingFull,
     ReleaseTakenOver,
     StoreUnavailable,
     UsageError,
 )
 from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Parking, Scope
-from cosmos_outbox.parking.documents import NO_ETAG, EventStatus, KeyState, held_id
+from cosmos_outbox.parking.documents import KEY_ID, NO_ETAG, EventStatus, KeyState, held_id
 from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, Write, WriteKind
 from cosmos_outbox.records import (
     EventRejected,
@@ -336,6 +337,18 @@ async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its
     await world.worker()(world.page(*(event("b", number) for number in range(1, 6))))
     assert [*before, "b/5"] == world.ids
     assert () == await world.operator.list()
+
+
+async def test_a_dropped_event_stays_dropped_when_the_one_before_it_is_refused_once_more() -> None:
+    world, page = World(), [event("b", number) for number in (1, 2, 3)]
+    world.reject("b/1")
+    await world.relay(world.page(*page))
+    await world.operator.drop("b", "b/2", reason="of no use")
+    world.reject()
+    await world.operator.release("b")
+    world.reject("b/1")
+    await world.worker()(world.page(*page))
+    assert ["b/1", "b/3"] == world.ids
 
 
 async def test_a_key_can_be_parked_again_after_it_was_released() -> None:
@@ -689,3 +702,41 @@ async def test_a_release_whose_list_is_behind_waits_for_what_it_lacks() -> None:
     assert 3 == released.sent
     assert asyncio.get_running_loop().time() >= 10.5
     assert ["b/2", "b/3", "b/4"] == [message.message_id for message in broker.accepted]
+
+
+class Behind(Passing):
+    """A parked store whose first reads come from a replica that lacks what was written last."""
+
+    def __init__(self, store: MemoryParked, *, lacks: str) -> None:
+        super().__init__(store)
+        self._lacks = lacks
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        if document_id == self._lacks:
+            self._lacks = ""
+            raise NotFound(document_id=document_id)
+        return await super().read(document_id, partition_key)
+
+    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
+        documents = await super().queue(partition_key, epoch=epoch, first=first, limit=limit)
+        lacks, self._lacks = self._lacks, ""
+        return tuple(document for document in documents if document["id"] != lacks)
+
+
+@pytest.mark.parametrize("lacks", ["b/2", "b/3"])
+async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: str) -> None:
+    world = await parked()
+    world.reject()
+    behind = Behind(world.store, lacks=held_id(lacks))
+    await ParkedKeys(behind, resending(world.broker.publisher())).release("b")
+    assert ["b/1", "b/2", "b/3"] == world.ids[:3]
+
+
+async def test_a_relay_whose_read_lacks_a_parked_key_sends_nothing_past_what_is_held() -> None:
+    world = await parked()
+    relay = Relay(
+        world.broker.publisher(), parking=Parking(Behind(world.store, lacks=KEY_ID)), notify=world.told.append
+    )
+    await relay(world.page(event("b", 5)))
+    assert ["b/1"] == world.ids
+    assert "b/5" in await world.held("b")

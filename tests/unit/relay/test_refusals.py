@@ -210,6 +210,16 @@ async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_o
         ]
 
 
+async def test_refusals_with_something_accepted_between_them_have_nothing_sent_again():
+    world = World()
+    world.broker.rejects = lambda message: str(message.session_id).startswith("bad")
+    for number in range(3 * BELIEVED_IN_A_ROW):
+        await world.relay(batch(event("calm", number)))
+        await world.relay(batch(event(f"bad{number}")))
+    assert not [arrival for arrival in world.broker.arrivals if arrival.duplicate]
+    assert 3 * BELIEVED_IN_A_ROW == len(await world.parked())
+
+
 async def test_what_one_topic_takes_says_nothing_of_another() -> None:
     brokers = {"a": MemoryBroker(), "b": MemoryBroker(rejects=lambda message: True)}
     publisher = Topics(
