@@ -150,6 +150,31 @@ def test_the_library_alone_imports_every_module_of_its_own_and_brings_no_command
     assert not (library.python.parent / "cosmos-outbox").exists()
 
 
+BESIDE_THE_LIBRARY = {
+    "cosmos_outbox_worker": (),
+    "cosmos_outbox_testing": ("cosmos_outbox_emulators",),
+    "cosmos_outbox_amqp": (),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_THE_LIBRARY)
+def test_a_distribution_needs_the_library_and_none_beside_it(
+    built: dict[str, Built], guarded, tmp_path: Path, name: str
+):
+    there = {"cosmos_outbox", name, *BESIDE_THE_LIBRARY[name]}
+    environment = make_environment(tmp_path, {built[one].wheel: () for one in there})
+    guarded.append(environment)
+    ran = environment.run(
+        "-c",
+        f"import importlib, pkgutil, {name} as own\n"
+        f"for module in pkgutil.walk_packages(own.__path__, '{name}.'):\n"
+        "    module.name.endswith('__main__') or importlib.import_module(module.name)\n"
+        f"print({{one for one in {[*PACKAGES]} if importlib.util.find_spec(one)}} == {there})",
+    )
+
+    assert (0, "True\n") == (ran.returncode, ran.stdout), ran.stderr
+
+
 def test_a_package_for_another_framework_says_which_extra_it_needs(library: Environment, guarded):
     guarded.append(library)
     ran = library.run("-c", "import cosmos_outbox.fastapi")
