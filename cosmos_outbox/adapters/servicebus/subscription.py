@@ -5,7 +5,7 @@ ServiceBusSubscription: the Subscription port on a topic's subscription or a que
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+from azure.servicebus.amqp import AmqpMessageProperties
 from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
@@ -33,6 +34,7 @@ from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 _OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
 _SLICE_SECONDS = 1.0
+_AT_HAND_SECONDS = 1e-6  # of waiting: for what the SDK has read already
 _FOR_EACH = 8  # receivers for each session that is handled at once
 
 
@@ -80,7 +82,7 @@ class ServiceBusSubscription:
         if receivers < 1:
             raise ConfigurationError(f"receivers must be at least 1, not {receivers}.")
         self._client, self._entity, self._subscription = client, entity, subscription
-        self._sessions, self._prefetch = sessions, prefetch
+        self._sessions, self.prefetch = sessions, prefetch
         self._receivers = asyncio.Semaphore(receivers)
         self.lock_seconds = lock_duration.total_seconds()
         self.name = entity if subscription is None else f"{entity}/{subscription}"
@@ -151,7 +153,7 @@ class ServiceBusSubscription:
             self._receivers.release()
 
     def _receiver(self, wait_seconds: float) -> ServiceBusReceiver:
-        options: dict[str, Any] = {"prefetch_count": self._prefetch}
+        options: dict[str, Any] = {"prefetch_count": self.prefetch}
         if self._sessions:
             options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": wait_seconds}
         if self._subscription is None:
@@ -167,17 +169,18 @@ class ServiceBusSession:
         self._loop = asyncio.get_running_loop()
         self._session = receiver.session
         self.id: str | None = self._session.session_id if self._session else None
-        self._message: ServiceBusReceivedMessage | None = None  # delivered, and not settled
-        self._unread = self._closed = False  # whether it was delivered when the session was accepted
+        self._message: ServiceBusReceivedMessage | None = None  # read, and not settled
+        self._ahead: list[ServiceBusReceivedMessage] = []  # delivered, and not read
+        self._closed = False
         self.trusted_until = inf
         if self._session:
             self._locked(self._loop.time(), self._session.locked_until_utc)
 
     async def receive(self, wait_seconds: float) -> Message | None:
-        unread, self._unread = self._unread, False
-        if not unread and not await self._fetch(wait_seconds):
+        if not self._ahead and not await self._fetch(wait_seconds):
             return None
-        return None if self._message is None else message_from(self._message)
+        self._message = self._ahead.pop(0)
+        return message_from(self._message)
 
     async def fetched_first(self, wait_seconds: float) -> bool:
         """Have a message delivered, to be read by `receive`, and return whether one came."""
@@ -185,29 +188,29 @@ class ServiceBusSession:
         ends_at = self._loop.time() + wait_seconds
         while (left := ends_at - self._loop.time()) > 0:
             if await self._fetch(min(left, _SLICE_SECONDS)):
-                self._unread = True
                 return True
         return False
 
     async def _fetch(self, wait_seconds: float) -> bool:
+        asked_at = self._loop.time()
+        self._ahead.extend(await self._answer(self._delivered(wait_seconds), wait_seconds))
+        if self._ahead and self._session is None:
+            self._locked(asked_at, self._ahead[0].locked_until_utc)
+        return bool(self._ahead)
+
+    async def _delivered(self, wait_seconds: float) -> list[ServiceBusReceivedMessage]:
         # One at a time: without a prefetch the SDK hands back what arrives between two calls, on credit that an earlier call left
         # over. The broker has then sent the next message already, and the session comes out of order.
-        asked_at = self._loop.time()
-        received = await self._answer(
-            lambda: self._receiver.receive_messages(1, max_wait_time=wait_seconds), wait_seconds
-        )
-        if received:
-            self._message = received[0]
-            if self._session is None:
-                self._locked(asked_at, self._message.locked_until_utc)
-        return bool(received)
+        receive, ahead = self._receiver.receive_messages, self._subscription.prefetch
+        first = await receive(1, max_wait_time=wait_seconds)
+        return first + await receive(ahead, max_wait_time=_AT_HAND_SECONDS) if first and ahead else first
 
     async def renew(self) -> None:
-        asked_at, message = self._loop.time(), self._message
+        asked_at, message = self._loop.time(), next(iter(self._ahead), self._message)
         if self._session is not None:
-            self._locked(asked_at, await self._answer(self._session.renew_lock))
+            self._locked(asked_at, await self._answer(self._session.renew_lock()))
         elif message is not None:
-            self._locked(asked_at, await self._answer(lambda: self._receiver.renew_message_lock(message)))
+            self._locked(asked_at, await self._answer(self._receiver.renew_message_lock(message)))
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
         received, self._message = self._message, None
@@ -215,37 +218,34 @@ class ServiceBusSession:
             raise LockLost("The message is not locked.")
         if self._session is None:
             self.trusted_until = inf
-        receiver = self._receiver
         match settlement:
             case Retry():
-                await self._answer(lambda: receiver.abandon_message(received))
+                answer = self._receiver.abandon_message(received)
             case DeadLetter(reason=reason, description=text):
-                reason, text = sendable(reason), sendable(text)
-                await self._answer(
-                    lambda: receiver.dead_letter_message(received, reason=reason, error_description=text)
+                answer = self._receiver.dead_letter_message(
+                    received, reason=sendable(reason), error_description=sendable(text)
                 )
             case Defer():
-                await self._answer(lambda: receiver.defer_message(received))
+                answer = self._receiver.defer_message(received)
             case _:
-                await self._answer(lambda: receiver.complete_message(received))
+                answer = self._receiver.complete_message(received)
+        await self._answer(answer)
 
     async def close(self) -> None:
         if self._closed:
             return
-        self._closed, message, self._message = True, self._message, None
+        self._closed, message, self._message = True, next(iter(self._ahead), self._message), None
         # Without sessions the lock of a message outlives the link, unless the message is given back.
         self._subscription.close(self._receiver, abandon=None if self._session else message)
 
     def _locked(self, asked_at: float, until: datetime | None) -> None:
-        lock_seconds = self._subscription.lock_seconds
-        self.trusted_until = asked_at + trusted_seconds(
-            until, now=datetime.now(UTC), lock_seconds=lock_seconds
-        )
+        left = trusted_seconds(until, now=datetime.now(UTC), lock_seconds=self._subscription.lock_seconds)
+        self.trusted_until = asked_at + left
 
-    async def _answer(self, call: Callable[[], Coroutine[Any, Any, Any]], wait_seconds: float = 0.0) -> Any:
+    async def _answer(self, answer: Awaitable[Any], wait_seconds: float = 0.0) -> Any:
         try:
             async with asyncio.timeout(wait_seconds + _ANSWER_SECONDS):
-                return await call()
+                return await answer
         except (SessionLockLostError, MessageLockLostError, MessageAlreadySettled) as error:
             raise LockLost(f"{self._subscription.name}: {error}") from error
         except (ServiceBusError, TimeoutError) as error:
@@ -256,13 +256,14 @@ class ServiceBusSession:
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
     """Return a message of the SDK without its types: text is text, whichever way it came."""
+    said = received.raw_amqp_message.properties or AmqpMessageProperties()
     return Message(
-        message_id=received_id(received.message_id) or "",
-        session_id=received_text(received.session_id),
-        subject=received_text(received.subject) or "",
+        message_id=received_id(said.message_id) or "",
+        session_id=received_text(said.group_id),
+        subject=received_text(said.subject) or "",
         body=_body(received),
-        content_type=received_text(received.content_type),
-        correlation_id=received_id(received.correlation_id),
+        content_type=received_text(said.content_type),
+        correlation_id=received_id(said.correlation_id),
         properties=properties_of(received),
         sequence_number=received.sequence_number or 0,
         delivery_count=received.delivery_count or 0,
