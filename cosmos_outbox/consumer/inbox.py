@@ -71,12 +71,12 @@ def record_of(
     return CommitRecord(partition_key=key, document=document)
 
 
-@functools.lru_cache(maxsize=1024)
 def record_id(consumer: str, message_id: str) -> str:
     """Return the id of a message's record."""
     return ".".join(["inbox", _short(consumer), _short(message_id)])
 
 
+@functools.lru_cache(maxsize=1024)
 def _short(name: str) -> str:
     # Two names with dots could form the same id
     try:

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from cosmos_outbox.documents import first_error
+from cosmos_outbox.documents import first_error, json_bytes
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.identifiers import RESERVED_TYPES, check_id, check_partition_key
 from cosmos_outbox.domain.own_documents import DocumentMapper, KeyOf, stripped, written
@@ -67,7 +67,7 @@ class TrackedModel(Tracked):
     def altered(self, document: Document) -> str | None:
         read = self._mapper.to_document(self._mapper.from_document(dict(document)))
         read = {**self._others, **stripped(read)}
-        for name in {**document, **read}:
+        for name in () if json_bytes(document) == json_bytes(read) else {**document, **read}:
             mine, stored = (json.dumps(one.get(name), sort_keys=True) for one in (document, read))
             if mine != stored:
                 return name

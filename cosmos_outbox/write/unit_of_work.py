@@ -256,8 +256,8 @@ class UnitOfWork:
         return commit
 
     async def _run_handlers_early(self) -> None:
-        with self._occupied():
-            if self._handlers and self._entities.refusal is None:
+        if self._handlers and self._entities.refusal is None:
+            with self._occupied():
                 await self._run_handlers()
 
     @contextmanager
