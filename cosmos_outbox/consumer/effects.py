@@ -15,9 +15,9 @@ from cosmos_outbox.consumer.inbox import may_be_known, record_id, record_of
 from cosmos_outbox.consumer.policy import OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import processing_message
+from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.errors import Conflict, MessageUnreadable, MixedPartitionKeys
 from cosmos_outbox.messages import Message
-from cosmos_outbox.parking.documents import utcnow
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import (
     Hook,
@@ -96,7 +96,7 @@ class Effects:
             key=effect_key,
             paths=outbox.key_paths,
             ttl=None if released else self.policy.record_ttl,
-            now=utcnow(),
+            now=utc_now(),
         )
         async with outbox.unit_of_work(found.route.kind) as uow:
             asks = released or attempt > 1 or may_be_known(message, created_at=found.created_at)
@@ -119,7 +119,7 @@ class Effects:
                 )
                 if not await _committed(uow, record, of=self.name):
                     return self.repeated(message, key)
-        age = None if message.enqueued_at is None else (utcnow() - message.enqueued_at).total_seconds()
+        age = None if message.enqueued_at is None else (utc_now() - message.enqueued_at).total_seconds()
         seconds = asyncio.get_running_loop().time() - began
         self.report(
             message,

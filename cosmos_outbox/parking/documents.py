@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -52,11 +52,6 @@ _OTHER_NAMES = {"partition_key": "key", "partition": "partitionKey", "etag": "_e
 _STORED = ConfigDict(alias_generator=_stored_name)
 _Text = InstanceOf[str]
 _Number = InstanceOf[int]
-
-
-def utcnow() -> datetime:
-    """Return the time for the records; no decision about order depends on it."""
-    return datetime.now(UTC)
 
 
 class KeyState(StrEnum):

@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.errors import KeyNotParked, NotFound, UsageError
 from cosmos_outbox.parking.documents import (
     BY_HAND,
@@ -24,7 +25,6 @@ from cosmos_outbox.parking.documents import (
     held_id,
     new_key,
     readable_events,
-    utcnow,
 )
 from cosmos_outbox.parking.queue import all_keys, first_held, key_in, parked_key
 from cosmos_outbox.parking.release import Release, Released, Send
@@ -56,7 +56,7 @@ class ParkedKeys:
         send: sends held events; only `release` needs it. For events of an outbox, `relay.resend.resending(publisher)`.
         scope: which processor, and which container of events. Defaults to the one of batches that name none, as in tests.
         retry: for how long one operation on the store is tried. Defaults to 10 s.
-        utcnow: the clock of the records.
+        utcnow: the clock of the records; no decision about order depends on it.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ParkedKeys:
         *,
         scope: Scope = Scope(),  # noqa: B008 - a frozen value
         retry: RetryOptions | None = None,
-        utcnow: Callable[[], datetime] = utcnow,
+        utcnow: Callable[[], datetime] = utc_now,
     ) -> None:
         self._store, self._send, self._scope = store, send, scope
         self._retry, self._utcnow = retry or RetryOptions(), utcnow

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from cosmos_outbox.documents import copied_size
+from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, PreconditionFailed, RequestTooLarge
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (
@@ -27,7 +28,6 @@ from cosmos_outbox.parking.documents import (
     event_of,
     held_id,
     new_key,
-    utcnow,
 )
 from cosmos_outbox.parking.queue import all_keys, key_in
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore
@@ -75,7 +75,7 @@ class Parking:
         max_keys: of parked keys, of each lease. Defaults to 1,000.
         max_events: of held events, for each key. Defaults to 10,000.
         retry: for how long one operation is tried. Defaults to 10 s.
-        utcnow: the clock of the records.
+        utcnow: the clock of the records; no decision about order depends on it.
         references: whether what does not fit is held as a reference to its own container. Defaults to True; a message has none.
     """
 
@@ -86,7 +86,7 @@ class Parking:
         max_keys: int = DEFAULT_MAX_KEYS,
         max_events: int = DEFAULT_MAX_EVENTS,
         retry: RetryOptions | None = None,
-        utcnow: Callable[[], datetime] = utcnow,
+        utcnow: Callable[[], datetime] = utc_now,
         references: bool = True,
     ) -> None:
         self._store, self.max_keys, self._max_events = store, max_keys, max_events

@@ -21,6 +21,7 @@ from cosmos_outbox.adapters.cosmos.client import connection_parts, is_url
 from cosmos_outbox.adapters.cosmos.containers import shared_containers
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
+from cosmos_outbox.domain.events import MAX_TTL
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.relay.routing import Routes, parse_routes
@@ -127,7 +128,6 @@ def _address(text: str) -> str:
 
 
 _LAST_PORT = 65_535
-_LONGEST_TTL = 2_147_483_647  # the largest that Cosmos DB accepts
 Name = Annotated[str, Field(min_length=1)]
 # At most a day: a clock cannot add arbitrarily large numbers.
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
@@ -167,7 +167,7 @@ class Settings(BaseSettings):
     """Which messages may share a batch: topic (any), session or message, for partitioned topics."""
     message_format: MessageFormat = MessageFormat.PLAIN
     """plain, cloudevents-structured or cloudevents-binary."""
-    event_ttl_seconds: Annotated[int, Field(ge=1, le=_LONGEST_TTL)] = 864_000
+    event_ttl_seconds: Annotated[int, Field(ge=1, le=int(MAX_TTL.total_seconds()))] = 864_000
     """Shortest time to live of the events in this container."""
     delete_after_publish: str | None = None
     """Actions, separated by commas, whose events are deleted once sent; * for all. Default: none."""
