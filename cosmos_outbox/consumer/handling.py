@@ -69,6 +69,10 @@ class Holding(Protocol):
     @property
     def id(self) -> str | None: ...
 
+    async def pause(self, seconds: float, /) -> None:
+        """Wait before another attempt at a message."""
+        ...
+
 
 @dataclass(slots=True)
 class _Contention:
@@ -155,7 +159,7 @@ class Handling:
         except Exception as error:  # noqa: BLE001 - also what the caller's function raises
             return self._dead_letter(message, None, error)
         try:
-            settlement = await self._settled(message, key, state)
+            settlement = await self._settled(message, key, state, session)
         except RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
@@ -175,12 +179,14 @@ class Handling:
         state.counts_losses = False
         return settlement
 
-    async def _settled(self, message: Message, key: str, state: _SessionState) -> Settlement:
+    async def _settled(
+        self, message: Message, key: str, state: _SessionState, session: Holding
+    ) -> Settlement:
         if self._parking is not None and await self._held(self._parking, message, key, state):
             return Complete()
         if state.counts_losses and self._is_lost(message):
             return await self._lost(message, key, state)
-        return await self._handle(message, key, state)
+        return await self._handle(message, key, state, session)
 
     async def release(
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
@@ -227,7 +233,7 @@ class Handling:
         self._effects.report(message, key, MessageHandled, outcome="held")
         return True
 
-    async def _handle(self, message: Message, key: str, state: _SessionState) -> Settlement:
+    async def _handle(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
         attempt, contention = 0, _Contention()
         while True:
             attempt += 1
@@ -257,7 +263,7 @@ class Handling:
                 if effect is Effect.TAKEN:
                     self._given_up = 0
                 return Complete()
-            await asyncio.sleep(delay)
+            await (asyncio.sleep(delay) if contended else session.pause(delay))
 
     async def _was_taken(self, message: Message) -> bool:
         try:

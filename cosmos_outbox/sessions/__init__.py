@@ -26,7 +26,8 @@ request was sent. At the end of that time the handler is cancelled and nothing i
 the lock is lost or says nothing. What the handler wrote by then stays written: `cosmos_outbox.consumer` makes that harmless.
 
 *No key waits for another's.* A session is accepted although no slot is free: it has the session that is idle for longest leave
-its slot at once, or one that is never idle end its turn, 5 s after it began. A session that waits for another attempt has no slot.
+its slot at once, or one that is never idle end its turn, 5 s after it began. A session that waits for another attempt has no slot,
+and takes one of half of them then, so that no number of those keeps another from being handled.
 
 *Little is hoarded.* What is accepted and not handled is a key that no process handles. So no more is asked for than finds a slot
 by then, as the slots went until now: opening a session may take half a second. What waits in vain goes back after 2 s, far before

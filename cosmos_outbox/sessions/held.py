@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from cosmos_outbox.background import retrieve
@@ -49,9 +50,10 @@ class HeldSession:
         handler: awaited with each message.
         options: those of the processor.
         stopping: set when no further message is to be handled.
-        slots: one of which this session has.
+        slots: one of which this session has, or takes.
         idle: called when it begins to wait for a message, and when one came although it was to leave.
         notify: hears what happens.
+        due: when its next attempt is, in the loop's time, and then it has no slot yet. Defaults to None: its last one did not fail.
     """
 
     def __init__(
@@ -64,10 +66,15 @@ class HeldSession:
         slots: Slots,
         idle: Callable[[], None],
         notify: Hook,
+        due: float | None = None,
     ) -> None:
         self._session, self._handler, self._options = session, handler, options
         self._stopping, self._slots, self._idle, self._notify = stopping, slots, idle, notify
-        self._rests = False
+        self.due = due
+        # Whether it is one of those for sessions in trouble; None without one
+        self._slot: bool | None = False if due is None else None
+        self._closed = False
+        self._ends_at = inf  # what is waited for, in the loop's time
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Timeout | None = None  # for a message
         self.idle_since: float | None = None  # without a message, in the loop's time
@@ -86,10 +93,13 @@ class HeldSession:
     async def run(self) -> SessionEnd:
         """Handle messages until none comes, one is to be retried, the processor stops or the lock is lost."""
         try:
-            return await self._run()
+            self._see_lock()
+            if self.due is None or (not self._stopping.is_set() and await self._took_slot()):
+                return await self._run()
         except (LockLost, SubscriptionUnavailable) as error:
             self.error = error
             return SessionEnd.LOST
+        return SessionEnd.STOPPED if self._stopping.is_set() else SessionEnd.RETRY
 
     async def _run(self) -> SessionEnd:
         began = idle_since = self._loop.time()
@@ -119,6 +129,7 @@ class HeldSession:
             await self._settle(message, settlement)
             if isinstance(settlement, Retry):
                 return SessionEnd.RETRY
+            self.due = None
             idle_since = self._loop.time()
         return SessionEnd.STOPPED
 
@@ -126,7 +137,9 @@ class HeldSession:
         """Have an idle session leave its slot, unless a message is at hand."""
         if self._waiting is not None and self.idle_since is not None:
             self.leaving = True
-            self._waiting.reschedule(max(self._loop.time(), self.idle_since + AT_HAND_SECONDS))
+            # Its first message is on its way: a session that left before would be accepted again, and leave again.
+            at_hand = AT_HAND_SECONDS if self.messages else _SLICE_SECONDS
+            self._waiting.reschedule(max(self._loop.time(), self.idle_since + at_hand))
 
     async def _received(self, wait_seconds: float, idle_since: float) -> Message | None:
         # A call that is cut off leaves the session in no state to go on: it is closed then.
@@ -144,14 +157,46 @@ class HeldSession:
                 self._idle()
         return message
 
+    async def pause(self, seconds: float) -> None:
+        """Let another session have the slot, while the handler waits before it tries its message again."""
+        if self._slots.full or self._closed:
+            await asyncio.sleep(seconds)
+            return
+        self.due, left, self._ends_at = self._loop.time() + seconds, self._ends_at - self._loop.time(), inf
+        self._give_slot()
+        try:
+            with self._slots.rest(may_leave=False):
+                await self._take_slot()
+        finally:
+            self._ends_at = self._loop.time() + left
+            if self._closed:  # it was left behind
+                self._give_slot()
+
+    def _give_slot(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            self._slots.give_back(troubled=slot)
+
+    async def _take_slot(self) -> None:
+        await asyncio.sleep((self.due or 0.0) - self._loop.time())
+        self._slot = await self._slots.take_troubled()
+
+    async def _took_slot(self) -> bool:
+        """Hold the lock until the next attempt is due and has a slot; return whether it has."""
+        taking = asyncio.create_task(self._take_slot())
+        try:
+            with self._slots.rest(may_leave=True) as leave:
+                await self._held({taking, leave}, inf)
+        finally:
+            await cancelled(taking)
+        return self._slot is not None
+
     async def close(self) -> None:
         """
         Give the slot and the session back; what cannot be given back, the broker takes when the lock expires.
         """
-        if self._rests:
-            self._slots.rested()
-        else:
-            self._slots.give_back()
+        self._closed = True
+        self._give_slot()
         with suppress(LockLost, SubscriptionUnavailable):
             await self._session.close()
 
@@ -175,7 +220,7 @@ class HeldSession:
         """Return how a message is to be settled; None if the lock may be lost."""
         handling = asyncio.create_task(self._outcome(message))
         try:
-            held = await self._held(handling, self._options.max_handling.total_seconds())
+            held = await self._held({handling}, self._options.max_handling.total_seconds())
         except BaseException:  # the processor ends; a handler must not go on without it
             await self._cancel(handling, message)
             raise
@@ -189,23 +234,24 @@ class HeldSession:
         """
         Keep a message before it is delivered again, or until the processor stops; return whether the lock still holds.
         """
-        self._rests = seconds > 0 and self._slots.rest()  # nothing is left to handle
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            return await self._held(stopping, seconds)
-        finally:
-            stopping.cancel()
+        seconds = 0.0 if self._stopping.is_set() else seconds
+        self.due = self._loop.time() + seconds
+        # Without sessions a message that is given back early counts as delivered.
+        if seconds and (self.id is not None or not self._slots.full):
+            self._give_slot()  # nothing is left to handle
+        with self._slots.rest(may_leave=self.id is not None) as leave:
+            return await self._held({leave}, seconds)
 
-    async def _held(self, task: asyncio.Task[Any], seconds: float) -> bool:
+    async def _held(self, tasks: set[asyncio.Future[Any]], seconds: float) -> bool:
         """
-        Hold the lock until a task is done, but no longer than so many seconds; return whether it still holds.
+        Hold the lock until one of the tasks is done, but no longer than so many seconds; return whether it still holds.
         """
-        ends_at = self._loop.time() + seconds
-        while not task.done() and (now := self._loop.time()) < ends_at:
+        self._ends_at = self._loop.time() + seconds
+        while not any(task.done() for task in tasks) and (now := self._loop.time()) < self._ends_at:
             if now >= self._renew_at and not await self._renewed():
                 return False
-            wake_in = max(min(self._renew_at, ends_at) - self._loop.time(), _EARLY_SECONDS)
-            await asyncio.wait({task}, timeout=wake_in)
+            wake_in = max(min(self._renew_at, self._ends_at) - self._loop.time(), _EARLY_SECONDS)
+            await asyncio.wait(tasks, timeout=wake_in, return_when=asyncio.FIRST_COMPLETED)
         return self._loop.time() < self._trusted_until
 
     async def _outcome(self, message: Message) -> Settlement:

@@ -18,8 +18,10 @@ class SessionOptions:
         ConfigurationError: a value cannot work.
     """
 
-    # Of sessions handled side by side; some more are accepted ahead, or wait for another attempt. Defaults to 32.
+    # Of sessions handled side by side; some more are accepted ahead. Defaults to 32.
     max_concurrent_sessions: int = 32
+    # Of sessions held beside them that wait for another attempt; the others of these take turns. Defaults to 3 for each handled.
+    max_waiting_sessions: int | None = None
     # After this time without a message a session is given back; at once if another waits for its slot. Defaults to 5 s.
     session_idle_timeout: timedelta = timedelta(seconds=5)
     # For how long the lock is renewed while one message is handled; then the handler is cancelled. Defaults to 5 min.

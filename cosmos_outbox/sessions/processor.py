@@ -31,6 +31,7 @@ _GROWTH = 3  # calls more for each session that is found
 # A session that was accepted waits so long for a slot, then goes back, as no other process can handle it meanwhile. Far shorter than a lock.
 _AHEAD_SECONDS = 2.0
 _LOOK_AHEAD_SECONDS = 0.5  # at most so much of what the slots will do counts as known
+_MOST_TROUBLED = 10_000  # of which this process knows
 _CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 
@@ -77,7 +78,8 @@ class SessionProcessor:
         self._options = options or SessionOptions()
         self._notify = guarded(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
-        self._slots = Slots(self._options.max_concurrent_sessions, crowded=self._make_room)
+        self._slots = Slots(self._options, crowded=self._make_room, freed=self._changed.set)
+        self._due: dict[str | None, float] = {}  # of sessions in trouble, when the next attempt is
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         # Calls that wait for a session side by side: what lies there at the start finds all slots free.
@@ -112,6 +114,7 @@ class SessionProcessor:
         """Ask `run` to end: messages at hand are handled within the grace period, all sessions given back."""
         self._stopping.set()
         self._changed.set()
+        self._slots.send_away()
 
     async def run(self) -> None:
         """
@@ -141,6 +144,8 @@ class SessionProcessor:
         """
         Return how many sessions would find a slot by when they are found, those that wait for one included.
         """
+        if self._slots.crammed:
+            return 0
         now = asyncio.get_running_loop().time()
         idle = sum(
             held.idle_since is not None and held.idle_since < now - AT_HAND_SECONDS
@@ -175,11 +180,12 @@ class SessionProcessor:
             await self._hold(task, held, began)
 
     async def _given_slot(self, task: asyncio.Task[None], session: Session) -> HeldSession | None:
-        """Return a session with a slot; None if it got none in time, and was given back."""
+        """Return a session with a slot, or one in trouble; None if it got none in time, and was given back."""
         self._accepting[task], slotted = asyncio.get_running_loop().time(), False
+        due = self._due.get(session.id)
         try:
             await self._end_before(session.id)
-            slotted = await self._slots.take(_AHEAD_SECONDS)
+            slotted = due is not None or await self._slots.take(_AHEAD_SECONDS)
         finally:
             if not slotted:
                 with suppress(LockLost, SubscriptionUnavailable):
@@ -193,6 +199,7 @@ class SessionProcessor:
                 slots=self._slots,
                 idle=self._make_room,
                 notify=self._heard,
+                due=due,
             )
         # Each call that waits would take the session again, before another process can.
         self._stuck = True
@@ -220,6 +227,11 @@ class SessionProcessor:
         finally:
             if held.error is not None:
                 end = SessionEnd.LOST
+            self._due.pop(held.id, None)  # before the broker gives it to another call
+            if held.due is not None and held.id is not None:
+                self._due[held.id] = held.due
+                if len(self._due) > _MOST_TROUBLED:
+                    del self._due[next(iter(self._due))]
             await held.close()
             self._notify(
                 SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -26,7 +27,13 @@ from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling, OnFailure
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import DeliveredTooOften, HandlerTimeout, OutboxError, PreconditionFailed
+from cosmos_outbox.errors import (
+    DeliveredTooOften,
+    HandlerTimeout,
+    OutboxError,
+    PreconditionFailed,
+    StoreUnavailable,
+)
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
 from cosmos_outbox.parking.documents import BY_HAND, KEY_ID
@@ -106,6 +113,8 @@ class Script:
     fails_all: from when to when every handler fails.
     broken: from when to when the client of the parked store raises an error that no code foresees.
     away: from when to when a port answers nothing; the broker's is that of sessions.
+    stores_away: from when to when the store of a key answers nothing.
+    within: how soon each message of a key whose store is not away takes effect.
     """
 
     on_failure: OnFailure = OnFailure.PARK
@@ -119,6 +128,8 @@ class Script:
     lost_locks: tuple[tuple[float, str], ...] = ()
     broken: tuple[float, float] = (0.0, 0.0)
     away: tuple[tuple[Port, float, float], ...] = ()
+    stores_away: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    within: float = 1e9
     processes: tuple[Process, ...] = ()
     operators: tuple[Operator, ...] = ()
 
@@ -161,7 +172,12 @@ class Ledger(MemoryContainer):
         super().__init__(now=simulation.now)
         self._simulation = simulation
 
+    async def read(self, partition_key: object, *args: Any, **options: Any) -> Any:
+        self._simulation.check_store(partition_key)
+        return await super().read(partition_key, *args, **options)  # type: ignore[arg-type]
+
     async def commit(self, partition_key: object, writes: Sequence[Write]) -> CommitResult:
+        self._simulation.check_store(partition_key)
         result = await super().commit(partition_key, writes)  # type: ignore[arg-type]
         self._simulation.batch_is_applied([write.document for write in writes if write.document is not None])
         return result
@@ -199,8 +215,10 @@ class Simulation:
 
     def __init__(self, script: Script) -> None:
         self.script = script
+        self._began = 0.0
         self.violations: list[str] = []
         self.effects: dict[str, list[str]] = defaultdict(list)  # of each key, in order
+        self.took_effect_at: dict[str, float] = {}
         self.attempts: Counter[str] = Counter()
         self.parked_for: list[str] = []
         self._troubled: set[str] = set()  # keys of which a message failed, or that an operator parked
@@ -229,6 +247,7 @@ class Simulation:
     # the run
 
     async def play(self) -> None:
+        self._began = asyncio.get_running_loop().time()  # examples of one test share a loop
         acts: list[Awaitable[None]] = [self._deliver(), self._take_locks(), self._take_broker()]
         acts += [self._process(process) for process in self.script.processes]
         acts += [self._operate(operator) for operator in self.script.operators]
@@ -237,6 +256,7 @@ class Simulation:
             await asyncio.sleep(60)  # what is late arrives
             self.subscription.down = False
             await self._drain()
+            self._check_that_none_waits_behind_a_store()
             self._check_that_no_other_key_stands()
             self.script = replace(self.script, heals_at=0.0)
             if self._stored("parkedKey"):
@@ -404,6 +424,11 @@ class Simulation:
                 self.violations.append(f"{parked.partition_key} fails for ever: {released.failure}")
                 await self._edit(keys, parked.partition_key)
 
+    def check_store(self, key: object) -> None:
+        begins, ends = self.script.stores_away.get(str(key), (0.0, 0.0))
+        if begins <= self.now() < ends:
+            raise StoreUnavailable(f"the store of {key} is away")
+
     # what is noted, and checked at once
 
     def batch_is_applied(self, documents: Collection[Document]) -> None:
@@ -419,6 +444,7 @@ class Simulation:
             self.violations.append(f"a batch has effects, events and entries of {of}")
         for effect in effects:
             self.effects[effect["partitionKey"]].append(effect["data"]["of"])
+            self.took_effect_at[effect["data"]["of"]] = self.now()
 
     def key_is_parked(self, document: Document) -> None:
         self._troubled.add(document["key"])
@@ -476,6 +502,14 @@ class Simulation:
             if key not in self._troubled and self.effects[key] != ids:
                 self.violations.append(f"{key} waits behind other keys: {self.effects[key]} of {ids}")
 
+    def _check_that_none_waits_behind_a_store(self) -> None:
+        for at, message in self.script.deliveries:
+            waited = self.took_effect_at.get(message.message_id, 1e9) - at
+            if waited > self.script.within and message.session_id not in self.script.stores_away:
+                self.violations.append(
+                    f"{message.message_id} waits for {waited} s behind keys of other stores"
+                )
+
     def _audit(self) -> None:
         assert not self.violations, "\n".join(self.violations)
         assert () == self.subscription.waiting
@@ -507,9 +541,8 @@ class Simulation:
             if away is not Port.SESSION
         )
 
-    @staticmethod
-    def now() -> float:
-        return asyncio.get_running_loop().time()
+    def now(self) -> float:
+        return asyncio.get_running_loop().time() - self._began
 
 
 _CONTENTIONS = 20

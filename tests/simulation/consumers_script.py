@@ -63,8 +63,30 @@ def random_consumers_script(chance: Random) -> Script:
             )
             for _ in range(chance.choice((0, 1, 3)))
         ),
+        stores_away={
+            key: (begins := _time(chance), begins + chance.choice((5.0, 40.0)))
+            for key in chance.sample(keys, chance.choice((0, 0, 1, len(keys) - 1)))
+        },
         processes=tuple(_process(chance) for _ in range(chance.randint(1, 5))),
         operators=tuple(_operator(chance) for _ in range(chance.randint(0, 4))),
+    )
+
+
+def stores_away_script(chance: Random) -> Script:
+    """Return a script in which the stores of many keys are away, and messages of others come later."""
+    away = [f"w{number}" for number in range(chance.randint(7, 14))]
+    producers = [_Producer(key) for key in _FEW]
+    return Script(
+        deliveries=(
+            *((round(chance.uniform(0, 20), 1), _Producer(key).next()) for key in away),
+            *(
+                (float(at), chance.choice(producers).next())
+                for at in sorted(chance.sample(range(60, 140), 12))
+            ),
+        ),
+        stores_away=dict.fromkeys(away, (0.0, 150.0)),
+        within=12.0,
+        processes=(Process(starts_at=0.0, lives_for=200.0, killed=False, seconds=0.05, faults={}),),
     )
 
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from tests.simulation.consumers import Simulation
-from tests.simulation.consumers_script import random_consumers_script
+from tests.simulation.consumers_script import random_consumers_script, stores_away_script
 from tests.support.effort import examples
 
 pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
@@ -20,5 +20,13 @@ pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes 
 @given(chance=st.randoms(use_true_random=False))
 async def test_no_script_loses_doubles_or_reorders_an_effect(chance: Random) -> None:
     script = random_consumers_script(chance)
+    note(pformat(script))
+    await Simulation(script).play()
+
+
+@settings(max_examples=examples(10, many=100), suppress_health_check=list(HealthCheck), deadline=None)
+@given(chance=st.randoms(use_true_random=False))
+async def test_keys_whose_stores_are_away_keep_no_other_from_being_handled(chance: Random) -> None:
+    script = stores_away_script(chance)
     note(pformat(script))
     await Simulation(script).play()

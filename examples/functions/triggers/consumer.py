@@ -22,6 +22,9 @@ class _Unheld:
 
     id = None
 
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
 
 async def consume(
     received: func.ServiceBusMessage, handling: Handling, *, patience: timedelta = timedelta(minutes=2)

@@ -234,6 +234,17 @@ class SubscriptionContract:
                     await session.close()
             assert [("a1", 0), ("a2", 0)] == await rest(entity)
 
+    async def test_sessions_that_are_given_back_come_in_turn(self, opened: Opened) -> None:
+        """Keys that wait keep no other from being received (I4)."""
+        async with opened() as entity:
+            await entity.send("a1", "b1", "c1")
+            taken = []
+            for _ in range(6):
+                session = await accepted(entity)
+                taken.append(session.id)
+                await session.close()
+            assert {"a", "b", "c"} == set(taken[:3]) == set(taken[3:])
+
     async def test_after_its_last_delivery_a_message_is_a_dead_letter(self, opened: Opened) -> None:
         """Deliveries are limited by the broker."""
         async with opened(max_deliveries=2) as entity:

@@ -211,6 +211,9 @@ class Session:
     def __init__(self, session_id: str) -> None:
         self.id = session_id
 
+    async def pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
 
 @pytest.mark.parametrize("total", [1, -1])
 async def test_a_process_that_fails_on_what_another_wrote_for_the_same_message_parks_nothing(total: int):

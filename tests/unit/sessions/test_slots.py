@@ -10,6 +10,7 @@ from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Retry, Settlement
 from cosmos_outbox.records import MessageSettled, SessionClosed
+from cosmos_outbox.sessions import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 from tests.unit.sessions.test_processor import LETTERS, Counting, now
 from tests.unit.sessions.world import World, by_id, seconds, takes
@@ -199,15 +200,11 @@ async def test_a_session_that_waits_for_a_retry_needs_no_slot() -> None:
     await world.kill()
 
 
-async def test_only_so_many_sessions_rest_beside_the_slots() -> None:
-    slots = Slots(2, crowded=lambda: None)
-    assert [True] * 6 + [False] == [slots.rest() for _ in range(7)]
-    slots.rested()
-    assert slots.rest()
-
-
 async def test_slots_are_handed_on_in_order_and_none_is_lost_with_a_call_that_is_cancelled() -> None:
-    slots, got = Slots(1, crowded=lambda: None), []
+    slots, got = (
+        Slots(SessionOptions(max_concurrent_sessions=1), crowded=lambda: None, freed=lambda: None),
+        [],
+    )
 
     async def take(name: str, patience: float) -> None:
         if await slots.take(patience):

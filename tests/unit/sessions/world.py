@@ -27,6 +27,7 @@ class World:
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
     options: dict[str, Any] = field(default_factory=dict)
     diary: list[str] = field(default_factory=list)
+    held: dict[str | None, HeldSession] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     processors: dict[str, SessionProcessor] = field(default_factory=dict)
     running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
@@ -35,6 +36,7 @@ class World:
         self, name: str = "one", work: Work | None = None, *, on: Subscription | None = None, **options: Any
     ) -> SessionProcessor:
         async def handler(message: Message, session: HeldSession) -> Settlement | None:
+            self.held[session.id] = session
             self.diary.append(message.message_id)
             try:
                 settlement = None if work is None else await work(message)

@@ -1,0 +1,191 @@
+"""Sessions that wait for another attempt: what they leave to the others, and what they keep."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.adapters.memory.subscription import MemorySession
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Retry, Settlement
+from cosmos_outbox.records import SessionClosed
+from tests.unit.sessions.test_processor import Counting, now
+from tests.unit.sessions.test_slots import held
+from tests.unit.sessions.world import World, seconds, takes
+
+RESTING = 3 * 4  # beside four slots
+
+
+async def away(message: Message) -> Settlement | None:
+    """Wait for a store, which is away for the keys "w"; the others are handled."""
+    return Retry(after_seconds=30, counted=False) if str(message.session_id).startswith("w") else None
+
+
+def waiting(world: World, number: int) -> None:
+    for one in range(number):
+        world.subscription.deliver(Message(message_id=f"w{one}", session_id=f"w{one}"))
+
+
+async def handled_after(world: World, name: str) -> float:
+    sent = now()
+    world.deliver(name)
+    await world.until(lambda: f"{name} done" in world.diary)
+    return now() - sent
+
+
+async def test_with_a_thousand_keys_that_wait_another_is_handled_within_two_seconds() -> None:
+    world = World()
+    waiting(world, 1000)
+    world.start(work=away, max_concurrent_sessions=8, max_waiting_sessions=1000)
+    await asyncio.sleep(20)
+    for letter in "abcd":
+        assert await handled_after(world, f"{letter}1") < 2
+        await asyncio.sleep(9)
+    assert {0} == {message.delivery_count for message in world.subscription.waiting}
+    await world.kill()
+
+
+async def test_keys_that_wait_beyond_those_that_may_rest_take_turns_with_a_bounded_number_of_calls() -> None:
+    world = World(subscription=(broker := Counting()))
+    waiting(world, 10 * RESTING)
+    world.start(work=away, max_concurrent_sessions=4)
+    await asyncio.sleep(100)
+    calls, began = broker.calls, now()
+    for letter in "abcdefgh":
+        assert await handled_after(world, f"{letter}1") <= 10 * 2 + 2  # rounds of two seconds
+        assert len(held(world)) <= RESTING + 2 * 4
+        await asyncio.sleep(9)
+    assert broker.calls - calls <= 2 * (now() - began) * RESTING / 2  # what is due also comes and goes
+    attempts = [line for line in world.begun if line[0] == "w"]
+    assert len(attempts) <= 10 * RESTING * (now() / 30 + 1)  # none before its time
+    assert {0} == {message.delivery_count for message in world.subscription.waiting}
+    await world.kill()
+
+
+@pytest.mark.parametrize("lasting", [20, 200])
+async def test_keys_whose_attempts_last_leave_half_of_the_slots_to_the_others_and_are_not_forgotten(
+    lasting: int,
+) -> None:
+    async def slow(message: Message) -> Settlement | None:
+        if message.message_id[0] == "w":
+            await asyncio.sleep(lasting)
+            return Retry(after_seconds=1, counted=False)
+        return await takes(0.5)(message)
+
+    world = World()
+    waiting(world, RESTING)
+    world.start(work=slow, max_concurrent_sessions=4)
+    await asyncio.sleep(4 * lasting)  # each was tried once
+    tried, letters = len(world.begun), "abcdefgh"
+    for number in range(lasting):
+        sent = now()
+        world.deliver(*(f"{letter}{number}" for letter in letters))
+        await world.until(lambda last=f"{letters[-1]}{number} done": last in world.diary, seconds=6)
+        await asyncio.sleep(max(0.0, 4 - (now() - sent)))
+    again = [line for line in world.begun[tried:] if line[0] == "w"]
+    assert len(again) >= 2 * 3
+    assert len(set(again)) == len(again)  # one after another
+    await world.kill()
+
+
+async def test_a_handler_that_pauses_leaves_its_slot_and_goes_on_when_it_has_one_again() -> None:
+    at_once = most = 0
+
+    async def fails(message: Message) -> None:
+        nonlocal at_once, most
+        for _ in range(3 if message.message_id[0] == "w" else 1):
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(1)
+            at_once -= 1
+            if message.message_id[0] == "w":
+                await world.held[message.session_id].pause(20)
+
+    world = World()
+    waiting(world, 6)
+    world.start(work=fails, max_concurrent_sessions=4)
+    await asyncio.sleep(2.5)
+    assert await handled_after(world, "a1") < 2
+    world.deliver("b1", "c1", "d1", "e1", "f1")
+    await world.until_empty()
+    assert 4 >= most
+    assert now() < 3 * 21 + 20
+    assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)} or not world.of(SessionClosed)
+    await world.stop()
+
+
+async def test_a_pause_does_not_count_towards_the_limit_of_a_handler() -> None:
+    async def fails(message: Message) -> None:
+        await world.held[message.session_id].pause(500)
+        await asyncio.sleep(6)
+
+    world = World()
+    waiting(world, 1)
+    world.start(work=fails, max_handling=seconds(10))
+    await world.until_empty()
+    assert ["w0", "w0 done"] == world.diary
+    await world.stop()
+
+
+async def test_a_handler_that_is_left_behind_keeps_no_slot() -> None:
+    async def stubborn(message: Message) -> None:
+        if message.session_id == "a":
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(100)
+            with suppress(asyncio.CancelledError):
+                await world.held["a"].pause(2)
+
+    world = World()
+    world.deliver("a1")
+    processor = world.start(work=stubborn, max_concurrent_sessions=1, max_handling=seconds(5))
+    await asyncio.sleep(5.5)
+    world.subscription.lose_lock("a")
+    for letter in "bcdefgh":
+        assert await handled_after(world, f"{letter}1") < 20
+    await world.kill()
+    assert 1 == processor._slots.free
+
+
+async def test_a_stop_gives_back_at_once_what_rests_or_waits_for_its_next_slot() -> None:
+    async def slow(message: Message) -> Settlement | None:
+        await asyncio.sleep(5)
+        return Retry(after_seconds=1, counted=False)
+
+    world = World()
+    waiting(world, RESTING)
+    processor = world.start(work=slow, max_concurrent_sessions=2)
+    await asyncio.sleep(62)
+    await world.until(lambda: [one for one in processor.status() if one.handling_seconds is not None])
+    processor.stop()
+    await asyncio.sleep(0.1)
+    handled = {status.session for status in processor.status() if status.handling_seconds is not None}
+    assert handled
+    assert handled == held(world)
+    await world.stop()
+
+
+async def test_a_session_whose_first_message_is_on_its_way_does_not_leave_for_others() -> None:
+    class Far(MemorySubscription):
+        """Takes 100 ms to deliver a message."""
+
+        async def accept(self, wait_seconds: float) -> MemorySession | None:
+            session = await super().accept(wait_seconds)
+            if session is not None:
+                receive = session.receive
+
+                async def received(wait_seconds: float) -> Message | None:
+                    await asyncio.sleep(0.1)
+                    return await receive(wait_seconds)
+
+                session.receive = received  # type: ignore[method-assign]
+            return session
+
+    world = World(subscription=Far())
+    waiting(world, 30)
+    world.start(max_concurrent_sessions=1)
+    await world.until_empty()
+    assert now() < 30
+    await world.stop()
