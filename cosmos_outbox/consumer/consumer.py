@@ -218,6 +218,10 @@ class Consumer:
         """
         if not self.subjects:
             raise ConfigurationError(f"The consumer {self.name!r} has no handler.")
+        if unknown := self._routes.upcasted - self.subjects:
+            raise ConfigurationError(
+                f"The upcasters of {min(unknown)!r} have no handler: correct the subject."
+            )
         outbox, outbox_of = self._outbox or self._bound, self._outbox_of
         if outbox_of is None:
             if outbox is None:

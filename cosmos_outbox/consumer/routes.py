@@ -59,6 +59,10 @@ class Routes:
     def subjects(self) -> frozenset[str]:
         return frozenset(self._routes)
 
+    @property
+    def upcasted(self) -> frozenset[str]:
+        return frozenset(subject for subject, _ in self._upcasters)
+
     def add(self, subject: str, route: Route) -> None:
         """
         Add a handler.
@@ -101,9 +105,11 @@ class Routes:
             upcaster = None if version is None else self._upcasters.get((message.subject, version))
             if version is None or upcaster is None:
                 taken = ", ".join(str(known) for known in versions)
+                newer = version is None or version > max(known or 0 for known in versions)
+                otherwise = "" if newer else f", or add an upcaster from version {version}"
                 raise UnknownVersion(
                     f"{message.subject} {message.message_id!r} has schema version {_schema_version(message)}; this "
-                    f"consumer takes {taken}. Deploy one that takes it, or add an upcaster from version {version}."
+                    f"consumer takes {taken}. Deploy one that takes it{otherwise}."
                 )
             payload, version = _upcast(upcaster, message, version, payload), version + 1
         route = versions[version]

@@ -17,7 +17,7 @@ from cosmos_outbox.records import PageFailed, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox_worker.logs import JsonFormatter, configure
+from cosmos_outbox_worker.logs import JsonFormatter, TextFormatter, configure
 from tests.support.event_documents import batch, event
 
 
@@ -143,3 +143,9 @@ def test_what_an_sdk_leaves_open_is_not_heard(caplog: pytest.LogCaptureFixture):
     for text in ("Unclosed client session\nclient_session: <x>", "Task exception was never retrieved"):
         asyncio_log.error(text)
     assert ["Task exception was never retrieved"] == caplog.messages
+
+
+def test_what_a_document_says_neither_steers_a_terminal_nor_forges_a_line():
+    key = "k\x1b[2J\n2026-01-01 INFO worker forged\u202e é"
+    line = TextFormatter("%(levelname)s %(message)s").format(record("message.given_up key=%s", key))
+    assert line == "WARNING message.given_up key=k\\x1b[2J\\n2026-01-01 INFO worker forged\\u202e é"

@@ -48,10 +48,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
+class TextFormatter(logging.Formatter):
+    """One line for each record: what a document or a broker says neither steers the terminal nor forges a line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the library's
+        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in super().formatMessage(record))
+
+
 def configure(level: str) -> None:
     """Send all logs to standard error: as plain text to a terminal, else as JSON, one object a line."""
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s")
+    plain = TextFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(plain if for_people() else JsonFormatter())
     logging.basicConfig(level=level, handlers=[handler], force=True)
     for name, least in _OF_SDKS.items():

@@ -239,6 +239,31 @@ async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_ta
     assert [(500, "EUR")] == seen
 
 
+@pytest.mark.parametrize(("version", "advised"), [(1, True), (3, False)])
+async def test_an_upcaster_is_advised_for_older_versions_only(version: int, advised: bool):
+    class Priced(OrderPaid):
+        action = "OrderPaid"
+        schema_version = 2
+
+    consumer = Consumer("invoicing")
+    consumer.on(Priced)(_handler)  # type: ignore[arg-type]
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1"), properties={"schema-version": version}))
+    await world.run()
+
+    (parked,) = world.of(MessageGivenUp, "parked")
+    assert "UnknownVersion" == parked.reason
+    assert "Deploy one that takes it" in str(parked.error)
+    assert advised == (f"add an upcaster from version {version}" in str(parked.error))
+
+
+async def test_an_upcaster_of_a_subject_without_handler_is_refused():
+    consumer = invoicing()
+    consumer.upcasts("OrderPiad", from_version=1)(lambda payload: payload)
+    with pytest.raises(ConfigurationError, match="The upcasters of 'OrderPiad' have no handler"):
+        World(consumer)
+
+
 async def test_an_upcaster_that_returns_no_payload_is_named_at_the_first_attempt():
     class Priced(OrderPaid):
         action = "OrderPaid"
