@@ -126,6 +126,7 @@ async def relay(
                 PROCESSOR,
                 feed=feed,
                 leases=lease_store,
+                expiration=timedelta(seconds=60),
                 parked=parked,
                 fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
                 reach=_reached,

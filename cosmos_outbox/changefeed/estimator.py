@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, is_child_of, lease_prefix, readable, start_of
+from cosmos_outbox.changefeed.options import EXPIRATION
 from cosmos_outbox.changefeed.position import AHEAD, ahead_of, lsn_of, newest_below
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.feed_range import FeedRange
@@ -32,6 +33,7 @@ class LeaseLag:
     """
     What waits in the range of one lease: transactions, and the age of the oldest unread change.
 
+    owner: None where the lease is free; one that was not renewed in time is.
     unseen: why the range, or a part of it, could not be read; what may wait there counts as one transaction.
     ahead: where the lease lies ahead of its range, as after a restore, that it does so, and the fix; what may be skipped
         counts as one transaction.
@@ -84,7 +86,13 @@ class Lag:
         return {lease.lease: lease.unseen for lease in self.leases if lease.unseen is not None}
 
 
-async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseStore) -> Lag:
+async def estimate_lag(
+    processor_name: str,
+    *,
+    feed: ChangeFeed,
+    leases: LeaseStore,
+    expiration: timedelta = EXPIRATION,
+) -> Lag:
     """
     Return what waits now; costs one small read of the feed a lease, more where changes lie far apart.
 
@@ -101,7 +109,9 @@ async def estimate_lag(processor_name: str, *, feed: ChangeFeed, leases: LeaseSt
 
     async def lag_of(lease: Lease) -> LeaseLag:
         async with room:
-            return await _lag_of(lease, _parts(lease, found, physical), read, listing.read_at)
+            lag = await _lag_of(lease, _parts(lease, found, physical), read, listing.read_at)
+            free = lease.expired(listing.read_at, expiration)
+            return replace(lag, owner=None, standstill=None) if free else lag
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -146,7 +156,7 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
         oldest_age=max(ages, default=None),
         unseen=unseen,
         ahead=str(ahead) if ahead else None,
-        standstill=lease.properties.get(STANDSTILL) if lease.owned else None,
+        standstill=lease.properties.get(STANDSTILL),
     )
 
 

@@ -15,6 +15,7 @@ from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.retries import Backoff
 
 _ZERO = timedelta(0)
+EXPIRATION = timedelta(seconds=60)
 
 
 def default_instance_name() -> str:
@@ -62,7 +63,7 @@ class ProcessorOptions:
     wanted: Callable[[Document], bool] | None = None
     acquire_interval: timedelta = timedelta(seconds=13)
     renew_interval: timedelta = timedelta(seconds=17)
-    expiration: timedelta = timedelta(seconds=60)
+    expiration: timedelta = EXPIRATION
     checkpoint_interval: timedelta = timedelta(seconds=0.2)
     min_poll_interval: timedelta = timedelta(seconds=0.02)
     max_poll_interval: timedelta = timedelta(seconds=1)

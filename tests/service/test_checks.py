@@ -16,7 +16,7 @@ from typing import Any, Literal
 import pytest
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, new_lease
+from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox_worker.doctor import check as check_module
@@ -34,24 +34,19 @@ NOW = datetime(2026, 11, 21, tzinfo=UTC)
 BEAT = Heartbeat(worker="w", every=timedelta(seconds=15), phase="running")
 
 
-def lease(token: str, *, owner: str | None = "w", properties: dict[str, str] | None = None) -> Lease:
-    made = new_lease("p", token, FeedRange(min="", max="FF"), properties=properties)
-    return made.with_changes(now=NOW, owner=owner)
+def lease(token: str) -> Lease:
+    return new_lease("p", token, FeedRange(min="", max="FF")).with_changes(now=NOW, owner="w")
 
 
-def lag(*, age: timedelta | None = None, waiting: int = 0, ahead: str | None = None) -> Lag:
-    return Lag(
-        leases=(
-            LeaseLag(
-                lease="p..0",
-                token="0",  # noqa: S106 - the name of a range
-                owner="w",
-                transactions=waiting,
-                oldest_age=age,
-                ahead=ahead,
-            ),
-        )
+def lag(**changes: Any) -> Lag:
+    good = LeaseLag(
+        lease="p..0",
+        token="0",  # noqa: S106 - the name of a range
+        owner="w",
+        transactions=0,
+        oldest_age=None,
     )
+    return Lag(leases=(replace(good, **changes),))
 
 
 def seen(path: str, ttl: int | None) -> Container:
@@ -70,8 +65,6 @@ GOOD = Leases(
     overlaps=(),
     lag=lag(),
     heartbeats=(BEAT,),
-    now=NOW,
-    expiration=timedelta(seconds=60),
     skew=timedelta(seconds=1),
     event_ttl=timedelta(days=10),
 )
@@ -108,11 +101,11 @@ PLANTED: dict[str, tuple[Checks[Any], Any, str]] = {
     ),
     "standstill": (
         leases.OF_LEASES,
-        replace(GOOD, leases=(lease("0", properties={STANDSTILL: "The topic is full."}),)),
+        replace(GOOD, lag=lag(standstill="The topic is full.")),
         "error",
     ),
-    "age of minutes": (leases.OF_LEASES, replace(GOOD, lag=lag(age=timedelta(minutes=6))), "warning"),
-    "age of half a life": (leases.OF_LEASES, replace(GOOD, lag=lag(age=timedelta(days=5))), "error"),
+    "age of minutes": (leases.OF_LEASES, replace(GOOD, lag=lag(oldest_age=timedelta(minutes=6))), "warning"),
+    "age of half a life": (leases.OF_LEASES, replace(GOOD, lag=lag(oldest_age=timedelta(days=5))), "error"),
     "workers that are not ready": (
         leases.OF_LEASES,
         replace(GOOD, heartbeats=(replace(BEAT, unready=("No.",)),)),
@@ -125,10 +118,10 @@ PLANTED: dict[str, tuple[Checks[Any], Any, str]] = {
     ),
     "leases not there": (leases.OF_LEASES, replace(GOOD, leases=()), "warning"),
     "leases with a gap": (leases.OF_LEASES, replace(GOOD, gaps=(FeedRange(min="05", max="07"),)), "error"),
-    "owners gone": (leases.OF_LEASES, replace(GOOD, leases=(lease("0", owner=None),)), "warning"),
+    "owners gone": (leases.OF_LEASES, replace(GOOD, lag=lag(owner=None)), "warning"),
     "owners gone and events wait": (
         leases.OF_LEASES,
-        replace(GOOD, leases=(lease("0", owner=None),), lag=lag(waiting=3)),
+        replace(GOOD, lag=lag(owner=None, transactions=3)),
         "error",
     ),
     "clock ahead": (leases.OF_LEASES, replace(GOOD, skew=timedelta(minutes=1)), "warning"),

@@ -176,6 +176,7 @@ async def watching(
                 "p",
                 feed=feed or MemoryContainer(),
                 leases=leases,
+                expiration=timedelta(seconds=60),
                 parked=parked or MemoryParked(),
                 fleet=Fleet(leases, processor="p", container="c"),
                 reach=reach,

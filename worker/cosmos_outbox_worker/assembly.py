@@ -122,6 +122,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             settings.processor_name,
             feed=connection.feed,
             leases=connection.leases,
+            expiration=timedelta(seconds=settings.lease_expiration_seconds),
             parked=parts.parked,
             fleet=connection.fleet,
             reach=partial(connection.reach_topics, bus),

@@ -69,6 +69,7 @@ async def poll(
     *,
     feed: ChangeFeed,
     leases: LeaseStore,
+    expiration: timedelta,
     parked: ParkedStore | None,
     fleet: Fleet,
     reach: Callable[[], Awaitable[None]],
@@ -83,6 +84,7 @@ async def poll(
         processor_name: of the leases.
         feed: of the container.
         leases: where they are.
+        expiration: of a lease that is not renewed.
         parked: where keys are parked; None if the worker parks none.
         fleet: the workers of the processor; it gets this one's heartbeat.
         reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
@@ -92,7 +94,7 @@ async def poll(
     """
 
     async def poll_lag() -> Iterable[Exception]:
-        lag = await estimate_lag(processor_name, feed=feed, leases=leases)
+        lag = await estimate_lag(processor_name, feed=feed, leases=leases, expiration=expiration)
         health.measured(lag)
         return [
             StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")

@@ -180,7 +180,7 @@ _WORKER_GAUGES: _Gauges = (
     ("outbox.ttl.headroom", "s",
      "Time until the oldest change that waits may be deleted unsent (OUTBOX_EVENT_TTL_SECONDS less its age).", _headroom),
     *_PARKED_GAUGES,
-    ("outbox.leases.free", "{lease}", "Leases without an owner.", _unowned),
+    ("outbox.leases.free", "{lease}", "Leases without an owner, or not renewed in time.", _unowned),
     ("outbox.leases.owned", "{lease}", "Leases of this worker.", lambda snapshot: _gauge(len(snapshot.mine))),
     ("outbox.leases.stalled", "{lease}", "Leases of this worker that are stalled.",
      lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine))),

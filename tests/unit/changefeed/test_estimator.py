@@ -37,6 +37,17 @@ async def test_it_counts_the_transactions_that_wait_and_the_age_of_the_oldest():
     assert [("0", None)] == [(lease.token, lease.owner) for lease in found.leases]
 
 
+async def test_a_lease_of_a_worker_that_died_has_no_owner_once_it_expired():
+    world = World()
+    world.start("a")
+    await asyncio.sleep(5)
+    assert ["a"] == [lease.owner for lease in (await lag(world)).leases]
+    await world.kill("a")
+    await asyncio.sleep(70)
+
+    assert [None] == [lease.owner for lease in (await lag(world)).leases]
+
+
 async def test_a_lease_that_was_never_read_waits_for_all_of_its_history():
     world = World()
     await world.write_many(5)

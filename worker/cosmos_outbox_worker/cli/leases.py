@@ -100,7 +100,8 @@ def _order(lease: Lease) -> tuple[int, str]:
 
 def row_of(lease: Lease, error: str | None, now: datetime, expiration: timedelta) -> dict[str, Any]:
     """Return a lease as a row of a table; `now` is on the service's clock."""
-    held = "expired" if lease.expired(now, expiration) else "owned"
+    expired = lease.expired(now, expiration)
+    held = "expired" if expired else "owned"
     return {
         "range": lease.token,
         "owner": lease.owner,
@@ -109,7 +110,7 @@ def row_of(lease: Lease, error: str | None, now: datetime, expiration: timedelta
         "start": lease.properties.get(START),
         "written_ago": max(timedelta(0), now - lease.written_at()),
         "id": lease.id,
-        "standstill": lease.properties.get(STANDSTILL),
+        "standstill": None if expired else lease.properties.get(STANDSTILL),
         "error": error,
     }
 

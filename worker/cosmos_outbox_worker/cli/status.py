@@ -75,7 +75,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
     listing = await outbox.leases.list(f"{await outbox.prefix()}..")
     processor, listed = outbox.settings.processor_name, listed_in(listing)
-    lag = await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases)
+    lag = await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases, expiration=expiration)
     measured = {one.lease: one for one in lag.leases}
     rows = []
     for lease, error in listed:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.changefeed import Lag, LeaseLag, estimate_lag
 from cosmos_outbox.changefeed.coverage import located
-from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, range_of, readable
+from cosmos_outbox.changefeed.leases import Lease, range_of, readable
 from cosmos_outbox.changefeed.naming import others_on, own_prefix
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
@@ -33,7 +33,7 @@ _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leases:
     """
-    The leases of a processor at a moment of the service's clock, and what waits in their ranges.
+    The leases of a processor, and what waits in their ranges.
 
     damaged: why each of those is that cannot be read.
     skew: this machine's clock less the service's.
@@ -45,8 +45,6 @@ class Leases:
     overlaps: Sequence[Overlap]
     lag: Lag
     heartbeats: Sequence[Heartbeat]
-    now: datetime
-    expiration: timedelta
     skew: timedelta
     event_ttl: timedelta
 
@@ -55,8 +53,8 @@ class Leases:
         return ", ".join(f"{gap.min or '0'}-{gap.max}" for gap in self.gaps)
 
     @property
-    def idle(self) -> list[Lease]:
-        return [lease for lease in self.leases if lease.expired(self.now, self.expiration)]
+    def idle(self) -> list[LeaseLag]:
+        return [lease for lease in self.lag.leases if lease.owner is None]
 
     @property
     def idle_tokens(self) -> str:
@@ -64,16 +62,14 @@ class Leases:
 
     @property
     def idle_transactions(self) -> int:
-        idle = {lease.id for lease in self.idle}
-        return sum(lag.transactions for lag in self.lag.leases if lag.lease in idle)
+        return sum(lease.transactions for lease in self.idle)
 
     @property
     def standing(self) -> list[str]:
-        idle, waiting = self.idle, {lag.lease: lag.transactions for lag in self.lag.leases}
         return [
-            f"Range {lease.token} stands still, and {waiting.get(lease.id, 0)} changes wait: {lease.properties[STANDSTILL]}"
-            for lease in self.leases
-            if STANDSTILL in lease.properties and lease not in idle
+            f"Range {lease.token} stands still, and {lease.transactions} changes wait: {lease.standstill}"
+            for lease in self.lag.leases
+            if lease.standstill
         ]
 
     @property
@@ -214,10 +210,8 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
         damaged=[str(error) for error in damaged.values()],
         gaps=gaps(physical, leases, unread) if listing.documents else (),
         overlaps=overlaps(leases, now=now, expiration=expiration),
-        lag=await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases),
+        lag=await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases, expiration=expiration),
         heartbeats=await outbox.fleet.heartbeats(),
-        now=now,
-        expiration=expiration,
         skew=skew,
         event_ttl=timedelta(seconds=outbox.settings.event_ttl_seconds),
     )
