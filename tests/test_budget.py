@@ -24,7 +24,7 @@ MAXIMA = {
     "blocking": 302,
     "changefeed": 1_980,
     "consumer": 1_034,
-    "domain": 386,
+    "domain": 392,
     "fastapi": 334,
     "parking": 930,
     "ports": 266,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -56,6 +57,11 @@ class DomainEvent(BaseModel):
                     f"{cls.__name__} cannot write the field {name!r} as 'action': the payload has the event's action under that "
                     "name. Give it another alias."
                 )
+        if own := {"id", "created_at"} & inspect.get_annotations(cls).keys():
+            raise TypeError(
+                f"{cls.__name__} cannot have a field named {min(own)!r} of its own: each event has one, by which it is recognized when "
+                "it comes again. Give the field another name, and an alias if the payload needs this one."
+            )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
         if not cls.action or cls.schema_version < 1 or not MIN_TTL <= cls.ttl <= MAX_TTL:

@@ -107,3 +107,9 @@ def test_a_field_that_would_be_stored_as_the_action_is_refused():
 
         class Disguised(DomainEvent):
             kind: str = Field(alias="action")
+
+
+@pytest.mark.parametrize("name", ["id", "created_at"])
+def test_an_event_with_an_id_or_a_time_of_its_own_is_refused(name: str):
+    with pytest.raises(TypeError, match=f"cannot have a field named '{name}' of its own"):
+        type("Paid", (DomainEvent,), {"__annotations__": {name: int}, name: 5, "__module__": __name__})
