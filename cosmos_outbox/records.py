@@ -93,7 +93,7 @@ class PositionAhead(Record):
     was behind for a moment and caught up, so what lies above `lowest_lsn` is read again.
 
     `lowest_lsn` is the lowest one seen of the range. Emitted every minute while the lease is halted. A range is behind for a
-    moment if a replica lagged. If the lease was set ahead by an edit or an import, what lies below is skipped.
+    moment if a replica lagged. If the lease was set ahead by an edit, what lies below is skipped.
     """
 
     level = logging.ERROR

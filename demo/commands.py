@@ -15,7 +15,7 @@ from demo.job import DemoOptions, run_demo
 from demo.progress import Progress
 from demo.received import RecordReader
 from demo.report import explain, table, to_json
-from demo.stack import Stack, StackOptions, open_stack
+from demo.stack import DIRECTORY_CONSUMER, OF_CONSUMERS, Stack, StackOptions, open_stack
 from demo.view import shown
 
 INTERRUPTED = 128
@@ -105,6 +105,8 @@ def exports(environment: Mapping[str, str]) -> str:
 
 def _how_to_use(stack: Stack, logs: Path) -> str:
     processes = ", ".join(f"{child.name} {child.pid}" for child in stack.children.all)
+    outbox = Path(sys.executable).with_name("cosmos-outbox")
+    of_consumers = " ".join(f"{name}={text}" for name, text in OF_CONSUMERS.items())
     return f"""
 API           {stack.api_url}/docs
 Cosmos DB     {stack.cosmos}
@@ -127,7 +129,8 @@ Split a range of the container; no event may get lost, and none may come out of 
 Look at it from another terminal, with its settings in the environment:
 
   . {shlex.quote(str(logs / "env"))}
-  {Path(sys.executable).with_name("cosmos-outbox")} doctor
+  {outbox} doctor
+  {of_consumers} {outbox} status --consumer {DIRECTORY_CONSUMER}
 
 Ctrl-C stops everything.
 """

@@ -21,6 +21,7 @@ from examples.contacts.provision import provision
 
 DATABASE, DATA, LEASES, PARKED, DIRECTORY = "contacts", "data", "leases", "parked", "directory"
 DIRECTORY_CONSUMER = "examples.contacts.directory:consumer"
+OF_CONSUMERS = {"OUTBOX_COSMOS_CONTAINER": DIRECTORY, "OUTBOX_SUBSCRIPTION": DIRECTORY}
 _SUBSCRIPTION = {"requires_session": True, "max_delivery_count": 10, "dead_letter_on_expiration": True}
 _TOPICS = {
     "topics": [
@@ -189,11 +190,7 @@ async def start_consumer(
     children: Children, name: str, environment: Mapping[str, str], consumer: str = DIRECTORY_CONSUMER
 ) -> Child:
     """Start one process of a consumer that writes to the directory's container."""
-    own = {
-        "OUTBOX_COSMOS_CONTAINER": DIRECTORY,
-        "OUTBOX_SUBSCRIPTION": DIRECTORY,
-        "OUTBOX_INSTANCE_NAME": name,
-    }
+    own = {**OF_CONSUMERS, "OUTBOX_INSTANCE_NAME": name}
     arguments = ("-m", "cosmos_outbox_worker", "consume", consumer)
     return await children.start(name, arguments, env={**environment, **own})
 

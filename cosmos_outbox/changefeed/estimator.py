@@ -87,11 +87,7 @@ class Lag:
 
 
 async def estimate_lag(
-    processor_name: str,
-    *,
-    feed: ChangeFeed,
-    leases: LeaseStore,
-    expiration: timedelta = EXPIRATION,
+    processor_name: str, *, feed: ChangeFeed, leases: LeaseStore, expiration: timedelta = EXPIRATION
 ) -> Lag:
     """
     Return what waits now; costs one small read of the feed a lease, more where changes lie far apart.
@@ -110,8 +106,8 @@ async def estimate_lag(
     async def lag_of(lease: Lease) -> LeaseLag:
         async with room:
             lag = await _lag_of(lease, _parts(lease, found, physical), read, listing.read_at)
-            free = lease.expired(listing.read_at, expiration)
-            return replace(lag, owner=None, standstill=None) if free else lag
+        free = lease.expired(listing.read_at, expiration)
+        return replace(lag, owner=None, standstill=None) if free else lag
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -266,9 +266,7 @@ async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
             pass
     assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
-    assert {"lease_container", "sdk_only"} == read & relaying, (
-        "the client of its leases is made, and never used"
-    )
+    assert {"lease_container"} == read & relaying, "the client of its leases is made, and never used"
 
 
 def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,7 @@ import pytest
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_worker.assembly import memory_limit, processor_options
-from cosmos_outbox_worker.consumer_settings import ConsumerSettings
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.settings import PREFIX, Settings, load, unknown_variables
 
 KEY = "c2VjcmV0LWtleQ=="
@@ -203,7 +203,21 @@ def test_an_unknown_variable_is_named_with_the_setting_it_probably_means(environ
     assert [
         "OUTBOX_LANNES is not a setting; did you mean OUTBOX_LANES?",
         "OUTBOX_ZZZ is not a setting",
-    ] == unknown_variables(environ, Settings)
+    ] == unknown_variables(environ)
+
+
+def test_a_setting_of_a_consumer_is_no_typing_error_of_a_worker_that_has_another_mistake(environment):
+    environment(OUTBOX_LANES="abc", OUTBOX_SUBSCRIPTION="all")
+    assert not [line for line in mistakes() if "SUBSCRIPTION" in line]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("SDK_ONLY", "true"), ("SESSIONS", "false"), ("SERVICEBUS_TRANSPORT", "websockets")]
+)
+def test_the_lean_receiver_is_refused_where_the_sdk_has_to_receive(environment, name: str, text: str):
+    environment(**COMPLETE, OUTBOX_RECEIVER="amqp", **{f"OUTBOX_{name}": text})
+    with pytest.raises(ConfigurationError, match=f"OUTBOX_RECEIVER=amqp .* OUTBOX_{name}={text}"):
+        load_consumer()
 
 
 def test_worker_and_consumer_together_have_at_most_32_settings():

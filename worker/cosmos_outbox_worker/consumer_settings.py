@@ -10,7 +10,9 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from cosmos_outbox.changefeed.options import default_instance_name
-from cosmos_outbox_worker.settings import Name, Seconds, Settings, loaded, topic_name
+from cosmos_outbox_worker.settings import Name, Seconds, Settings, Transport, loaded, topic_name
+
+_BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websockets"
 
 
 class Receiver(StrEnum):
@@ -50,14 +52,20 @@ class ConsumerSettings(Settings):
         return "/".join(filter(None, (self.topic, self.subscription)))
 
     def contradictions(self) -> list[str]:
-        return self.model_copy(update={"lease_container": None}).shared_containers()
+        errors = self.model_copy(update={"lease_container": None}).shared_containers()
+        given = self.sdk_only, not self.sessions, self.servicebus_transport is Transport.WEBSOCKETS
+        errors += [
+            f"OUTBOX_RECEIVER=amqp contradicts OUTBOX_{setting}, for which the SDK receives: give one of them"
+            for setting, is_given in zip(_BY_THE_SDK, given, strict=True)
+            if is_given and self.receiver is Receiver.AMQP
+        ]
+        return errors
 
 
 # What a consumer does not read of a worker's settings
 _RELAYING = frozenset(
     [
         "lease_container",
-        "sdk_only",
         "routes",
         "batch_scope",
         "message_format",

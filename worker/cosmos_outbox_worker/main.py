@@ -21,7 +21,7 @@ from cosmos_outbox.consumer.threads import DaemonThreads
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from cosmos_outbox_worker import logs
 from cosmos_outbox_worker.assembly import assembled
-from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, ConsumerSettings, load_consumer
+from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, load_consumer
 from cosmos_outbox_worker.consuming import assembled_consumer
 from cosmos_outbox_worker.lifecycle import Aborted, run_until_signalled
 from cosmos_outbox_worker.named_consumer import consumer_named
@@ -71,7 +71,7 @@ def _ended(
         _report(name, f"The {name} cannot start; these settings are wrong:", error)
         return 2
     logs.configure(settings.log_level)
-    for sentence in unknown_variables(os.environ, ConsumerSettings):
+    for sentence in unknown_variables(os.environ):
         logger.warning("settings.unknown %s", sentence)
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         logger.warning("telemetry.off OTEL_SDK_DISABLED is true: nothing is measured, and /metrics is empty")

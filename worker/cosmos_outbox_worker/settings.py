@@ -293,7 +293,7 @@ def loaded(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
             text = "is required" if one["type"] == "missing" else one["msg"].removeprefix("Value error, ")
             errors.append(f"{variable(str(one['loc'][0]))}: {text}")
     if errors:
-        raise ConfigurationError("\n".join([*sorted(errors), *unknown_variables(os.environ, kind)]))
+        raise ConfigurationError("\n".join([*sorted(errors), *unknown_variables(os.environ)]))
     return settings
 
 
@@ -310,19 +310,19 @@ def require_service_bus(settings: Settings) -> None:
         raise ConfigurationError(one_of(_ONE_OF_EACH[1], "one of them is required"))
 
 
-def unknown_variables(environ: Mapping[str, str], kind: type[Settings]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
     """
-    Return a sentence for every `OUTBOX_` variable that is not a setting of some kind: most likely a typing error.
+    Return a sentence for every `OUTBOX_` variable that is no setting, of a consumer neither: most likely a typing error.
     """
+    kinds: list[type[Settings]] = [Settings, *Settings.__subclasses__()]
+    known = {name for kind in kinds for name in kind.model_fields}
     named = {name: name.removeprefix(PREFIX).lower() for name in sorted(environ) if name.startswith(PREFIX)}
     return [
         # Without the prefix, which makes any two names similar.
         f"{name} is not a setting"
-        + "".join(
-            f"; did you mean {variable(near)}?" for near in get_close_matches(short, kind.model_fields, n=1)
-        )
+        + "".join(f"; did you mean {variable(near)}?" for near in get_close_matches(short, known, n=1))
         for name, short in named.items()
-        if short not in kind.model_fields
+        if short not in known
     ]
 
 
