@@ -156,5 +156,4 @@ def _stored(value: Any) -> Any:
 
 
 def _restored(stored: Any) -> Any:
-    # Older documents have the text alone
     return _READ[stored["type"]](stored["text"]) if isinstance(stored, dict) else stored

@@ -1,5 +1,5 @@
 """
-Refusals: is one the message's fault or the topic's? The only judge of that, with the evidence of each topic.
+Refusals: is one the message's fault or the topic's? The only judge of that in a relay, with the evidence of each topic.
 
 A broker that refuses a message and names it as the cause may refuse every other message as well; one that fails without
 naming a message may fail because of it. What else the topic accepts decides:

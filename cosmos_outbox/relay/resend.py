@@ -110,7 +110,7 @@ async def _send_in_order(
     ensure_claimed: Callable[[], Awaitable[None]],
 ) -> Sent:
     """
-    Send messages until one is rejected; after a rejection, one at a time.
+    Send messages until one is rejected, or answered several times with the same fault; after either, one at a time.
 
     Raises:
         PublishError: the topic did not answer, several times.

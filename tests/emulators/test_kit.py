@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -73,7 +74,8 @@ async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> No
         assert (
             fake.application_properties.keys() == received_message(OrderPaid()).application_properties.keys()
         )
-        assert message_from(real).properties == message_from(fake).properties  # type: ignore[arg-type]
+        ours = replace(message_from(fake), enqueued_at=message_from(real).enqueued_at)  # type: ignore[arg-type]
+        assert message_from(real) == ours
 
 
 async def test_a_fault_that_struck_no_request_is_told(emulators: OutboxEmulators):

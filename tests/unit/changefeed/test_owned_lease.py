@@ -288,18 +288,22 @@ async def test_time_asleep_counts_though_the_loops_clock_stood_still():
     assert writes == store.writes
 
 
-async def test_sleep_while_a_write_waits_for_its_answer_counts():
+@pytest.mark.parametrize("renewed", [False, True])
+async def test_sleep_while_a_write_waits_for_its_answer_counts(renewed: bool):
     asleep = 0.0
 
     class Sleeping(CountingLeases):
         async def replace(self, document, *, etag):
             nonlocal asleep
             written = await super().replace(document, etag=etag)
-            asleep += OPTIONS.trust_seconds
+            if self.writes == 1 + renewed:
+                asleep += OPTIONS.trust_seconds
             return written
 
     store = Sleeping(now=virtual_seconds)
     mine = await acquired_from(store, lambda: asleep)
+    if renewed:
+        await mine.save()
     with pytest.raises(LeaseLost):
         mine.ensure_trusted()
 

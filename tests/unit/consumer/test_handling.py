@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from cosmos_outbox.ports import Complete, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
+    ConsumingDelayed,
     MessageGivenUp,
     MessageHandled,
     SessionClosed,
@@ -313,6 +315,24 @@ async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_
     assert ["good"] == [invoice["data"]["orderId"] for invoice in world.documents("invoice")]
     assert [] == world.subscription.dead_letters
     assert {0} == {waiting.delivery_count for waiting in world.subscription.waiting}
+
+
+async def test_keys_that_could_not_be_parked_do_not_count_as_given_up():
+    world = World(invoicing(attempts=1))
+    commit = world.parked.commit
+
+    async def refuse(partition_key: str, writes: Sequence[Write]) -> Any:
+        if any(write.kind is WriteKind.CREATE for write in writes):
+            raise StoreUnavailable
+        return await commit(partition_key, writes)
+
+    world.parked.commit = refuse  # type: ignore[method-assign]
+    for number in range(4):
+        world.subscription.deliver(message(OrderPaid(order_id=f"o{number}", total=-1), session=f"o{number}"))
+    await world.run(lambda: len(world.of(ConsumingDelayed)) >= 16)
+
+    assert not world.handling.halted
+    assert [] == world.of(ConsumerHalted)
 
 
 async def test_while_every_key_fails_one_that_does_not_soon_has_its_turn():

@@ -229,6 +229,27 @@ async def test_a_process_that_fails_on_what_another_wrote_for_the_same_message_p
     assert [] == world.of(MessageGivenUp, "parked")
 
 
+async def test_a_second_attempt_asks_the_inbox_before_it_calls_the_handler():
+    calls, gate, consumer = list[str](), asyncio.Event(), Consumer("c", attempts=2)
+
+    @consumer.on(OrderPaid)
+    async def pay(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        calls.append(message.message_id)
+        if len(calls) == 1:
+            await gate.wait()
+            raise ValueError("not yet")
+        uow.save({"id": f"payment-{len(calls)}", "partitionKey": "o1", "type": "payment"})
+
+    world, paid = World(consumer), message(OrderPaid(order_id="o1"), enqueued_at=utc_now())
+    zombie = asyncio.create_task(world.handling(paid, Session("o1")))
+    await asyncio.sleep(0.1)
+    await world.handling(paid, Session("o1"))
+    gate.set()
+
+    assert Complete() == await zombie
+    assert (2, 1) == (len(calls), len(world.documents("payment")))
+
+
 async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothing():
     (gate := asyncio.Event()).set()
     world = World(counting(gate), container=(container := Behind(ranges=1)))
@@ -324,6 +345,7 @@ async def test_a_release_that_died_before_it_took_a_message_off_has_no_second_ef
     assert (await world.keys.release("o1")).handed_back
 
     assert 1 == len(world.documents("invoice"))
+    assert 2 == len(mended)  # the second release asked the inbox before it called the handler
 
 
 async def test_a_message_that_an_operator_drops_during_a_release_has_no_effect():

@@ -723,6 +723,15 @@ class Behind(Passing):
         return tuple(document for document in documents if document["id"] != lacks)
 
 
+async def test_an_edit_finds_the_first_held_event_behind_more_dropped_ones_than_one_batch_takes_off() -> None:
+    world = await parked(later=120)
+    for number in range(2, 112):
+        await world.operator.drop("b", f"b/{number}", reason="of no use")
+    world.reject()
+    await world.operator.release("b", edited={"state": "mended"}, event_id="b/112")
+    assert ["b/1", "b/112"] == world.ids[:2]
+
+
 @pytest.mark.parametrize("lacks", ["b/2", "b/3"])
 async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: str) -> None:
     world = await parked()
