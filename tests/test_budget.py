@@ -30,7 +30,7 @@ MAXIMA = {
     "ports": 266,
     "relay": 987,
     "sessions": 594,
-    "testing": 2_084,
+    "testing": 2_073,
     "the modules of the root": 1_130,
     "worker": 2_353,
     "worker/cli": 1_212,

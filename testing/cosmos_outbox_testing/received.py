@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
-
 from cosmos_outbox.documents import event_document, stored_event
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.sources import utc_now
@@ -54,18 +52,6 @@ class ReceivedMessage:
     scheduled_enqueue_time_utc: datetime | None = None
     time_to_live: Any = None
     to: str | None = None
-
-    @property
-    def raw_amqp_message(self) -> AmqpAnnotatedMessage:
-        """Return what the SDK read from the wire."""
-        said = AmqpMessageProperties(
-            message_id=self.message_id,
-            group_id=self.session_id,
-            subject=self.subject,
-            content_type=self.content_type,
-            correlation_id=self.correlation_id,
-        )
-        return AmqpAnnotatedMessage(data_body=self.content, properties=said)
 
     @property
     def body(self) -> Iterator[bytes]:

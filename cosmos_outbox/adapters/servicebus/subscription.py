@@ -14,7 +14,6 @@ from typing import Any, Self
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
-from azure.servicebus.amqp import AmqpMessageProperties
 from azure.servicebus.exceptions import (
     MessageAlreadySettled,
     MessageLockLostError,
@@ -256,14 +255,13 @@ class ServiceBusSession:
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
     """Return a message of the SDK without its types: text is text, whichever way it came."""
-    said = received.raw_amqp_message.properties or AmqpMessageProperties()
     return Message(
-        message_id=received_id(said.message_id) or "",
-        session_id=received_text(said.group_id),
-        subject=received_text(said.subject) or "",
+        message_id=received_id(received.message_id) or "",
+        session_id=received_text(received.session_id),
+        subject=received_text(received.subject) or "",
         body=_body(received),
-        content_type=received_text(said.content_type),
-        correlation_id=received_id(said.correlation_id),
+        content_type=received_text(received.content_type),
+        correlation_id=received_id(received.correlation_id),
         properties=properties_of(received),
         sequence_number=received.sequence_number or 0,
         delivery_count=received.delivery_count or 0,
