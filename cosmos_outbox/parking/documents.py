@@ -3,6 +3,7 @@ The documents of the parked store: one for each parked key, and one for each of 
 
     outbox.key    one in the partition of each parked key: where its queue begins and ends, which release empties it
     event.<id>    an event in the queue, or the record of one that was dropped or sent with another payload
+    outbox.processor    of no key: that the processor has had leases (`first_run`)
 
 They belong to one processor of one container (`Scope`): the partition is made of the processor's name, the container's
 resource id and the key, so processors that share a store never see each other's documents. No document has a TTL. An

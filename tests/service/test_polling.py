@@ -15,10 +15,13 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError, StoreUnavailable, TopicUnavailable
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID
+from cosmos_outbox.parking.first_run import FirstRun
 from cosmos_outbox.ports import Listing, MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesBalanced, Record, WatchFailed
 from cosmos_outbox.relay import Relay
@@ -223,6 +226,21 @@ async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
         await asyncio.sleep(40)
         assert [("w-2", "silent")] == others_of(first), "it was killed"
     assert [] == told
+
+
+async def test_a_worker_notes_its_first_leases_where_a_loss_of_the_lease_container_leaves_the_note() -> None:
+    parked, leases, feed = MemoryParked(), MemoryLeases(), MemoryContainer()
+    container = await feed.describe()
+    scope = Scope(processor="p", container=container.container_rid)
+    async with watching(vitals(), feed=feed, leases=leases, parked=parked, notify=pytest.fail):
+        await asyncio.sleep(40)
+        assert not await FirstRun(parked).is_noted(scope)
+        lease = new_lease(lease_prefix("p", container), "0", FeedRange(min="", max="FF"))
+        await leases.create(lease.raw)
+        await asyncio.sleep(40)
+        assert await FirstRun(parked).is_noted(scope)
+        assert not await FirstRun(parked).is_noted(Scope(processor="another", container=scope.container))
+        assert () == await ParkedKeys(parked, scope=scope).list()
 
 
 async def test_a_heartbeat_that_cannot_be_written_is_reported_once_and_the_other_polls_go_on() -> None:

@@ -186,6 +186,28 @@ def test_the_lease_container_is_lost_and_a_start_before_that_sends_again_what_th
     assert 6 == place.topic["published"]
 
 
+def test_the_lease_container_is_lost_where_the_first_start_was_now_and_what_waits_is_sent(place: Place):
+    place.environment |= {"OUTBOX_START": "now"}
+    place.commit("before the first worker")
+    polls: set[datetime | None] = set()
+
+    def polled_twice_with_leases(worker: Worker) -> bool:
+        now = worker.snapshot()
+        if now.lag is not None and now.lag.leases:
+            polls.add(now.parked_at)
+        return len(polls - {None}) == 3
+
+    place.work(polled_twice_with_leases)
+    place.commit("1")
+    place.relay(1)
+    place.commit("2", "3")
+    place.lose("leases", "/id")
+    place.work(
+        lambda worker: place.topic["published"] >= 4
+    )  # all of the container: what was sent is sent again
+    assert 1 == place.topic["duplicates"]
+
+
 def test_a_region_fails_over_without_its_latest_writes(place: Place):
     """Its LSNs fall back, so the leases lie ahead of their ranges."""
     place.commit("1", "2")

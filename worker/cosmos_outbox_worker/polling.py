@@ -13,6 +13,7 @@ from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.parking.first_run import FirstRun
 from cosmos_outbox.ports import (
     ChangeFeed,
     ChangePage,
@@ -93,19 +94,25 @@ async def poll(
         notify: hears `WatchFailed`.
     """
 
+    first_run, begun = None if parked is None else FirstRun(parked), False
+
     async def poll_lag() -> Iterable[Exception]:
+        nonlocal begun
         lag = await estimate_lag(processor_name, feed=feed, leases=leases, expiration=expiration)
         health.measured(lag)
+        begun = begun or bool(lag.leases)
         return [
             StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")
             for lease, reason in lag.unseen.items()
         ]
 
     async def poll_keys() -> Iterable[Exception]:
-        if parked is None:
+        if parked is None or first_run is None:
             return ()
         # The resource id is read each time: a container that is recreated has another one.
         scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
+        if begun:
+            await first_run.note(scope)
         seen = parked_seen(await ParkedKeys(parked, scope=scope).list())
         health.seen_parked(seen)
         return seen.unreadable.values()
