@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import cast
 
 from aiohttp import web
 
@@ -19,6 +22,8 @@ _PAGE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+# Strangers must not take the descriptors that the relay needs: a connection lives for so long, and of more the oldest ends at once.
+_CONNECTION_SECONDS, _MOST_CONNECTIONS = 10.0, 100
 
 
 @asynccontextmanager
@@ -74,14 +79,28 @@ async def serving_health(
     host = host.strip("[]") or "127.0.0.1"
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
+    loop, requests = asyncio.get_running_loop(), cast("web.Server", runner.server)
+    connections: deque[web.RequestHandler] = deque()
+
+    def connected() -> web.RequestHandler:
+        handler = requests()
+        connections.append(handler)
+        if len(connections) > _MOST_CONNECTIONS:
+            connections.popleft().force_close()
+        loop.call_later(_CONNECTION_SECONDS, handler.force_close)
+        return handler
+
     try:
         try:
-            await web.TCPSite(runner, host, int(port)).start()
+            server = await loop.create_server(connected, host, int(port))
         except (OSError, socket.gaierror) as error:
             raise ConfigurationError(
                 f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
             ) from error
         shown = f"[{host}]" if ":" in host else host
-        yield f"http://{shown}:{runner.addresses[0][1]}"
+        try:
+            yield f"http://{shown}:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
     finally:
         await runner.cleanup()

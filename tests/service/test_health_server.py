@@ -1,0 +1,51 @@
+"""The health port under strangers, who must not take what the relay needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+import pytest
+
+from cosmos_outbox_worker import health_server
+from cosmos_outbox_worker.health_server import serving_health
+from tests.service.fleets import HEALTHY
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    async with serving_health(lambda: HEALTHY, metrics=lambda: (b"", "text/plain"), address="0") as url:
+        yield url
+
+
+async def half_open(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection and send half a request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+    return reader, writer
+
+
+async def test_a_connection_that_sends_half_a_request_is_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(health_server, "_CONNECTION_SECONDS", 0.1)
+    async with served() as url:
+        reader, writer = await half_open(url)
+        async with asyncio.timeout(HUNG_SECONDS):
+            assert b"" == await reader.read()
+        writer.close()
+
+
+async def test_more_connections_than_the_port_takes_end_the_oldest_and_a_probe_is_answered():
+    async with served() as url, AsyncExitStack() as stack:
+        opened = [await half_open(url) for _ in range(3 * health_server._MOST_CONNECTIONS)]
+        for _, writer in opened:
+            stack.callback(writer.close)
+        async with aiohttp.ClientSession(url) as client, client.get("/livez") as answer:
+            assert 200 == answer.status
+        async with asyncio.timeout(HUNG_SECONDS):
+            assert b"" == await opened[0][0].read()
+        assert not opened[-1][0].at_eof()
