@@ -32,8 +32,8 @@ MAXIMA = {
     "sessions": 594,
     "testing": 2_073,
     "the modules of the root": 1_130,
-    "worker": 2_376,
-    "worker/cli": 1_212,
+    "worker": 2_378,
+    "worker/cli": 1_215,
     "worker/doctor": 700,
     "write": 1_644,
 }

@@ -140,6 +140,23 @@ def test_replay_leaves_out_what_was_dropped(outbox: Local):
     assert "1 left out" in outbox.run("replay", "--since", "beginning", "--dry-run", **PARKED).stdout
 
 
+def test_a_key_and_a_payload_neither_steer_the_terminal_nor_forge_a_line(outbox: Local):
+    key = "\x1b[2Jada\nWorker w: running"
+
+    async def write(database):
+        data = {"action": "Grown", "text": "\x1b[31m" + "x" * 300_000}
+        event = {"id": "e-1", "partitionKey": key, "type": "domainEvent", "data": data}
+        await database.get_container_client("data").create_item(event)
+
+    outbox.on_database(write)
+    park(outbox)
+    for command in (["list"], ["list", "--by-error"], ["show", key]):
+        shown = outbox.run("parked", *command, **PARKED)
+        assert "\x1b" not in shown.stdout + shown.stderr
+        assert not [line for line in shown.stdout.splitlines() if line.startswith("Worker w")]
+    assert "\\x1b[2Jada\\nWorker w: running" in outbox.run("parked", "list", **PARKED).stdout
+
+
 def test_a_long_payload_is_cut_for_people_and_json_for_both(outbox: Local):
     async def write(database):
         data = {"action": "Grown", "text": "x" * 100_000}

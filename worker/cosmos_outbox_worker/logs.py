@@ -49,10 +49,15 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for each record: what a document or a broker says neither steers the terminal nor forges a line."""
+    """One line for each record."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the library's
-        return "".join(one if one.isprintable() else repr(one)[1:-1] for one in super().formatMessage(record))
+        return printable(super().formatMessage(record))
+
+
+def printable(text: str) -> str:
+    """Return a text with its control characters escaped: a document or a broker neither steers the terminal nor forges a line."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def configure(level: str) -> None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox_worker.cli.running import INTERRUPTED
+from cosmos_outbox_worker.logs import printable
 
 Row = Mapping[str, Any]
 NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates them."
@@ -48,7 +49,8 @@ def print_table(
 def print_errors(errors: Iterable[str], *, to_stderr: bool = False, prefix: str = "") -> None:
     """Print what is wrong, one line each."""
     for error in errors:
-        (sys.stderr if to_stderr else sys.stdout).write(f"{prefix}{error}\n")
+        lines = "\n".join(map(printable, error.split("\n")))
+        (sys.stderr if to_stderr else sys.stdout).write(f"{prefix}{lines}\n")
 
 
 def console() -> Console:
@@ -118,7 +120,7 @@ def _text(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value.total_seconds():.0f} s" if isinstance(value, timedelta) else str(value)
+    return f"{value.total_seconds():.0f} s" if isinstance(value, timedelta) else printable(str(value))
 
 
 def _json_value(value: object) -> object:

@@ -26,6 +26,7 @@ from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import ParkedSeen, parked_seen, troubles
+from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.named_consumer import consumer_named, made
 
 _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")
@@ -66,7 +67,7 @@ async def status(
     if as_json:
         print_json({**seen.facts, "errors": list(seen.errors)})
     else:
-        console().print(Group(Text(seen.head), *seen.table, *map(Text, seen.errors)))
+        console().print(Group(Text(seen.head), *seen.table, *map(Text, map(printable, seen.errors))))
     if seen.errors:
         raise typer.Exit(FAILED)
 
