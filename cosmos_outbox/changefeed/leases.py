@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from cosmos_outbox.domain.own_documents import stripped
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import MonitoredContainer, StartFrom
@@ -28,8 +29,6 @@ NOTES = "notes"  # what a handler leaves for the next owner, see `ports.Notes`
 SIGNATURE = "handover.owner"  # the owner, where it is a worker of this library
 WANTED_BY = "handover.wanted-by"  # the worker that asks for the lease
 STANDSTILL = "standstill"  # why the owner makes no progress, for those who only see the leases
-
-_SYSTEM_FIELDS = frozenset({"_etag", "_ts", "_rid", "_self", "_attachments"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,18 +127,14 @@ def to_document(lease: Lease) -> dict[str, Any]:
     if lease.range is not None:
         document["FeedRange"] = {"Range": {"min": lease.range.min, "max": lease.range.max}}
     document.setdefault("Mode", INCREMENTAL_FEED)
-    return without_system_fields(document)
+    return stripped(document)
 
 
 def with_properties(lease: Lease, properties: Mapping[str, str]) -> dict[str, Any]:
     """
     Return the JSON to store when a worker that does not own the lease changes its properties, and nothing else.
     """
-    return without_system_fields({**lease.raw, "properties": dict(properties)})
-
-
-def without_system_fields(document: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name not in _SYSTEM_FIELDS}
+    return stripped({**lease.raw, "properties": dict(properties)})
 
 
 def from_document(document: Mapping[str, Any]) -> Lease:

@@ -320,3 +320,17 @@ def duration_text(length: timedelta) -> str:
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
     return f"{seconds} s"
+
+
+def readable_time(stored: str | None) -> str | None:
+    """Return a stored time in UTC and to the second, as people read it; anything else unchanged."""
+    try:
+        moment = datetime.fromisoformat(stored or "")
+    except ValueError:  # written by another program
+        return stored
+    return clock_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+
+
+def clock_time(moment: datetime) -> str:
+    """Return a moment as people read it."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,7 +18,9 @@ from cosmos_outbox_worker.health import (
     Severity,
     Snapshot,
     State,
+    clock_time,
     duration_text,
+    readable_time,
 )
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
@@ -78,17 +80,6 @@ def _seen(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: boo
     )
 
 
-def _moment(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _stored_moment(stored: str) -> str:
-    try:
-        return _moment(datetime.fromisoformat(stored))
-    except ValueError:  # written by another program
-        return stored
-
-
 def _age(age: timedelta | None) -> str:
     return "nothing waits" if age is None else duration_text(age)
 
@@ -106,6 +97,6 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
     extensions=["jinja2.ext.do"],
 )
-_TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": _moment}
+_TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": clock_time}
 _TEMPLATES.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
-_TEMPLATES.filters |= {"number": "{:,}".format, "quote": shlex.quote, "stored_moment": _stored_moment}
+_TEMPLATES.filters |= {"number": "{:,}".format, "quote": shlex.quote, "stored_moment": readable_time}

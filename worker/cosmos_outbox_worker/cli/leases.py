@@ -20,8 +20,9 @@ from cosmos_outbox.changefeed.leases import (
 from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
-from cosmos_outbox_worker.cli.output import NO_LEASES, clock_time, confirm, print_table, readable_time
+from cosmos_outbox_worker.cli.output import NO_LEASES, confirm, print_table
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
+from cosmos_outbox_worker.health import clock_time, readable_time
 from cosmos_outbox_worker.settings import start_named
 
 app = typer.Typer(

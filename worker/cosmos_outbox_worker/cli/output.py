@@ -8,7 +8,7 @@ import json
 import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import typer
@@ -71,20 +71,6 @@ def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
         # As Text: rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
         table.add_row(*(Text(_text(value)) for value in row.values()))
     return table
-
-
-def readable_time(stored: str | None) -> str | None:
-    """Return a stored time in UTC and to the second, as people read it; anything else unchanged."""
-    try:
-        moment = datetime.fromisoformat(stored or "")
-    except ValueError:
-        return stored
-    return clock_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def clock_time(moment: datetime) -> str:
-    """Return a moment as people read it."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def counted(number: int, noun: str) -> str:

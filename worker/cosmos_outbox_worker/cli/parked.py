@@ -24,9 +24,9 @@ from cosmos_outbox_worker.cli.output import (
     print_json,
     print_rows,
     print_table,
-    readable_time,
 )
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command
+from cosmos_outbox_worker.health import readable_time
 
 app = typer.Typer(
     help="Partition keys that are parked because an event of theirs cannot be sent, or a message not be handled.",

@@ -20,12 +20,12 @@ from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import listed_in, row_of
-from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, readable_time, table_of
+from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, table_of
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import ParkedSeen, parked_seen, troubles
+from cosmos_outbox_worker.health import ParkedSeen, parked_seen, readable_time, troubles
 from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.named_consumer import consumer_named, made
 
