@@ -155,14 +155,16 @@ def assembled(
             )
             raise MixedPartitionKeys(partition_key, part.partition_key, advice=advice)
         written = part.document
+        if not part.taken.events:
+            continue
+        meta = event_meta(
+            written.kind,
+            written.id,
+            version=written.counted(part.version),
+            commit_id=commit_id,
+            correlation=correlation,
+        )
         for own in part.taken.events:
-            meta = event_meta(
-                written.kind,
-                written.id,
-                version=written.counted(part.version),
-                commit_id=commit_id,
-                correlation=correlation,
-            )
             for event in published.get(own.id, (own,)):
                 batch.add_event(event, meta)
     if batch.events and correlation:

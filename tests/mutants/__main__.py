@@ -35,6 +35,11 @@ TESTS = {
 }
 
 
+def tests_of(file: str) -> Sequence[str]:
+    """Return the tests of the package that a file of the library is in."""
+    return TESTS[file.partition("/")[0]]
+
+
 def planted(file: str, old: str, new: str) -> str:
     """
     Return the text of a file of the library with a mistake in it.
@@ -55,7 +60,7 @@ def survives(copy: Path, file: str, old: str, new: str) -> bool:
     mutated.write_text(planted(file, old, new))
     try:
         # Few examples of each property first: most mistakes need no more
-        return all(_pass(copy, TESTS[file.partition("/")[0]], quick=quick) for quick in (True, False))
+        return all(_pass(copy, tests_of(file), quick=quick) for quick in (True, False))
     finally:
         mutated.write_text(original)
 
@@ -103,7 +108,7 @@ def main(wanted: Sequence[str]) -> int:
             sys.stdout.flush()
 
         # Without a mistake all of it passes: else every mistake would count as noticed
-        used = {TESTS[PLANTED[name]["file"].partition("/")[0]] for name in names}
+        used = {tests_of(PLANTED[name]["file"]) for name in names}
         with ThreadPoolExecutor(AT_ONCE) as pool:
             if not all(pool.map(lambda tests: _pass(Path(scratch) / "0", tests, quick=True), used)):
                 sys.stdout.write("The tests fail without a mistake.\n")

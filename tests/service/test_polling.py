@@ -21,7 +21,7 @@ from cosmos_outbox.errors import ParkingError, StoreUnavailable, TopicUnavailabl
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID
-from cosmos_outbox.parking.first_run import FirstRun
+from cosmos_outbox.parking.first_run import has_run
 from cosmos_outbox.ports import Listing, MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesBalanced, Record, WatchFailed
 from cosmos_outbox.relay import Relay
@@ -234,12 +234,12 @@ async def test_a_worker_notes_its_first_leases_where_a_loss_of_the_lease_contain
     scope = Scope(processor="p", container=container.container_rid)
     async with watching(vitals(), feed=feed, leases=leases, parked=parked, notify=pytest.fail):
         await asyncio.sleep(40)
-        assert not await FirstRun(parked).is_noted(scope)
+        assert not await has_run(parked, scope)
         lease = new_lease(lease_prefix("p", container), "0", FeedRange(min="", max="FF"))
         await leases.create(lease.raw)
         await asyncio.sleep(40)
-        assert await FirstRun(parked).is_noted(scope)
-        assert not await FirstRun(parked).is_noted(Scope(processor="another", container=scope.container))
+        assert await has_run(parked, scope)
+        assert not await has_run(parked, Scope(processor="another", container=scope.container))
         assert () == await ParkedKeys(parked, scope=scope).list()
 
 

@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
-from cosmos_outbox.parking.first_run import FirstRun
+from cosmos_outbox.parking.first_run import has_run
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.spans import spans_of_sends
@@ -94,7 +94,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         async def earlier_life() -> str | None:
             if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
                 return "a worker of this processor showed life lately"
-            if parts.parked is not None and await FirstRun(parts.parked).is_noted(await connection.scope()):
+            if parts.parked is not None and await has_run(parts.parked, await connection.scope()):
                 return "the parked container notes that this processor had leases"
             return None
 

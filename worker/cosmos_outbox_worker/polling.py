@@ -13,7 +13,7 @@ from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Scope
-from cosmos_outbox.parking.first_run import FirstRun
+from cosmos_outbox.parking.first_run import note_first_run
 from cosmos_outbox.ports import (
     ChangeFeed,
     ChangePage,
@@ -94,7 +94,7 @@ async def poll(
         notify: hears `WatchFailed`.
     """
 
-    first_run, begun = None if parked is None else FirstRun(parked), False
+    begun, noted = False, set[Scope]()
 
     async def poll_lag() -> Iterable[Exception]:
         nonlocal begun
@@ -107,12 +107,13 @@ async def poll(
         ]
 
     async def poll_keys() -> Iterable[Exception]:
-        if parked is None or first_run is None:
+        if parked is None:
             return ()
         # The resource id is read each time: a container that is recreated has another one.
         scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
-        if begun:
-            await first_run.note(scope)
+        if begun and scope not in noted:
+            await note_first_run(parked, scope)
+            noted.add(scope)
         seen = parked_seen(await ParkedKeys(parked, scope=scope).list())
         health.seen_parked(seen)
         return seen.unreadable.values()

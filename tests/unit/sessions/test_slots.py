@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Retry, Settlement
 from cosmos_outbox.records import MessageSettled, SessionClosed
 from cosmos_outbox.sessions import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 from tests.unit.sessions.test_processor import LETTERS, Counting, now
-from tests.unit.sessions.world import World, by_id, seconds, takes
+from tests.unit.sessions.world import Slow, World, by_id, seconds, takes
 
 
 def held(world: World) -> set[str | None]:
@@ -83,22 +82,7 @@ async def test_idle_sessions_leave_the_longest_idle_first_and_no_more_than_wait(
 
 
 async def test_a_session_whose_next_message_is_at_hand_does_not_leave() -> None:
-    class Slow(MemorySubscription):
-        """Delivers the next message of a session after 10 ms."""
-
-        async def accept(self, wait_seconds: float) -> object:  # type: ignore[override]
-            session = await super().accept(wait_seconds)
-            if session is not None:
-                receive = session.receive
-
-                async def received(wait_seconds: float) -> Message | None:
-                    await asyncio.sleep(0.01)
-                    return await receive(wait_seconds)
-
-                session.receive = received  # type: ignore[method-assign]
-            return session
-
-    world = World(subscription=Slow())
+    world = World(subscription=Slow(0.01))
     world.deliver(*(f"a{number}" for number in range(30)), "b1")
     world.start(work=takes(0.05), max_concurrent_sessions=1)
     await world.until_empty()

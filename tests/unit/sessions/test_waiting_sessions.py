@@ -7,14 +7,12 @@ from contextlib import suppress
 
 import pytest
 
-from cosmos_outbox.adapters.memory import MemorySubscription
-from cosmos_outbox.adapters.memory.subscription import MemorySession
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Retry, Settlement
 from cosmos_outbox.records import SessionClosed
 from tests.unit.sessions.test_processor import Counting, now
 from tests.unit.sessions.test_slots import held
-from tests.unit.sessions.world import World, seconds, takes
+from tests.unit.sessions.world import Slow, World, seconds, takes
 
 RESTING = 3 * 4  # beside four slots
 
@@ -168,22 +166,7 @@ async def test_a_stop_gives_back_at_once_what_rests_or_waits_for_its_next_slot()
 
 
 async def test_a_session_whose_first_message_is_on_its_way_does_not_leave_for_others() -> None:
-    class Far(MemorySubscription):
-        """Takes 100 ms to deliver a message."""
-
-        async def accept(self, wait_seconds: float) -> MemorySession | None:
-            session = await super().accept(wait_seconds)
-            if session is not None:
-                receive = session.receive
-
-                async def received(wait_seconds: float) -> Message | None:
-                    await asyncio.sleep(0.1)
-                    return await receive(wait_seconds)
-
-                session.receive = received  # type: ignore[method-assign]
-            return session
-
-    world = World(subscription=Far())
+    world = World(subscription=Slow(0.1))
     waiting(world, 30)
     world.start(max_concurrent_sessions=1)
     await world.until_empty()

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.adapters.memory.subscription import MemorySession
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Settlement, Subscription
 from cosmos_outbox.records import Record
@@ -18,6 +19,26 @@ from cosmos_outbox.retries import Backoff
 from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
 
 Work = Callable[[Message], Awaitable[Settlement | None]]
+
+
+class Slow(MemorySubscription):
+    """A subscription whose messages take so long to be delivered, each."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self._seconds = seconds
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        session = await super().accept(wait_seconds)
+        if session is not None:
+            receive = session.receive
+
+            async def received(wait_seconds: float) -> Message | None:
+                await asyncio.sleep(self._seconds)
+                return await receive(wait_seconds)
+
+            session.receive = received  # type: ignore[method-assign]
+        return session
 
 
 @dataclass
