@@ -169,7 +169,8 @@ class Pump:
         """
         Have a page handled, again and again until it is done.
 
-        After every `halt_after_attempts` failures it is read again: what was deleted meanwhile no longer blocks what follows.
+        After each failure it is read again: what was deleted meanwhile blocks no more, and what was added may show the relay
+        that not the topic is at fault, but these messages.
 
         Returns:
             The page that is done, perhaps as it was read again; one without documents where nothing is left to handle; None
@@ -198,18 +199,16 @@ class Pump:
             except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
                 owned.ensure_active()
                 delay = self._failed(error, attempt)
-                halted = attempt % options.halt_after_attempts == 0
-                if halted:
+                if attempt % options.halt_after_attempts == 0:
                     self._notify(LeaseHalted(lease=self._id, attempts=attempt, error=error))
             else:
                 break
             if not await self._pause(delay):
                 return None
-            if halted:
-                again = await self._read(owned.continuation)
-                if again is None or not again.documents:
-                    return again
-                page, batch = again, replace(batch, documents=again.documents)
+            again = await self._read(owned.continuation)
+            if again is None or not again.documents:
+                return again
+            page, batch = again, replace(batch, documents=again.documents)
         owned.ensure_active()
         self._done(page, seconds=asyncio.get_running_loop().time() - started)
         return page

@@ -33,6 +33,7 @@ from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import Topics, parse_routes
 from cosmos_outbox_worker.cli.events.replay import sending_to
+from tests.support import changefeed_world
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
@@ -237,6 +238,30 @@ async def test_healthy_keys_do_not_wait_until_the_topic_has_refused_all_others_o
     assert last - started <= 2
     assert loop.time() - started <= 2.5, "so long the page behind it waits"
     assert 80 == len(await ParkedKeys(store).list())
+
+
+async def test_healthy_keys_behind_a_quiet_range_of_poison_go_out_with_the_next_attempt() -> None:
+    """Twelve poisoned keys are all that a new worker sees for a while, so it doubts the topic."""
+    feed, broker, loop = changefeed_world.World(), MemoryBroker(), asyncio.get_running_loop()
+    broker.rejects = lambda message: message.session_id.startswith("x")
+    relay = Relay(broker.publisher(lanes=2), parking=Parking(MemoryParked()), notify=lambda record: None)
+
+    async def write(*keys: str) -> None:
+        for key in keys:
+            document = event(key, 1)
+            await feed.container.commit(
+                key, [Write(kind=WriteKind.CREATE, id=document["id"], document=document)]
+            )
+
+    await write(*(f"x{number}" for number in range(12)))
+    feed.start("a", handler=relay, halt_after_attempts=100)
+    await asyncio.sleep(2)
+    assert [] == broker.accepted
+    started = loop.time()
+    await write(*(f"fine{number}" for number in range(10)))
+    await feed.until(lambda: len(broker.accepted) == 10)
+    assert loop.time() - started <= 30, "the longest back-off"
+    await feed.stop_all()
 
 
 async def test_one_poisoned_key_among_many_costs_few_refusals() -> None:
