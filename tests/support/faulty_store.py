@@ -5,8 +5,9 @@ FaultyStore: a real store behind a network that loses, delays, repeats and refus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 from cosmos_outbox import NotFound, Store, StoreError, StoreUnavailable, TooManyRequests
@@ -20,6 +21,7 @@ class CommitFault(StrEnum):
     LATE = "the request arrives later than its sender waits"
     RESENT = "the SDK sends the request again after it was executed"
     HANGING_AFTER = "the answer never comes, nor does an error"
+    ASLEEP = "the answer is lost, and the machine sleeps until other machines have dealt with the commit"
     THROTTLED = "429"
     RETRY_WITH = "449"
     REFUSED = "503 by a gateway that says nothing was executed"
@@ -46,6 +48,7 @@ class FaultyStore:
         self.commit_faults, self.read_faults = list(commits), list(reads)
         self.commits = self.reads = 0
         self._on_their_way: set[asyncio.Task[None]] = set()
+        self.sleep: Callable[[], Awaitable[None]] = partial(asyncio.sleep, 0)
 
     @property
     def key_paths(self) -> KeyPaths:
@@ -86,6 +89,9 @@ class FaultyStore:
         result = await self._store.commit(partition_key, writes)
         match fault:
             case CommitFault.LOST_AFTER:
+                raise StoreUnavailable
+            case CommitFault.ASLEEP:
+                await self.sleep()
                 raise StoreUnavailable
             case CommitFault.HANGING_AFTER:
                 await asyncio.Event().wait()

@@ -73,7 +73,7 @@ async def test_a_fault_while_changing_is_survived_with_one_new_version_and_one_e
     )
 
 
-APPLIED = [F.LOST_AFTER, F.HANGING_AFTER]  # and the answer is lost
+APPLIED = [F.LOST_AFTER, F.HANGING_AFTER, F.ASLEEP]  # and the answer is lost
 NOT_APPLIED = [fault for fault in F if fault not in (*APPLIED, F.RESENT)]
 
 

@@ -41,6 +41,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, CommitResult, Document, StartFrom, Write, WriteKind
 from cosmos_outbox.relay.deletion import DEFAULT_KEEP
+from cosmos_outbox.write import commit
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.support.backends import opened
 from tests.support.effort import examples
@@ -123,6 +124,7 @@ commit_faults = st.one_of(
     st.sampled_from([F.LOST_AFTER, F.LOST_BEFORE, F.THROTTLED, F.REFUSED]).map(lambda fault: [fault] * 40),
     st.just([F.LATE] + [F.LOST_BEFORE] * 40),
     st.just([F.HANGING_AFTER]),  # what soon expires has expired when it is given up
+    st.sampled_from([[F.ASLEEP], [F.ASLEEP, F.LOST_BEFORE], [F.LOST_BEFORE, F.ASLEEP, F.THROTTLED]]),
 )
 read_faults = st.one_of(
     st.just([]),
@@ -164,7 +166,10 @@ class WriteSide(RuleBasedStateMachine):
         self.store = store
         self.recorder = Recorder(store, self._applied, self._brings_back)
         self.faulty = Watched(self.recorder, late_seconds=self.late_seconds)
-        self.faulty.sends = self._sends
+        self.faulty.sends, self.faulty.sleep = self._sends, self._sleep
+        self.slept = 0.0
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(commit, "suspended_seconds", lambda: self.slept)
         outbox = Outbox(self.faulty, retries=self.retries)
         outbox.on(NoteTagged, self._index)
         self.units = [Unit(real=outbox.unit_of_work()) for _ in range(3)]
@@ -328,7 +333,18 @@ class WriteSide(RuleBasedStateMachine):
         if self.waits_for_late_ones:
             return
         self.run(asyncio.sleep(DEFAULT_KEEP.total_seconds()))
-        self.run(_delete_events(self.store, self.feed))
+        self.run(self._delete_events())
+
+    async def _sleep(self) -> None:
+        self.slept += DEFAULT_KEEP.total_seconds()
+        await self._delete_events()
+
+    async def _delete_events(self) -> None:
+        for document in await _all_documents(self.feed):
+            if document["type"] == "domainEvent":
+                key = self.store.key_paths.key_of(document)
+                assert key is not None
+                await self.store.commit(key, [Write(kind=WriteKind.DELETE, id=document["id"])])
         for snapshot in self.snapshots.values():
             if snapshot.applied:
                 snapshot.told = [replace(told, expires_at=0.0) for told in snapshot.told]
@@ -444,7 +460,7 @@ class WriteSide(RuleBasedStateMachine):
             )
             for held in pending
         ]
-        return Snapshot(parts=parts, told=told, writes=writes, sent_at=self.loop.time())
+        return Snapshot(parts=parts, told=told, writes=writes, sent_at=self.loop.time() + self.slept)
 
     def _applied(self, writes: Sequence[Write]) -> None:
         snapshot = self.snapshots[id(writes)]
@@ -481,7 +497,8 @@ class WriteSide(RuleBasedStateMachine):
 
     def _unknown(self, unit: Unit, *, disturbed: bool) -> None:
         assert unit.current is not None
-        recent = self.loop.time() - unit.current.sent_at < ABSENCE_PROVES_FOR.total_seconds()
+        elapsed = self.loop.time() + self.slept - unit.current.sent_at
+        recent = elapsed < ABSENCE_PROVES_FOR.total_seconds()
         if disturbed:
             event("unknown")
             return
@@ -623,18 +640,11 @@ class WriteSide(RuleBasedStateMachine):
         try:
             self.documents_and_events_in_the_store_are_the_models()
         finally:
+            self.patch.undo()
             self.loop.call_soon(self._closing.set)
             self.run(self._host)
             self.run(self.loop.shutdown_asyncgens())
             self.loop.close()
-
-
-async def _delete_events(store: Store, feed: ChangeFeed) -> None:
-    for document in await _all_documents(feed):
-        if document["type"] == "domainEvent":
-            key = store.key_paths.key_of(document)
-            assert key is not None
-            await store.commit(key, [Write(kind=WriteKind.DELETE, id=document["id"])])
 
 
 async def _all_documents(feed: ChangeFeed) -> list[Document]:
