@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.effort import LONG, examples
+from tests.support.effort import LONG, PHASES, examples
 
 # No claim depends on how busy the machine is; a failure prints what reproduces it.
-CLAIMS = settings(deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+CLAIMS = settings(deadline=None, print_blob=True, phases=PHASES, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("claims", CLAIMS, max_examples=examples(30, many=200))
 settings.load_profile("claims")
 

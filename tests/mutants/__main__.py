@@ -67,7 +67,11 @@ def survives(copy: Path, file: str, old: str, new: str) -> bool:
 
 def _pass(copy: Path, tests: Sequence[str], *, quick: bool) -> bool:
     command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
-    environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(copy),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OUTBOX_TEST_PLANTED": "1",
+    }
     if quick:
         environment["OUTBOX_TEST_QUICK"] = "1"
     try:

@@ -1,14 +1,18 @@
 """
 Effort: how many examples of a property are tried. `make test-unit` sets `OUTBOX_TEST_QUICK`, `make test-long` sets
-`OUTBOX_TEST_LONG`, and `make test` neither.
+`OUTBOX_TEST_LONG`, and `make test` neither. `make mutants` sets `OUTBOX_TEST_PLANTED`: no example is made smaller.
 """
 
 from __future__ import annotations
 
 import os
 
+from hypothesis import Phase
+
 QUICK = bool(os.environ.get("OUTBOX_TEST_QUICK"))
 LONG = bool(os.environ.get("OUTBOX_TEST_LONG"))
+# The smallest example of a planted mistake takes minutes to find, and no one reads it
+PHASES = tuple(Phase)[: -2 if os.environ.get("OUTBOX_TEST_PLANTED") else None]
 
 
 def examples(few: int, *, many: int) -> int:
