@@ -23,7 +23,7 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.sessions import SessionProcessor, SessionStatus
 from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import ParkedSeen, oldest_of
+from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.polling import WatchedSubscription
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.vitals import ConsumerVitals
@@ -267,8 +267,8 @@ def test_the_oldest_key_is_found_whatever_the_others_say():
         parked("b", "yesterday"),
         parked("c", "2026-01-01T00:00:00"),
     ]
-    assert datetime(2026, 1, 1, tzinfo=UTC) == oldest_of(keys)
-    assert None is oldest_of([])
+    assert datetime(2026, 1, 1, tzinfo=UTC) == parked_seen(keys).oldest_at
+    assert None is parked_seen([]).oldest_at
 
 
 async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what_comes_from_outside(
@@ -277,7 +277,7 @@ async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what
     health.reached()
     state.sessions = (handling(12.0), SessionStatus(session="<s>", messages=0, handling_seconds=None))
     key = parked("<k>", "2026-01-01T00:00:00+00:00")
-    health.seen_parked(ParkedSeen(count=1, keys=(key,), events=2, oldest_at=oldest_of([key])))
+    health.seen_parked(parked_seen([key]))
     page = page_of(health.snapshot())
     for text in (
         "handling one for 12 s",

@@ -14,7 +14,7 @@ from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
 from cosmos_outbox_worker.fleet import Heartbeat, Phase
-from cosmos_outbox_worker.health import ParkedSeen, Severity, Snapshot
+from cosmos_outbox_worker.health import ParkedSeen, Snapshot
 from cosmos_outbox_worker.recent_errors import RecentError
 from cosmos_outbox_worker.status_page import page_of
 from tests.support.lease_statuses import status
@@ -217,18 +217,14 @@ def test_what_the_worker_could_not_look_at_for_long_is_unknown_and_a_lease_that_
     assert not {"73", "70", "3", "nothing waits", "elsewhere"} & set(texts)
 
 
-def test_page_probes_and_heartbeat_read_the_same_findings():
+def test_page_and_probes_say_what_the_snapshot_says_is_wrong():
     halted = replace(waiting("1", "worker-2", 3, None), standstill="The store is full.")
     parked = ParkedSeen(count=2)
     snapshot = replace(SNAPSHOT, unready=("No.",), lag=Lag(leases=(halted,)), parked=parked)
-    assert [
-        (Severity.UNREADY, "No."),
-        (Severity.HALTED, "Range 1 (worker-2): The store is full."),
-        (Severity.WAITS, "2 parked keys."),
-    ] == [(finding.severity, finding.reason) for finding in snapshot.findings()]
+    assert ("No.", "Range 1 (worker-2): The store is full.", "2 parked keys.") == snapshot.wrong()
     assert ["No."] == snapshot.readiness()["reasons"]
-    assert {finding.reason for finding in snapshot.findings()} <= set(Page(page_of(snapshot)).texts)
-    assert () == QUIET.findings()
+    assert set(snapshot.wrong()) <= set(Page(page_of(snapshot)).texts)
+    assert () == QUIET.wrong()
 
 
 QUIET = replace(

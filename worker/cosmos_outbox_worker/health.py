@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
@@ -23,22 +22,6 @@ from cosmos_outbox_worker.recent_errors import RecentError
 
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 MOST_SHOWN = 10  # of stalled keys
-
-
-class Severity(StrEnum):
-    """How bad a finding is."""
-
-    UNREADY = "unready"  # the process itself does not get on
-    HALTED = "halted"  # work stands still, wherever it is
-    WAITS = "waits"  # for a person
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is wrong, in a sentence."""
-
-    severity: Severity
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +65,9 @@ class State:
     errors: tuple[RecentError, ...]
     unready: tuple[str, ...]
 
-    def findings(self) -> tuple[Finding, ...]:
-        """Return what is wrong, the worst first."""
-        found = (
-            (Severity.UNREADY, self.unready),
-            (Severity.HALTED, self.halted()),
-            (Severity.WAITS, self.waits()),
-        )
-        return tuple(
-            Finding(severity, reason) for severity, reasons in found for reason in dict.fromkeys(reasons)
-        )
+    def wrong(self) -> tuple[str, ...]:
+        """Return what is wrong, a sentence each, the worst first."""
+        return tuple(dict.fromkeys((*self.unready, *self.halted(), *self.waits())))
 
     def halted(self) -> Iterable[str]:
         """Return what stands still, besides the reasons why the process is unready."""
@@ -299,18 +275,8 @@ def parked_seen(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSeen:
         causes=by_cause(keys),
         unreadable=unreadable,
         events=None if unreadable else sum(key.held for key in keys),
-        oldest_at=oldest_of(keys),
+        oldest_at=min(filter(None, (_moment_of(key.parked_at) for key in keys)), default=None),
     )
-
-
-def oldest_of(keys: Iterable[ParkedKey]) -> datetime | None:
-    """Return since when the oldest of some keys is parked; None if none says so."""
-    moments = []
-    for key in keys:
-        with suppress(ValueError):  # written by another program
-            moment = datetime.fromisoformat(key.parked_at)
-            moments.append(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    return min(moments, default=None)
 
 
 def duration_text(length: timedelta) -> str:
@@ -324,11 +290,16 @@ def duration_text(length: timedelta) -> str:
 
 def readable_time(stored: str | None) -> str | None:
     """Return a stored time in UTC and to the second, as people read it; anything else unchanged."""
-    try:
+    moment = _moment_of(stored)
+    return clock_time(moment) if moment else stored
+
+
+def _moment_of(stored: str | None) -> datetime | None:
+    """Return a stored time; None where another program wrote something else."""
+    with suppress(ValueError):
         moment = datetime.fromisoformat(stored or "")
-    except ValueError:  # written by another program
-        return stored
-    return clock_time(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return None
 
 
 def clock_time(moment: datetime) -> str:

@@ -121,9 +121,10 @@ async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterato
         await check_start(connection, findings := Findings(), topics=topic is not None)
         for found in findings.worst_first():
             _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
-        times = {"stalled_after": settings.stalled_seconds, "poll_interval": settings.poll_seconds}
-        intervals = {name: timedelta(seconds=seconds) for name, seconds in times.items()}
-        yield Parts(stack, telemetry, connection, parked, intervals)
+        stalled_after = timedelta(seconds=settings.stalled_seconds)
+        # What stands still shows within a minute.
+        times = {"stalled_after": stalled_after, "poll_interval": stalled_after / 4}
+        yield Parts(stack, telemetry, connection, parked, times)
 
 
 @asynccontextmanager

@@ -205,18 +205,6 @@ class Settings(BaseSettings):
         return self.lease_expiration_seconds * 13 / 60
 
     @property
-    def renew_seconds(self) -> float:
-        """Return the time between two renewals of a lease, as with `acquire_seconds`."""
-        return self.lease_expiration_seconds * 17 / 60
-
-    @property
-    def poll_seconds(self) -> float:
-        """
-        Return the time between two polls of what waits and what is parked: what stands still shows within a minute.
-        """
-        return self.stalled_seconds / 4
-
-    @property
     def signs_in(self) -> bool:
         """Whether Cosmos DB or Service Bus is reached with the default Azure credential."""
         return self.cosmos_endpoint is not None or self.servicebus_namespace is not None

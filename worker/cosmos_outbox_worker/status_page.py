@@ -15,7 +15,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from cosmos_outbox_worker.fleet import Heartbeat
 from cosmos_outbox_worker.health import (
     LeaseView,
-    Severity,
     Snapshot,
     State,
     clock_time,
@@ -25,19 +24,15 @@ from cosmos_outbox_worker.health import (
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
 _MOST_CHARACTERS = 500
-_MOODS = {Severity.UNREADY: "bad", Severity.HALTED: "bad", Severity.WAITS: "waits"}
 # The marks, embeddings, overrides and isolates of the bidirectional algorithm: they turn the direction of what follows.
 _TURNS = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
 
 
 def page_of(snapshot: State) -> str:
     """Return the page of a worker or a consumer."""
-    findings = snapshot.findings()
-    facts = {
-        "snapshot": snapshot,
-        "mood": _MOODS[findings[0].severity] if findings else "good",
-        "said": [finding.reason for finding in findings],
-    }
+    said = snapshot.wrong()
+    mood = "bad" if snapshot.unready or list(snapshot.halted()) else "waits" if said else "good"
+    facts = {"snapshot": snapshot, "mood": mood, "said": said}
     kind = "worker" if isinstance(snapshot, Snapshot) else "consumer"
     if isinstance(snapshot, Snapshot):
         leases = snapshot.leases()

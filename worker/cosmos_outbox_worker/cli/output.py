@@ -17,11 +17,11 @@ from rich.table import Table
 from rich.text import Text
 
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox_worker.cli.running import INTERRUPTED
 from cosmos_outbox_worker.logs import printable
 
 Row = Mapping[str, Any]
 NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates them."
+INTERRUPTED = 130
 _WIDEST = 1_000_000
 
 
@@ -46,11 +46,11 @@ def print_table(
         print_rows(rows, empty=empty, title=title)
 
 
-def print_errors(errors: Iterable[str], *, to_stderr: bool = False, prefix: str = "") -> None:
+def print_errors(errors: Iterable[str], *, to_stderr: bool = False) -> None:
     """Print what is wrong, one line each."""
     for error in errors:
         lines = "\n".join(map(printable, error.split("\n")))
-        (sys.stderr if to_stderr else sys.stdout).write(f"{prefix}{lines}\n")
+        (sys.stderr if to_stderr else sys.stdout).write(f"{lines}\n")
 
 
 def console() -> Console:

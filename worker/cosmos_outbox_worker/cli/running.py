@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -17,21 +16,15 @@ from typing import Annotated, Any, ParamSpec
 import typer
 from typer.core import TyperGroup
 
-from cosmos_outbox.errors import (
-    BrokerUnavailable,
-    OutboxError,
-    StoreUnavailable,
-    SubscriptionUnavailable,
-    TooManyRequests,
-)
+from cosmos_outbox.errors import OutboxError
+from cosmos_outbox_worker.cli.output import INTERRUPTED, print_json
 from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.doctor.check import UNANSWERED
 from cosmos_outbox_worker.settings import load
 
 Parameters = ParamSpec("Parameters")
 
-WARNED, FAILED, UNSEEN, INTERRUPTED = 1, 2, 3, 130
-# With these a service did not answer, so nothing is known of it.
-_UNSEEN = (BrokerUnavailable, StoreUnavailable, SubscriptionUnavailable, TooManyRequests)
+WARNED, FAILED, UNSEEN = 1, 2, 3
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 LONGEST_SECONDS = 86_400.0  # as for the worker: a clock cannot add arbitrarily large numbers
 
@@ -69,7 +62,7 @@ def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callab
             asyncio.run(function(*args, **kwargs))
         except OutboxError as error:
             fail(error, as_json=kwargs.get("as_json") is True)
-            code = UNSEEN if isinstance(error, _UNSEEN) else FAILED
+            code = UNSEEN if isinstance(error, UNANSWERED) else FAILED
         except OSError as error:
             if error.filename is None and error.errno not in _UNWRITABLE:
                 raise
@@ -94,9 +87,7 @@ def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None
     message = message or str(error)
     sys.stderr.write(f"{message}\n")
     if as_json:
-        said = {"error": {"code": type(error).__name__, "message": message}}
-        sys.stdout.write(json.dumps(said, ensure_ascii=False) + "\n")
-        sys.stdout.flush()
+        print_json({"error": {"code": type(error).__name__, "message": message}})
 
 
 class Commands(TyperGroup):
