@@ -32,8 +32,8 @@ MAXIMA = {
     "sessions": 594,
     "testing": 2_073,
     "the modules of the root": 1_130,
-    "worker": 2_382,
-    "worker/cli": 1_208,
+    "worker": 2_352,
+    "worker/cli": 1_176,
     "worker/doctor": 700,
     "write": 1_646,
 }

@@ -342,7 +342,8 @@ def test_what_a_worker_refuses_doctor_refuses_too(outbox: Local):
 def test_variables_that_a_worker_would_refuse_are_told_all_at_once(
     outbox: Local, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.delenv("OUTBOX_TEST_LONG", raising=False)  # no setting of a worker
+    monkeypatch.delenv("OUTBOX_TEST_LONG", raising=False)  # neither is a setting of a worker
+    monkeypatch.delenv("OUTBOX_TEST_QUICK", raising=False)
     wrong = {"OUTBOX_BATCH_SCOPE": "world", "OUTBOX_MESSAGE_FORMAT": "prose", "OUTBOX_ROUTES": "x"}
     said = outbox.run("doctor", code=2, **wrong).stderr
     assert sorted(wrong) == [line.partition(":")[0] for line in said.splitlines()]

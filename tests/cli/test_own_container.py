@@ -12,7 +12,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay
-from cosmos_outbox_worker.cli.events.feed import Wanted, read_events
+from cosmos_outbox_worker.cli.replay.feed import read_events
 from tests.support.local import Local
 from tests.support.own_container import NAME, create_container, place
 
@@ -35,7 +35,7 @@ def events(outbox: Local) -> list[str]:
             described = await feed.describe()
             parking = Parking(CosmosParked(database.get_container_client("parked")))
             relay = Relay(MemoryBroker(rejects=lambda _: True).publisher(lanes=1), parking=parking)
-            async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
+            async for found in read_events(feed, start=StartFrom.BEGINNING):
                 if found.documents:
                     await relay(
                         ChangeBatch(

@@ -16,7 +16,7 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay
-from cosmos_outbox_worker.cli.events.feed import Wanted, read_events
+from cosmos_outbox_worker.cli.replay.feed import read_events
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -36,7 +36,7 @@ def park(
         parking = Parking(CosmosParked(database.get_container_client("parked")))
         feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
         container_rid = (await feed.describe()).container_rid
-        async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
+        async for found in read_events(feed, start=StartFrom.BEGINNING):
             if found.documents:
                 handler = Relay(broker.publisher(lanes=1), parking=parking)
                 await handler(

@@ -26,8 +26,8 @@ from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox_worker.cli.events.feed import Found, Wanted, read_events
-from cosmos_outbox_worker.cli.events.replay import replay, sending_to
+from cosmos_outbox_worker.cli.replay.feed import Found, read_events
+from cosmos_outbox_worker.cli.replay.sending import replay, sending_to
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
 from tests.support.faulty_store import FaultyStore
@@ -148,7 +148,7 @@ async def made(container: Container, shape: Shape, **fields: Any) -> list[str]:
 async def pages(container: Container) -> list[ChangeBatch]:
     """Return the whole feed as a processor hands it to its handler."""
     described = await container.feed.describe()
-    read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=Wanted())
+    read = read_events(container.feed, start=StartFrom.BEGINNING)
     return [
         ChangeBatch(
             lease="l",
@@ -423,18 +423,19 @@ async def test_a_replay_sends_a_key_again_and_leaves_out_what_was_dropped(contai
     first = (await keys.show(bad)).held[0].event_id
     await keys.drop(bad, first, reason="a test")
 
-    async def replayed(broker: MemoryBroker, wanted: Wanted, parked: ParkedKeys | None) -> int:
+    async def replayed(broker: MemoryBroker, parked: ParkedKeys | None, key: str | None = None) -> int:
+        wanted = lambda event: key in (None, event.partition_key)  # noqa: E731 - once
         read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=wanted)
         send = sending_to(broker.publisher(lanes=1), described.key_paths)
         done = await replay(read, send, parked=parked, per_second=None, progress=lambda _: None)
         return done.sent
 
     everything, without_parked, of_one = MemoryBroker(), MemoryBroker(), MemoryBroker()
-    assert 6 == await replayed(everything, Wanted(), None)
+    assert 6 == await replayed(everything, None)
     assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions} == sessions_of(everything)
-    assert 4 == await replayed(without_parked, Wanted(), keys)
+    assert 4 == await replayed(without_parked, keys)
     assert bad not in sessions_of(without_parked)
-    assert 2 == await replayed(of_one, Wanted(partition_key=shape.sessions[1]), None)
+    assert 2 == await replayed(of_one, None, shape.sessions[1])
     assert {shape.sessions[1]} == sessions_of(of_one).keys()
 
 
@@ -444,7 +445,7 @@ async def test_a_replay_goes_on_behind_a_refused_event(container: Container, sha
     broker = MemoryBroker(rejects=lambda message: (message.session_id, message.subject) == (bad, "ThingMade"))
     described = await container.feed.describe()
     send = sending_to(broker.publisher(lanes=1), described.key_paths)
-    read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=Wanted())
+    read = read_events(container.feed, start=StartFrom.BEGINNING)
     done = await replay(read, send, parked=None, per_second=None, progress=lambda _: None)
     assert (5, [bad]) == (done.sent, [one.partition_key for one in done.refused])
     assert ["ThingMoved"] == sessions_of(broker)[bad]

@@ -20,12 +20,12 @@ from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox_worker.doctor import check as check_module
-from cosmos_outbox_worker.doctor import containers, doctor, leases, service_bus
+from cosmos_outbox_worker.doctor import containers, leases, programs, service_bus
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, Severity, findings_of
 from cosmos_outbox_worker.doctor.containers import Container
 from cosmos_outbox_worker.doctor.coverage import Overlap
-from cosmos_outbox_worker.doctor.doctor import Parked, unopened
 from cosmos_outbox_worker.doctor.leases import Leases, Processors
+from cosmos_outbox_worker.doctor.programs import Parked, unopened
 from cosmos_outbox_worker.fleet import Heartbeat
 from cosmos_outbox_worker.health import ParkedSeen
 
@@ -133,14 +133,14 @@ PLANTED: dict[str, tuple[Checks[Any], Any, str]] = {
         Processors(others=("audit",), deletes=True),
         "error",
     ),
-    "damaged-parked-key": (doctor.OF_PARKED, parked(0, unreadable={"k": StoreUnavailable("So.")}), "error"),
+    "damaged-parked-key": (programs.OF_PARKED, parked(0, unreadable={"k": StoreUnavailable("So.")}), "error"),
     "strange-parked-keys": (
-        doctor.OF_PARKED,
+        programs.OF_PARKED,
         Parked(seen=ParkedSeen(count=0), strangers={"processor 'p'": 2}),
         "note",
     ),
-    "parked-keys": (doctor.OF_PARKED, parked(1, 2), "warning"),
-    "parked-keys as many as a lease may have": (doctor.OF_PARKED, parked(2, 2), "error"),
+    "parked-keys": (programs.OF_PARKED, parked(1, 2), "warning"),
+    "parked-keys as many as a lease may have": (programs.OF_PARKED, parked(2, 2), "error"),
 }
 
 
@@ -154,7 +154,7 @@ def test_a_healthy_outbox_has_no_finding():
     assert [] == told(PARKED, seen("/partitionKey", None))
     assert [] == told(leases.OF_LEASES, GOOD)
     assert [] == told(leases.OF_PROCESSORS, Processors(deletes=True))
-    assert [] == told(doctor.OF_PARKED, parked(0, 2))
+    assert [] == told(programs.OF_PARKED, parked(0, 2))
 
 
 @pytest.mark.parametrize(("checks", "subject", "severity"), PLANTED.values(), ids=PLANTED.keys())
@@ -169,7 +169,7 @@ def test_what_is_planted_is_the_one_finding(
 
 def test_every_check_has_its_words_and_all_words_have_a_check():
     """Those of tables are asked of what was read; the others are told where something fails."""
-    modules = (check_module, containers, leases, service_bus, doctor)
+    modules = (check_module, containers, leases, service_bus, programs)
     tables = [table for module in modules for table in vars(module).values() if isinstance(table, dict)]
     keys = {key for table in tables for key, ask in table.items() if callable(ask) and "." in key}
     keys |= {*service_bus.REFUSALS.values()}

@@ -12,7 +12,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay
-from cosmos_outbox_worker.cli.events.feed import Wanted, read_events
+from cosmos_outbox_worker.cli.replay.feed import read_events
 from tests.support.local import Local
 
 PARKED_KEY = "ada"
@@ -57,7 +57,7 @@ async def _relay(database: DatabaseProxy) -> None:
     )
     feed = CosmosChangeFeed(database.get_container_client("data"), account_host="localhost")
     container_rid = (await feed.describe()).container_rid
-    async for found in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
+    async for found in read_events(feed, start=StartFrom.BEGINNING):
         if found.documents:
             await relay(
                 ChangeBatch(

@@ -21,7 +21,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.doctor.check import Findings
-from cosmos_outbox_worker.doctor.doctor import check_start
+from cosmos_outbox_worker.doctor.programs import check_start
 from cosmos_outbox_worker.exporters import OpenedTelemetry, opened_telemetry
 from cosmos_outbox_worker.health_server import serving_health
 from cosmos_outbox_worker.lifecycle import run_beside

@@ -11,7 +11,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.changefeed import Lag, estimate_lag
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangePage, StartFrom
-from cosmos_outbox_worker.cli.events.feed import Wanted, read_events
+from cosmos_outbox_worker.cli.replay.feed import read_events
 from tests.support.changefeed_world import World
 
 
@@ -130,6 +130,6 @@ async def test_a_command_that_reads_events_goes_the_way_to_its_end():
             return page
 
     feed = Recorded(world.container, up_to=20)
-    async for _ in read_events(feed, start=StartFrom.BEGINNING, wanted=Wanted()):
+    async for _ in read_events(feed, start=StartFrom.BEGINNING):
         pass
     assert '"25"' == read[-1]

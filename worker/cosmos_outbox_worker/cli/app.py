@@ -15,10 +15,10 @@ from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli import leases as lease_commands
 from cosmos_outbox_worker.cli import parked, status
-from cosmos_outbox_worker.cli.events.commands import replay_command
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
 from cosmos_outbox_worker.cli.output import print_errors, print_table
+from cosmos_outbox_worker.cli.replay.command import replay_command
 from cosmos_outbox_worker.cli.running import (
     FAILED,
     UNSEEN,
@@ -32,7 +32,7 @@ from cosmos_outbox_worker.cli.running import (
 from cosmos_outbox_worker.connection import connected
 from cosmos_outbox_worker.consumer_settings import load_consumer
 from cosmos_outbox_worker.doctor.check import Findings, Severity
-from cosmos_outbox_worker.doctor.doctor import check_application, check_consumer, check_worker, unopened
+from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, unopened
 from cosmos_outbox_worker.logs import names_no_leak
 from cosmos_outbox_worker.named_consumer import consumer_named, made
 

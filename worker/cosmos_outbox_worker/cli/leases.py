@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cosmos_outbox.changefeed.leases import (
-    STANDSTILL,
-    START,
-    Lease,
-    from_document,
-    range_of,
-    start_property,
-    token_of,
-)
+from cosmos_outbox.changefeed.leases import START, Lease, from_document, start_property
 from cosmos_outbox.changefeed.position import AHEAD, BEHIND
-from cosmos_outbox.errors import ConfigurationError, UsageError
-from cosmos_outbox.ports import Document, LeaseStore, Listing, StartFrom
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox.ports import LeaseStore, Listing, StartFrom
 from cosmos_outbox_worker.cli.output import NO_LEASES, confirm, print_table
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
 from cosmos_outbox_worker.health import clock_time, readable_time
@@ -64,56 +56,12 @@ def leases_in(listing: Listing) -> tuple[Lease, ...]:
     Raises:
         ConfigurationError: one is damaged.
     """
-    return tuple(sorted(map(from_document, listing.documents), key=_order))
+    return tuple(sorted(map(from_document, listing.documents), key=lambda lease: in_order(lease.token)))
 
 
-def listed_in(listing: Listing) -> list[tuple[Lease, str | None]]:
-    """
-    Return the leases of a listing in the order of their tokens, each with why it is damaged; such a lease is incomplete, and never
-    written back.
-    """
-    return sorted(map(_listed, listing.documents), key=lambda listed: _order(listed[0]))
-
-
-def _listed(document: Document) -> tuple[Lease, str | None]:
-    try:
-        return from_document(document), None
-    except ConfigurationError as error:
-        name, owner = str(document["id"]), document.get("Owner")
-        incomplete = Lease(
-            id=name,
-            token=token_of(name),
-            range=range_of(document),
-            owner=owner if isinstance(owner, str) else None,
-            continuation=None,
-            timestamp=None,
-            properties={},
-            version=0,
-            etag=document.get("_etag"),
-            raw=document,
-        )
-        return incomplete, str(error)
-
-
-def _order(lease: Lease) -> tuple[int, str]:
-    return len(lease.token), lease.token
-
-
-def row_of(lease: Lease, error: str | None, now: datetime, expiration: timedelta) -> dict[str, Any]:
-    """Return a lease as a row of a table; `now` is on the service's clock."""
-    expired = lease.expired(now, expiration)
-    held = "expired" if expired else "owned"
-    return {
-        "range": lease.token,
-        "owner": lease.owner,
-        "state": "damaged" if error else held if lease.owned else "free",
-        "continuation": lease.continuation,
-        "start": lease.properties.get(START),
-        "written_ago": max(timedelta(0), now - lease.written_at()),
-        "id": lease.id,
-        "standstill": None if expired else lease.properties.get(STANDSTILL),
-        "error": error,
-    }
+def in_order(token: str) -> tuple[int, str]:
+    """Return what tokens are sorted by: those of partitions are numbers."""
+    return len(token), token
 
 
 async def reset_leases(

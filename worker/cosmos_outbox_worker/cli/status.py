@@ -15,11 +15,13 @@ from rich.text import Text
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.servicebus.administration import messages_counted
-from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.changefeed.leases import START, readable, token_of
 from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.ports import Listing
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.holders import OfConsumer
-from cosmos_outbox_worker.cli.leases import listed_in, row_of
+from cosmos_outbox_worker.cli.leases import in_order
 from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, table_of
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened
 from cosmos_outbox_worker.connection import Connection, connected
@@ -30,6 +32,7 @@ from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.named_consumer import consumer_named, made
 
 _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")
+_FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +78,9 @@ async def status(
 async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
     listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    processor, listed = outbox.settings.processor_name, listed_in(listing)
+    processor = outbox.settings.processor_name
     lag = await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases, expiration=expiration)
-    measured = {one.lease: one for one in lag.leases}
-    rows = []
-    for lease, error in listed:
-        row, waiting = row_of(lease, error, listing.read_at, expiration), measured.get(lease.id)
-        row["waiting"] = waiting.transactions if waiting and waiting.unseen is None else None
-        row["oldest_age"] = waiting.oldest_age if waiting else None
-        rows.append(row)
+    rows = _rows(listing, lag)
     workers = sorted({row["owner"] for row in rows if row["state"] == "owned"})
     heartbeats = [(one, one.state(owns=one.worker in workers)) for one in await outbox.fleet.heartbeats()]
     oldest = "unknown" if lag.transactions else "none"
@@ -117,6 +114,35 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
         table=(table_of(shown) if shown else Text(NO_LEASES), *others),
         errors=troubles(lag, parked),
     )
+
+
+def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:
+    """Return a row for each lease of a listing; the estimator says which of them are held, and what waits."""
+    leases, damaged = readable(listing.documents)
+    measured = {one.lease: one for one in lag.leases}
+    rows: list[dict[str, Any]] = []
+    for lease in leases:
+        seen = measured.get(lease.id)
+        owner, unowned = seen and seen.owner, "expired" if lease.owned else "free"
+        row = {
+            "range": lease.token,
+            "owner": owner or lease.owner,
+            "state": "owned" if owner else unowned,
+            "continuation": lease.continuation,
+            "start": lease.properties.get(START),
+            "written_ago": max(timedelta(0), listing.read_at - lease.written_at()),
+            "id": lease.id,
+            "standstill": seen and seen.standstill,
+            "error": None,
+            "waiting": seen.transactions if seen and seen.unseen is None else None,
+            "oldest_age": seen and seen.oldest_age,
+        }
+        rows.append(row)
+    for document in listing.documents:
+        if error := damaged.get(name := str(document["id"])):
+            known = {"range": token_of(name), "owner": document.get("Owner"), "state": "damaged"}
+            rows.append(dict.fromkeys(_FACTS) | known | {"id": name, "error": str(error)})
+    return sorted(rows, key=lambda row: in_order(row["range"]))
 
 
 async def _status_of_consumer(named: str, outbox: Connection, settings: ConsumerSettings) -> Status:

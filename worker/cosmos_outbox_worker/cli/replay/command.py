@@ -13,10 +13,10 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import StartFrom
-from cosmos_outbox_worker.cli.events.feed import Wanted, read_events, sent_up_to
-from cosmos_outbox_worker.cli.events.replay import Replayed, Send, replay, sending_nothing, sending_to
 from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
 from cosmos_outbox_worker.cli.output import confirm, counted, print_errors, print_json
+from cosmos_outbox_worker.cli.replay.feed import read_events, sent_up_to
+from cosmos_outbox_worker.cli.replay.sending import Replayed, Send, replay, sending_nothing, sending_to
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.settings import require_service_bus
@@ -47,7 +47,7 @@ async def replay_command(
     start = start_given(since)
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(opened())
-        wanted = Wanted(partition_key=key and await outbox.key_named(key), action=action)
+        named = key and await outbox.key_named(key)
         up_to = sent_up_to(await _leases_to_replay(outbox, start))
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send = sending_nothing
@@ -61,7 +61,12 @@ async def replay_command(
         with Progress(*columns, console=Console(stderr=True)) as bar:
             task = bar.add_task("replay", total=None)
             replayed = await replay(
-                read_events(outbox.feed, start=start, wanted=wanted, up_to=up_to),
+                read_events(
+                    outbox.feed,
+                    start=start,
+                    wanted=lambda one: named in (None, one.partition_key) and action in (None, one.action),
+                    up_to=up_to,
+                ),
                 send,
                 parked=parked,
                 per_second=None if dry_run else rate,

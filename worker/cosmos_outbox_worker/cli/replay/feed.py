@@ -19,18 +19,6 @@ _PAGE_SIZE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """Which events to read; None means all."""
-
-    partition_key: str | None = None
-    action: str | None = None
-
-    def takes(self, event: StoredEvent) -> bool:
-        """Return whether the event is one of them."""
-        return self.partition_key in (None, event.partition_key) and self.action in (None, event.action)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """
     The wanted events of one page, in the order in which they are sent.
@@ -47,7 +35,7 @@ async def read_events(
     feed: ChangeFeed,
     *,
     start: StartFrom | datetime,
-    wanted: Wanted,
+    wanted: Callable[[StoredEvent], bool] = lambda _: True,
     up_to: Callable[[FeedRange], float] = lambda _: math.inf,
 ) -> AsyncIterator[Found]:
     """
@@ -56,7 +44,7 @@ async def read_events(
     Args:
         feed: of the container.
         start: where each range begins.
-        wanted: which events.
+        wanted: says whether to read an event. Defaults to all.
         up_to: returns the last LSN of a range to read. Defaults to all.
     """
     container = await feed.describe()
@@ -83,11 +71,7 @@ async def read_events(
         last = up_to(feed_range)
         cut = bool(page.documents) and page.documents[-1]["_lsn"] > last
         parsed = ((one, stored_event(one, container.key_paths)) for one in page.documents)
-        pairs = [
-            (one, event)
-            for one, event in parsed
-            if event is not None and wanted.takes(event) and event.lsn <= last
-        ]
+        pairs = [(one, event) for one, event in parsed if event and event.lsn <= last and wanted(event)]
         pairs.sort(key=lambda pair: pair[1].order)
         yield Found(
             documents=tuple(one for one, _ in pairs), events=tuple(event for _, event in pairs), cut=cut

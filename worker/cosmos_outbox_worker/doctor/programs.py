@@ -1,5 +1,5 @@
 """
-Doctor: which tables of checks are asked for a worker, an application, a consumer, and at the start of each.
+Programs: which tables of checks are asked for a worker, an application, a consumer, and at the start of each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replay: send events again as they were sent, without dropped events, and with edited payloads."""
+"""Sending: send events again as they were sent, without dropped events, and with edited payloads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cosmos_outbox.ports import ChangeBatch, Document, Publisher
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.plan import event_page
-from cosmos_outbox_worker.cli.events.feed import Found
+from cosmos_outbox_worker.cli.replay.feed import Found
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _CHUNKS_A_SECOND = 10

@@ -1,1 +1,0 @@
-"""Events: read the feed past all leases, and send events again."""
