@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from azure.cosmos.aio import ContainerProxy
@@ -27,8 +28,8 @@ from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.parking import Parking
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
+from cosmos_outbox.parking import Parking, Scope
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.records import MessagesPublished, Record, log_hook
 from cosmos_outbox.relay import Relay
@@ -119,18 +120,20 @@ async def relay(
             ),
             hooks=(notify, deletion.hear),
         )
+
+        async def scope() -> Scope:
+            return Scope(processor=PROCESSOR, container=(await feed.describe()).container_rid)
+
         running = asyncio.create_task(processor.run())
         stopping = asyncio.create_task(stop.wait())
         watching = asyncio.create_task(
             poll(
-                PROCESSOR,
-                feed=feed,
-                leases=lease_store,
-                expiration=timedelta(seconds=60),
+                health,
+                lag=partial(estimate_lag, PROCESSOR, feed=feed, leases=lease_store),
+                scope=scope,
                 parked=parked,
                 fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
                 reach=_reached,
-                health=health,
                 observe=lambda: setattr(telemetry.instruments, "observed", health.snapshot()),
                 notify=notify,
             )

@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 594,
     "testing": 2_073,
     "the modules of the root": 1_130,
-    "worker": 2_352,
-    "worker/cli": 1_176,
-    "worker/doctor": 700,
+    "worker": 2_340,
+    "worker/cli": 1_173,
+    "worker/doctor": 691,
     "write": 1_646,
 }
 _FREE = {

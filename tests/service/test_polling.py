@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ParkingError, StoreUnavailable, TopicUnavailable
@@ -172,18 +174,20 @@ async def watching(
     observe: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
     """Watch for as long as the block lasts."""
-    leases = leases or MemoryLeases()
+    feed, leases = feed or MemoryContainer(), leases or MemoryLeases()
+
+    async def scope() -> Scope:
+        return Scope(processor="p", container=(await feed.describe()).container_rid)
+
     async with asyncio.TaskGroup() as group:
         task = group.create_task(
             poll(
-                "p",
-                feed=feed or MemoryContainer(),
-                leases=leases,
-                expiration=timedelta(seconds=60),
+                watched,
+                lag=partial(estimate_lag, "p", feed=feed, leases=leases),
+                scope=scope,
                 parked=parked or MemoryParked(),
                 fleet=Fleet(leases, processor="p", container="c"),
                 reach=reach,
-                health=watched,
                 observe=observe,
                 notify=notify,
             )

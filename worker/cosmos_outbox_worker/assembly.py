@@ -120,14 +120,12 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
         worker.poll = partial(
             poll,
-            settings.processor_name,
-            feed=connection.feed,
-            leases=connection.leases,
-            expiration=timedelta(seconds=settings.lease_expiration_seconds),
+            health,
+            lag=partial(connection.lag, timedelta(seconds=settings.lease_expiration_seconds)),
+            scope=connection.scope,
             parked=parts.parked,
             fleet=connection.fleet,
             reach=partial(connection.reach_topics, bus),
-            health=health,
             observe=worker.observe,
             notify=notify,
         )

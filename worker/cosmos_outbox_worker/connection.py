@@ -8,6 +8,7 @@ import functools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -20,16 +21,17 @@ from pydantic import SecretStr
 from cosmos_outbox.adapters.cosmos.client import account_host, is_url, lean_polls, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
-from cosmos_outbox.adapters.cosmos.parked import open_parked
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
 from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
+from cosmos_outbox.changefeed import Lag, estimate_lag
 from cosmos_outbox.changefeed.naming import own_prefix
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
-from cosmos_outbox.ports import ParkedStore, Publisher, Subscription
+from cosmos_outbox.ports import Publisher, Subscription
 from cosmos_outbox.proxies import proxy_for
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
@@ -38,7 +40,7 @@ from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import Around
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, Receiver
 from cosmos_outbox_worker.fleet import Fleet
-from cosmos_outbox_worker.settings import MessageFormat, Settings, Transport, require_service_bus
+from cosmos_outbox_worker.settings import Settings, require_service_bus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,11 @@ class Connection:
         except ValueError as error:
             raise UsageError(str(error)) from None
 
+    async def lag(self, expiration: timedelta) -> Lag:
+        """Return what waits for the processor; a lease not written for this long is free."""
+        name = self.settings.processor_name
+        return await estimate_lag(name, feed=self.feed, leases=self.leases, expiration=expiration)
+
     async def store(self) -> CosmosStore:
         """
         Return the store of the entities and events.
@@ -93,7 +100,7 @@ class Connection:
         """
         return await open_store(self.client, self.settings.cosmos_database, self.settings.cosmos_container)
 
-    async def parked_store(self) -> ParkedStore:
+    async def parked_store(self) -> CosmosParked:
         """
         Return the parked store.
 
@@ -130,7 +137,10 @@ class Connection:
             ConfigurationError: the settings do not name a topic and its namespace.
         """
         require_service_bus(self.settings)
-        async with open_service_bus_client(**self._amqp) as opened:
+        to = self.namespace
+        if self.settings.servicebus_transport == "websockets":
+            to |= {"websockets": True, "proxy": https_proxy(self.settings.namespace or "")}
+        async with open_service_bus_client(**to) as opened:
             yield opened
 
     @asynccontextmanager
@@ -143,7 +153,6 @@ class Connection:
         Raises:
             ConfigurationError: the settings do not name its namespace.
         """
-        require_service_bus(settings)
         receiver: Callable[..., Any] = ServiceBusSubscription
         if settings.receiver is Receiver.AMQP:
             receiver = functools.partial(lean_receiver().FallbackSubscription, notify=notify)
@@ -179,7 +188,7 @@ class Connection:
                 opened = ServiceBusPublisher(bus, topic, lanes=lanes, **options)
                 publishers[topic] = await stack.enter_async_context(opened)
             shape = None
-            if settings.message_format is not MessageFormat.PLAIN:
+            if settings.message_format != "plain":
                 mode = ContentMode(settings.message_format.removeprefix("cloudevents-"))
                 shape = functools.partial(as_cloud_event, source=f"/{settings.container}", mode=mode)
             yield Topics(publishers, routes, shape=shape, around=around)
@@ -202,13 +211,6 @@ class Connection:
             "namespace": self.settings.servicebus_namespace,
             "credential": self.credential,
         }
-
-    @property
-    def _amqp(self) -> dict[str, Any]:
-        to = self.namespace
-        if self.settings.servicebus_transport is Transport.WEBSOCKETS:
-            to |= {"websockets": True, "proxy": https_proxy(self.settings.namespace or "")}
-        return to
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from cosmos_outbox.changefeed.options import default_instance_name
-from cosmos_outbox_worker.settings import Name, Seconds, Settings, Transport, loaded, topic_name
+from cosmos_outbox_worker.settings import Name, Seconds, Settings, loaded, topic_name
 
 _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websockets"
 
@@ -53,7 +53,7 @@ class ConsumerSettings(Settings):
 
     def contradictions(self) -> list[str]:
         errors = self.model_copy(update={"lease_container": None}).shared_containers()
-        given = self.sdk_only, not self.sessions, self.servicebus_transport is Transport.WEBSOCKETS
+        given = self.sdk_only, not self.sessions, self.servicebus_transport == "websockets"
         errors += [
             f"OUTBOX_RECEIVER=amqp contradicts OUTBOX_{setting}, for which the SDK receives: give one of them"
             for setting, is_given in zip(_BY_THE_SDK, given, strict=True)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from cosmos_outbox.changefeed import estimate_lag
+from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Scope
@@ -17,7 +17,6 @@ from cosmos_outbox.parking.first_run import note_first_run
 from cosmos_outbox.ports import (
     ChangeFeed,
     ChangePage,
-    LeaseStore,
     MonitoredContainer,
     ParkedStore,
     Session,
@@ -66,15 +65,13 @@ class WatchedSubscription:
 
 
 async def poll(
-    processor_name: str,
+    health: WorkerVitals,
     *,
-    feed: ChangeFeed,
-    leases: LeaseStore,
-    expiration: timedelta,
+    lag: Callable[[], Awaitable[Lag]],
+    scope: Callable[[], Awaitable[Scope]],
     parked: ParkedStore | None,
     fleet: Fleet,
     reach: Callable[[], Awaitable[None]],
-    health: WorkerVitals,
     observe: Callable[[], None],
     notify: Hook,
 ) -> None:
@@ -82,14 +79,12 @@ async def poll(
     Poll what waits and what is parked until cancelled. A poll that fails changes nothing and is reported.
 
     Args:
-        processor_name: of the leases.
-        feed: of the container.
-        leases: where they are.
-        expiration: of a lease that is not renewed.
+        health: says how often, and learns the results.
+        lag: returns what waits.
+        scope: returns whose parked keys are the processor's.
         parked: where keys are parked; None if the worker parks none.
         fleet: the workers of the processor; it gets this one's heartbeat.
         reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
-        health: says how often, and learns the results.
         observe: called every second, also while a poll gets no answer.
         notify: hears `WatchFailed`.
     """
@@ -98,23 +93,22 @@ async def poll(
 
     async def poll_lag() -> Iterable[Exception]:
         nonlocal begun
-        lag = await estimate_lag(processor_name, feed=feed, leases=leases, expiration=expiration)
-        health.measured(lag)
-        begun = begun or bool(lag.leases)
+        measured = await lag()
+        health.measured(measured)
+        begun = begun or bool(measured.leases)
         return [
             StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")
-            for lease, reason in lag.unseen.items()
+            for lease, reason in measured.unseen.items()
         ]
 
     async def poll_keys() -> Iterable[Exception]:
         if parked is None:
             return ()
-        # The resource id is read each time: a container that is recreated has another one.
-        scope = Scope(processor=processor_name, container=(await feed.describe()).container_rid)
-        if begun and scope not in noted:
-            await note_first_run(parked, scope)
-            noted.add(scope)
-        seen = parked_seen(await ParkedKeys(parked, scope=scope).list())
+        ours = await scope()
+        if begun and ours not in noted:
+            await note_first_run(parked, ours)
+            noted.add(ours)
+        seen = parked_seen(await ParkedKeys(parked, scope=ours).list())
         health.seen_parked(seen)
         return seen.unreadable.values()
 

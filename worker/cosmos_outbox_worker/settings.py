@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from enum import StrEnum
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
@@ -48,21 +47,6 @@ def _with_parts(*parts: str) -> AfterValidator:
         return secret
 
     return AfterValidator(check)
-
-
-class Transport(StrEnum):
-    """What AMQP goes over, to Service Bus."""
-
-    TCP = "tcp"  # port 5671
-    WEBSOCKETS = "websockets"  # port 443, through a proxy if there is one
-
-
-class MessageFormat(StrEnum):
-    """The form of a message's body and properties."""
-
-    PLAIN = "plain"  # the event's data as its body
-    CLOUDEVENTS_STRUCTURED = "cloudevents-structured"
-    CLOUDEVENTS_BINARY = "cloudevents-binary"
 
 
 def topic_name(name: str) -> str:
@@ -155,7 +139,7 @@ class Settings(BaseSettings):
     """Service Bus namespace with its key, or a SharedAccessSignature, which expires. Either this or OUTBOX_SERVICEBUS_NAMESPACE."""
     servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = None
     """Service Bus host (NAME.servicebus.windows.net), reached with the default credential."""
-    servicebus_transport: Transport = Transport.TCP
+    servicebus_transport: Literal["tcp", "websockets"] = "tcp"
     """tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY where there is one."""
     sdk_only: bool = False
     """true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library is on the wire."""
@@ -165,7 +149,7 @@ class Settings(BaseSettings):
     """Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest."""
     batch_scope: BatchScope = BatchScope.TOPIC
     """Which messages may share a batch: topic (any), session or message, for partitioned topics."""
-    message_format: MessageFormat = MessageFormat.PLAIN
+    message_format: Literal["plain", "cloudevents-structured", "cloudevents-binary"] = "plain"
     """plain, cloudevents-structured or cloudevents-binary."""
     event_ttl_seconds: Annotated[int, Field(ge=1, le=int(MAX_TTL.total_seconds()))] = 864_000
     """Shortest time to live of the events in this container."""

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.servicebus.administration import messages_counted
-from cosmos_outbox.changefeed import Lag, estimate_lag
+from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.changefeed.leases import START, readable, token_of
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
@@ -78,8 +78,7 @@ async def status(
 async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
     listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    processor = outbox.settings.processor_name
-    lag = await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases, expiration=expiration)
+    processor, lag = outbox.settings.processor_name, await outbox.lag(expiration)
     rows = _rows(listing, lag)
     workers = sorted({row["owner"] for row in rows if row["state"] == "owned"})
     heartbeats = [(one, one.state(owns=one.worker in workers)) for one in await outbox.fleet.heartbeats()]

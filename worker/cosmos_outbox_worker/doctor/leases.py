@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from cosmos_outbox.changefeed import Lag, LeaseLag, estimate_lag
+from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import Lease, range_of, readable
 from cosmos_outbox.changefeed.naming import others_on, own_prefix
@@ -204,13 +204,12 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
     whole, damaged = readable(listing.documents)
     leases, _ = await located(whole, physical, outbox.feed)
     unread = [range_of(document) for document in listing.documents if document["id"] in damaged]
-    processor = outbox.settings.processor_name
     return Leases(
         leases=leases,
         damaged=[str(error) for error in damaged.values()],
         gaps=gaps(physical, leases, unread) if listing.documents else (),
         overlaps=overlaps(leases, now=now, expiration=expiration),
-        lag=await estimate_lag(processor, feed=outbox.feed, leases=outbox.leases, expiration=expiration),
+        lag=await outbox.lag(expiration),
         heartbeats=await outbox.fleet.heartbeats(),
         skew=skew,
         event_ttl=timedelta(seconds=outbox.settings.event_ttl_seconds),

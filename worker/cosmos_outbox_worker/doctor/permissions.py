@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from enum import StrEnum
 
 from azure.cosmos.aio import ContainerProxy
 
@@ -15,27 +14,22 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Findings
 
-
-class Operation(StrEnum):
-    """An operation on documents, in the order in which they are tried."""
-
-    CREATE = "create"
-    READ = "read"
-    REPLACE = "replace"
-    QUERY = "query"
-    BATCH = "write batches of"
-    DELETE = "delete"
-
-
-# Leases are also listed; reading them shows whether that is allowed.
-OF_LEASES = (Operation.CREATE, Operation.READ, Operation.REPLACE, Operation.DELETE)
-OF_WRITERS = tuple(Operation)  # who commits, and who parks
+# In the order in which they are tried. Leases are also listed; reading them shows whether that is allowed.
+OF_LEASES = ("create", "read", "replace", "delete")
+OF_WRITERS = (
+    "create",
+    "read",
+    "replace",
+    "query",
+    "write batches of",
+    "delete",
+)  # who commits, and who parks
 
 
 async def try_documents(
     what: str,
     container: ContainerProxy,
-    operations: Sequence[Operation],
+    operations: Sequence[str],
     findings: Findings,
     paths: KeyPaths = ON_PARTITION_KEY,
 ) -> bool:
@@ -48,7 +42,7 @@ async def try_documents(
     attempts = _attempts(container, name, paths)
     unanswered, all_allowed = False, True
     for operation in operations:
-        if unanswered and operation is not Operation.DELETE:
+        if unanswered and operation != "delete":
             continue
 
         async def attempt(call: Callable[[], Awaitable[object]] = attempts[operation]) -> None:
@@ -68,7 +62,7 @@ async def try_documents(
 
 def _attempts(
     container: ContainerProxy, name: str, paths: KeyPaths
-) -> Mapping[Operation, Callable[[], Awaitable[object]]]:
+) -> Mapping[str, Callable[[], Awaitable[object]]]:
     # Fits /id too. If it may not be deleted, its time to live removes it.
     levels = [name for _ in paths.levels]
     document = {"id": name, **paths.fields(tuple(levels)), "ttl": 60}
@@ -79,10 +73,10 @@ def _attempts(
             pass
 
     return {
-        Operation.CREATE: lambda: container.create_item(document),
-        Operation.READ: lambda: container.read_item(name, key),
-        Operation.REPLACE: lambda: container.replace_item(name, document),
-        Operation.QUERY: query,
-        Operation.BATCH: lambda: container.execute_item_batch([("replace", (name, document))], key),
-        Operation.DELETE: lambda: container.delete_item(name, key),
+        "create": lambda: container.create_item(document),
+        "read": lambda: container.read_item(name, key),
+        "replace": lambda: container.replace_item(name, document),
+        "query": query,
+        "write batches of": lambda: container.execute_item_batch([("replace", (name, document))], key),
+        "delete": lambda: container.delete_item(name, key),
     }

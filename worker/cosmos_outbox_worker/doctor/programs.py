@@ -14,20 +14,18 @@ from functools import partial
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
-from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.parking.park import DEFAULT_MAX_KEYS
-from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding, worse
 from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKED, Container, read_container
 from cosmos_outbox_worker.doctor.leases import check_leases
-from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, Operation, try_documents
+from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, try_documents
 from cosmos_outbox_worker.doctor.service_bus import check_source, check_topics
 from cosmos_outbox_worker.health import ParkedSeen, parked_seen
 
@@ -98,11 +96,11 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
     if leases.paths in (("/id",), _BY_PARTITION_KEY):
         await try_documents("leases", outbox.lease_container, OF_LEASES, found)
     if outbox.settings.delete_after_publish is not None and data.key_paths is not None:
-        await try_documents("events", outbox.data, [Operation.DELETE], found, data.key_paths)
+        await try_documents("events", outbox.data, ["delete"], found, data.key_paths)
     if outbox.parked is not None:
         # The resource id of the data container names the keys that are ours.
         ours = outbox.scope if data.key_paths is not None else None
-        await _check_parked(outbox, outbox.parked, ours, DEFAULT_MAX_KEYS, found)
+        await _check_parked(outbox, outbox.parked, ours, found, most=DEFAULT_MAX_KEYS)
     try:
         async with outbox.service_bus() as bus:
             for topic in outbox.settings.topics.topics:
@@ -133,7 +131,7 @@ async def check_consumer(
         async def ours() -> Scope:
             return Scope(processor=consumer.name, container=settings.source)
 
-        await _check_parked(outbox, outbox.parked, ours, 0, found)
+        await _check_parked(outbox, outbox.parked, ours, found)
     elif consumer.policy.on_failure is OnFailure.PARK:
         found.add(finding("parked-container.unset", consumer))
     await check_source(outbox, settings, consumer, found)
@@ -149,33 +147,28 @@ async def _check_parked(
     outbox: Connection,
     container: ContainerProxy,
     ours: Callable[[], Awaitable[Scope]] | None,
-    most: int,
     found: Findings,
+    *,
+    most: int = 0,
 ) -> None:
     parked = await _container(outbox, container, PARKED, found)
     if ours is None or parked.paths != _BY_PARTITION_KEY:
         return
-    if await try_documents("parked keys", container, OF_WRITERS, found):
-        reading = partial(_parked, container, outbox.parked_store, ours, most)
-        if (seen := await found.attempt("list parked keys", reading)) is not None:
-            found.judge(OF_PARKED, seen)
 
+    async def read() -> Parked:
+        scope, store = await ours(), await outbox.parked_store()
+        seen = parked_seen(await ParkedKeys(store, scope=scope).list())
+        scopes = await retry_reads(store.scopes, RetryOptions())
+        strangers = {
+            _owner(processor, of, scope): keys
+            for (processor, of), keys in sorted(scopes.items())
+            if (processor, of) != (scope.processor, scope.container)
+        }
+        return Parked(seen=seen, most=most, strangers=strangers)
 
-async def _parked(
-    container: ContainerProxy,
-    store: Callable[[], Awaitable[ParkedStore]],
-    ours: Callable[[], Awaitable[Scope]],
-    most: int,
-) -> Parked:
-    scope = await ours()
-    seen = parked_seen(await ParkedKeys(await store(), scope=scope).list())
-    scopes = await retry_reads(CosmosParked(container).scopes, RetryOptions())
-    strangers = {
-        _owner(processor, of, scope): keys
-        for (processor, of), keys in sorted(scopes.items())
-        if (processor, of) != (scope.processor, scope.container)
-    }
-    return Parked(seen=seen, most=most, strangers=strangers)
+    allowed = await try_documents("parked keys", container, OF_WRITERS, found)
+    if allowed and (seen := await found.attempt("list parked keys", read)) is not None:
+        found.judge(OF_PARKED, seen)
 
 
 def _owner(name: str, of: str, ours: Scope) -> str:

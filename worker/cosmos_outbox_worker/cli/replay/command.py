@@ -19,7 +19,6 @@ from cosmos_outbox_worker.cli.replay.feed import read_events, sent_up_to
 from cosmos_outbox_worker.cli.replay.sending import Replayed, Send, replay, sending_nothing, sending_to
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox_worker.connection import Connection
-from cosmos_outbox_worker.settings import require_service_bus
 
 Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
 Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
@@ -52,9 +51,8 @@ async def replay_command(
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send = sending_nothing
         if not dry_run:
-            require_service_bus(outbox.settings)
-            confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
             bus = await stack.enter_async_context(outbox.service_bus())
+            confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
             publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1))
             send = sending_to(publisher, (await outbox.feed.describe()).key_paths)
         columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
