@@ -84,7 +84,7 @@ async def relay(
             hook(record)
 
     async with AsyncExitStack() as stack:
-        telemetry = stack.enter_context(opened_telemetry(topic=topic, instance=name, environ={}))
+        telemetry = stack.enter_context(opened_telemetry(topic=topic, instance=name))
         client = await stack.enter_async_context(open_cosmos_client(connection_string=cosmos))
         bus = await stack.enter_async_context(open_service_bus_client(connection_string=servicebus))
         publisher = Topics(

@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 594,
     "testing": 2_073,
     "the modules of the root": 1_130,
-    "worker": 2_340,
-    "worker/cli": 1_173,
-    "worker/doctor": 691,
+    "worker": 2_323,
+    "worker/cli": 1_171,
+    "worker/doctor": 687,
     "write": 1_646,
 }
 _FREE = {

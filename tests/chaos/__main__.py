@@ -16,7 +16,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cosmos_outbox_worker.consumer_settings import Receiver
 from demo.child_processes import Children, show_tails, with_children
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind
@@ -29,9 +28,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="default: a new one, which the last line names")
     parser.add_argument(
         "--receiver",
-        type=Receiver,
-        choices=[*Receiver],
-        default=Receiver.SDK,
+        choices=["sdk", "amqp"],
+        default="sdk",
         help="of the consumers (default sdk)",
     )
     parser.add_argument("--sdk-only", action="store_true", help="workers have OUTBOX_SDK_ONLY")

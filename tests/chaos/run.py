@@ -20,7 +20,6 @@ from azure.cosmos.exceptions import CosmosResourceNotFoundError
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
-from cosmos_outbox_worker.consumer_settings import Receiver
 from demo.audit import Audit, CommittedEvent, audit
 from demo.child_processes import Child, Children
 from demo.effects import Effects, count_effects, counted_up_to, effects_of, recorded_in
@@ -59,7 +58,7 @@ class ChaosOptions:
     seed: int
     workers: int = 3
     consumers: int = 3
-    receiver: Receiver = Receiver.SDK
+    receiver: str = "sdk"
     sdk_only: bool = False
     partitions: int = 16
     most_partitions: int = 24

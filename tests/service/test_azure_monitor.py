@@ -98,10 +98,10 @@ async def test_metrics_and_spans_of_a_worker_arrive_at_application_insights(inge
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "azure.monitor.opentelemetry", None)
-    environ = {AZURE_MONITOR: f"InstrumentationKey={KEY}"}
+    monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
     with (
         pytest.raises(ConfigurationError, match=r"cosmos-outbox\[azure-monitor\]"),
-        opened_telemetry(topic="t", instance="w", environ=environ),
+        opened_telemetry(topic="t", instance="w"),
     ):
         pass
 
@@ -117,8 +117,8 @@ def test_a_program_with_a_provider_of_its_own_keeps_it(
     where: str, own: object, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(where, own)
-    environ = {AZURE_MONITOR: f"InstrumentationKey={KEY}"}
-    with opened_telemetry(topic="t", instance="w", environ=environ) as telemetry:
+    monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
+    with opened_telemetry(topic="t", instance="w") as telemetry:
         assert b"outbox_alarms_total" in telemetry.exposition()[0]
     assert "telemetry.configured" in caplog.text
     assert own in (trace.get_tracer_provider(), metrics.get_meter_provider())

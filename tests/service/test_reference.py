@@ -85,7 +85,7 @@ PROGRAMS: tuple[tuple[str | None, Callable[[Telemetry], None]], ...] = (
 
 @pytest.mark.parametrize(("topic", "use"), PROGRAMS)
 async def test_no_scrape_has_a_series_twice(topic, use):
-    with opened_telemetry(topic=topic, instance="w", environ={}) as telemetry:
+    with opened_telemetry(topic=topic, instance="w") as telemetry:
         use(telemetry.instruments)
         for outcome in CloseReason:
             telemetry.instruments(records.LeaseMoved(lease="l", owner="o", outcome=outcome))
@@ -103,7 +103,7 @@ async def test_the_page_on_metrics_names_them_all(topic, use, part):
     data = reader.get_metrics_data()
     provider.shutdown()
     assert data is not None
-    with opened_telemetry(topic=topic, instance="w", environ={}) as telemetry:
+    with opened_telemetry(topic=topic, instance="w") as telemetry:
         use(telemetry.instruments)
         families = {
             family.documentation: family.samples[0].name if family.type == "counter" else family.name

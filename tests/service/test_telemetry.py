@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import re
 import socket
 import threading
@@ -241,7 +240,7 @@ async def test_a_failed_send_is_an_error_span():
 
 def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.MonkeyPatch):
     def named() -> set[str]:
-        with opened_telemetry(topic="t", instance="w", environ=os.environ) as telemetry:
+        with opened_telemetry(topic="t", instance="w") as telemetry:
             (line,) = re.findall(r"^target_info\{(.*)\}", telemetry.exposition()[0].decode(), re.MULTILINE)
         return set(re.findall(r'service_(?:name|instance_id)="[^"]*"', line))
 
@@ -258,7 +257,7 @@ def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.
     monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", "nonsense")
     with (
         pytest.raises(ConfigurationError, match=r"OTEL_… variables: .*nonsense"),
-        opened_telemetry(topic="t", instance="w", environ=os.environ),
+        opened_telemetry(topic="t", instance="w"),
     ):
         pass
 
@@ -272,7 +271,7 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
-        with opened_telemetry(topic="t", instance="w", environ=os.environ) as telemetry:
+        with opened_telemetry(topic="t", instance="w") as telemetry:
             telemetry.tracer_provider.get_tracer("test").start_span("send").end()
             telemetry.instruments.charged(1.0)
         # It has ended, though the SDK still waits.

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.changefeed.naming import others_on
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
@@ -87,10 +86,6 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         opening = connection.publisher(bus, lanes=settings.lanes, around=spans, notify=notify)
         publisher = await stack.enter_async_context(opening)
 
-        async def others() -> tuple[str, ...]:
-            name, leases = settings.processor_name, connection.leases
-            return await others_on(await connection.feed.describe(), processor_name=name, leases=leases)
-
         async def earlier_life() -> str | None:
             if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
                 return "a worker of this processor showed life lately"
@@ -99,14 +94,14 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             return None
 
         if settings.delete_after_publish:
-            await _refuse_to_delete_what_others_read(others)
+            await _refuse_to_delete_what_others_read(connection.others)
         parking = None if parts.parked is None else Parking(parts.parked)
         deletion = await stack.enter_async_context(
             Deletion(
                 Relay(publisher, parking=parking, notify=notify).handle,
                 CosmosStore(connection.data),  # deletes only, under the keys of the events
                 delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
-                others=others,
+                others=connection.others,
                 notify=notify,
             )
         )

@@ -27,7 +27,7 @@ from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
 from cosmos_outbox.changefeed import Lag, estimate_lag
-from cosmos_outbox.changefeed.naming import own_prefix
+from cosmos_outbox.changefeed.naming import others_on, own_prefix
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
@@ -38,7 +38,7 @@ from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import Around
-from cosmos_outbox_worker.consumer_settings import ConsumerSettings, Receiver
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.fleet import Fleet
 from cosmos_outbox_worker.settings import Settings, require_service_bus
 
@@ -85,6 +85,11 @@ class Connection:
             return key_text((await self.feed.describe()).key_paths.parse(text))
         except ValueError as error:
             raise UsageError(str(error)) from None
+
+    async def others(self) -> tuple[str, ...]:
+        """Return the other processors that have leases of the container."""
+        name = self.settings.processor_name
+        return await others_on(await self.feed.describe(), processor_name=name, leases=self.leases)
 
     async def lag(self, expiration: timedelta) -> Lag:
         """Return what waits for the processor; a lease not written for this long is free."""
@@ -154,7 +159,7 @@ class Connection:
             ConfigurationError: the settings do not name its namespace.
         """
         receiver: Callable[..., Any] = ServiceBusSubscription
-        if settings.receiver is Receiver.AMQP:
+        if settings.receiver == "amqp":
             receiver = functools.partial(lean_receiver().FallbackSubscription, notify=notify)
         receivers = receivers_for(settings.concurrent_sessions)
         options = {"sessions": settings.sessions, "receivers": receivers}

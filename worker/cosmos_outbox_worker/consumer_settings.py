@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
@@ -13,13 +12,6 @@ from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox_worker.settings import Name, Seconds, Settings, loaded, topic_name
 
 _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websockets"
-
-
-class Receiver(StrEnum):
-    """What receives messages."""
-
-    SDK = "sdk"  # of Service Bus: a connection for each session
-    AMQP = "amqp"  # the distribution cosmos-outbox-amqp: one connection
 
 
 class ConsumerSettings(Settings):
@@ -35,7 +27,7 @@ class ConsumerSettings(Settings):
     """Whether the subscription or queue requires sessions. Without them messages are handled in no order."""
     concurrent_sessions: Annotated[int, Field(ge=1, le=1000)] = 32
     """Most sessions (or messages, without sessions) that are handled at once; with `sdk` up to eight connections serve each."""
-    receiver: Receiver = Receiver.SDK
+    receiver: Literal["sdk", "amqp"] = "sdk"
     """What receives: the Service Bus SDK with a connection for each session (`sdk`), or the extra `amqp` with one for all."""
     parked_container: Name | None = None
     """Container of parked keys; must exist. Required, except with on_failure="dead_letter"."""
@@ -57,7 +49,7 @@ class ConsumerSettings(Settings):
         errors += [
             f"OUTBOX_RECEIVER=amqp contradicts OUTBOX_{setting}, for which the SDK receives: give one of them"
             for setting, is_given in zip(_BY_THE_SDK, given, strict=True)
-            if is_given and self.receiver is Receiver.AMQP
+            if is_given and self.receiver == "amqp"
         ]
         return errors
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -54,13 +54,7 @@ class OpenedTelemetry:
 
 
 @contextmanager
-def opened_telemetry(
-    *,
-    topic: str | None,
-    instance: str,
-    environ: Mapping[str, str],
-    sign_in: bool = False,
-) -> Iterator[OpenedTelemetry]:
+def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False) -> Iterator[OpenedTelemetry]:
     """
     Open telemetry for as long as the block lasts; its end exports what is left.
 
@@ -86,21 +80,21 @@ def opened_telemetry(
             readers: list[MetricReader] = [
                 PrometheusMetricReader(registry=registry, scope_info_enabled=False)
             ]
-            if _goes_by_otlp("METRICS", environ):
+            if _goes_by_otlp("METRICS"):
                 readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
             processors = []
-            if _goes_by_otlp("TRACES", environ):
+            if _goes_by_otlp("TRACES"):
                 processors.append(BatchSpanProcessor(OTLPSpanExporter()))
             configured = isinstance(trace.get_tracer_provider(), TracerProvider)
             configured |= isinstance(metrics.get_meter_provider(), MeterProvider)
-            if environ.get(AZURE_MONITOR) and configured:
+            if os.environ.get(AZURE_MONITOR) and configured:
                 _logger.warning(
                     "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure "
                     "Monitor once: metrics go to Prometheus and OTLP alone"
                 )
-            elif environ.get(AZURE_MONITOR):
+            elif os.environ.get(AZURE_MONITOR):
                 _configure_azure_monitor(
-                    connection_string=environ[AZURE_MONITOR],
+                    connection_string=os.environ[AZURE_MONITOR],
                     sign_in=stack if sign_in else None,
                     resource=resource,
                     metric_readers=readers,
@@ -124,14 +118,13 @@ def opened_telemetry(
         )
 
 
-def _goes_by_otlp(signal: str, environ: Mapping[str, str]) -> bool:
+def _goes_by_otlp(signal: str) -> bool:
     """
     Return whether the environment asks for a signal by OTLP over HTTP; the exporter reads all else by itself.
     """
-
-    exporter = environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
+    exporter = os.environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
     endpoint, protocol = (
-        environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or environ.get(f"OTEL_EXPORTER_OTLP_{what}")
+        os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{what}")
         for what in ("ENDPOINT", "PROTOCOL")
     )
     if not endpoint or exporter == "none":

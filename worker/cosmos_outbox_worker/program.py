@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -107,12 +106,7 @@ async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterato
         raise ConfigurationError("\n".join(errors))
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
-            opened_telemetry(
-                topic=topic,
-                instance=settings.instance_name,
-                environ=os.environ,
-                sign_in=settings.signs_in,
-            )
+            opened_telemetry(topic=topic, instance=settings.instance_name, sign_in=settings.signs_in)
         )
         connection = await stack.enter_async_context(connected(settings))
         parked = None

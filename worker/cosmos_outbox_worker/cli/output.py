@@ -69,7 +69,7 @@ def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
         table.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         # As Text: rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
-        table.add_row(*(Text(_text(value)) for value in row.values()))
+        table.add_row(*(Text(text_of(value)) for value in row.values()))
     return table
 
 
@@ -101,7 +101,8 @@ def confirm(question: str, *, yes: bool) -> None:
         raise UsageError("Nothing was done.")
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """Return a value as people read it."""
     if value is None:
         return "-"
     if isinstance(value, bool):

@@ -26,7 +26,6 @@ Parameters = ParamSpec("Parameters")
 
 WARNED, FAILED, UNSEEN = 1, 2, 3
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-LONGEST_SECONDS = 86_400.0  # as for the worker: a clock cannot add arbitrarily large numbers
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -35,7 +34,7 @@ Expiration = Annotated[
     float,
     typer.Option(
         min=2,
-        max=LONGEST_SECONDS,
+        max=86_400,  # as for the worker: a clock cannot add arbitrarily large numbers
         envvar="OUTBOX_LEASE_EXPIRATION_SECONDS",
         help="A lease not written for this many seconds is free; the same value as the workers have.",
     ),

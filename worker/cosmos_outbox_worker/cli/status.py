@@ -22,7 +22,7 @@ from cosmos_outbox.ports import Listing
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import in_order
-from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, table_of
+from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, table_of, text_of
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
@@ -82,9 +82,8 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     rows = _rows(listing, lag)
     workers = sorted({row["owner"] for row in rows if row["state"] == "owned"})
     heartbeats = [(one, one.state(owns=one.worker in workers)) for one in await outbox.fleet.heartbeats()]
-    oldest = "unknown" if lag.transactions else "none"
-    if lag.oldest_age is not None:
-        oldest = f"{lag.oldest_age.total_seconds():.0f} s"
+    unaged = "unknown" if lag.transactions else "none"
+    oldest = unaged if lag.oldest_age is None else lag.oldest_age
     shown = [{name: row[name] for name in _COLUMNS} | {"start": readable_time(row["start"])} for row in rows]
     facts = {
         "processor": processor,
@@ -174,5 +173,5 @@ def _head(name: str, figures: Mapping[str, object], parked: ParkedSeen | None, h
     """Return a line of figures; of what is parked only where a container of parked keys is set."""
     if parked is not None:
         figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}
-    said = (f"{what} {'unknown' if number is None else number}" for what, number in figures.items())
+    said = (f"{what} {'unknown' if it is None else text_of(it)}" for what, it in figures.items())
     return f"{name}: {', '.join(said)}"

@@ -14,6 +14,7 @@ from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.errors import ConfigurationError, OutboxError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings
 
 
@@ -85,7 +86,7 @@ PARKED: Checks[Container] = {
 
 
 async def read_container(
-    container: ContainerProxy, checks: Checks[Container], found: Findings, *, database: str
+    outbox: Connection, container: ContainerProxy, checks: Checks[Container], found: Findings
 ) -> Container:
     """Read a container and judge it; one that does not answer is nothing to judge."""
 
@@ -103,6 +104,6 @@ async def read_container(
         return Container(name=container.id)
     except OutboxError as error:
         about["error"] = str(error)
-    seen = Container(name=container.id, database=database, **about)
+    seen = Container(name=container.id, database=outbox.settings.cosmos_database, **about)
     found.judge(checks, seen)
     return seen

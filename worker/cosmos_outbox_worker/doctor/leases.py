@@ -13,7 +13,7 @@ from functools import partial
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import Lease, range_of, readable
-from cosmos_outbox.changefeed.naming import others_on, own_prefix
+from cosmos_outbox.changefeed.naming import own_prefix
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
@@ -186,13 +186,12 @@ async def _read_any_range(feed: ChangeFeed) -> None:
 
 async def _processors(outbox: Connection) -> Processors:
     name, container, misnamed = outbox.settings.processor_name, await outbox.feed.describe(), None
-    others = await others_on(container, processor_name=name, leases=outbox.leases)
     try:
         await own_prefix(container, processor_name=name, leases=outbox.leases)
     except ConfigurationError as error:
         misnamed = str(error)
     deletes = outbox.settings.delete_after_publish is not None
-    return Processors(misnamed=misnamed, others=others, deletes=deletes)
+    return Processors(misnamed=misnamed, others=await outbox.others(), deletes=deletes)
 
 
 async def _leases(outbox: Connection, expiration: timedelta) -> Leases:

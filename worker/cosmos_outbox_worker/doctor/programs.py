@@ -23,7 +23,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding, worse
-from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKED, Container, read_container
+from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKED, read_container
 from cosmos_outbox_worker.doctor.leases import check_leases
 from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, try_documents
 from cosmos_outbox_worker.doctor.service_bus import check_source, check_topics
@@ -74,7 +74,7 @@ async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> N
     found.judge(ACCOUNT, outbox.client)
     with suppress(TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS):
-            found.judge(DATA_TTL, await _container(outbox, outbox.data, {}, Findings()))
+            found.judge(DATA_TTL, await read_container(outbox, outbox.data, {}, Findings()))
     if topics:
         await check_topics(outbox, found)
 
@@ -89,8 +89,8 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
         expiration: a lease not written for this long is free.
     """
     found.judge(ACCOUNT, outbox.client)
-    data = await _container(outbox, outbox.data, DATA, found)
-    leases = await _container(outbox, outbox.lease_container, LEASES, found)
+    data = await read_container(outbox, outbox.data, DATA, found)
+    leases = await read_container(outbox, outbox.lease_container, LEASES, found)
     if data.key_paths is not None and leases.properties is not None:
         await check_leases(outbox, expiration, found)
     if leases.paths in (("/id",), _BY_PARTITION_KEY):
@@ -114,7 +114,7 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
 async def check_application(outbox: Connection, found: Findings) -> None:
     """Ask all that a program needs that commits events: its container, and what it may do there."""
     found.judge(ACCOUNT, outbox.client)
-    data = await _container(outbox, outbox.data, DATA, found)
+    data = await read_container(outbox, outbox.data, DATA, found)
     if data.key_paths is not None:
         await try_documents("entities and events", outbox.data, OF_WRITERS, found, data.key_paths)
 
@@ -137,12 +137,6 @@ async def check_consumer(
     await check_source(outbox, settings, consumer, found)
 
 
-async def _container(
-    outbox: Connection, container: ContainerProxy, checks: Checks[Container], found: Findings
-) -> Container:
-    return await read_container(container, checks, found, database=outbox.settings.cosmos_database)
-
-
 async def _check_parked(
     outbox: Connection,
     container: ContainerProxy,
@@ -151,7 +145,7 @@ async def _check_parked(
     *,
     most: int = 0,
 ) -> None:
-    parked = await _container(outbox, container, PARKED, found)
+    parked = await read_container(outbox, container, PARKED, found)
     if ours is None or parked.paths != _BY_PARTITION_KEY:
         return
 
