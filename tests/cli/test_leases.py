@@ -42,6 +42,17 @@ def test_status_tells_what_waits_where_and_who_owns_it(outbox: Local):
     assert "worker-7" in text
 
 
+def test_a_lease_that_its_owner_did_not_renew_is_expired_and_makes_no_worker(alone: Local):
+    alone.run("bootstrap")
+    alone.own_leases("worker-7")
+    alone.steer("/cosmos/clock", advance_s=120)
+    seen = alone.json("status")
+    assert ([], {("expired", "worker-7")}) == (
+        seen["workers"],
+        {(lease["state"], lease["owner"]) for lease in seen["leases"]},
+    )
+
+
 def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
     outbox.run("bootstrap")
     beat = Heartbeat(worker="worker-8", every=timedelta(seconds=15), phase="running")
