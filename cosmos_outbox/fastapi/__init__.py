@@ -5,6 +5,11 @@ The write side in a FastAPI application: a unit of work for each request, etags,
     install(app)
 
 and `app.state.outbox = Outbox(…)` in the lifespan, or `install(app, outbox)`. It needs the extra `fastapi`.
+
+    installation      what an application is given once
+      request_context   correlation and trace of each request
+      conditions        etags in a request's headers
+      problems          errors as problem details
 """
 
 try:

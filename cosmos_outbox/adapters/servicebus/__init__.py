@@ -1,5 +1,14 @@
 """
 Azure Service Bus, through the vendor SDK: the publisher, the subscription, and the trace of a received message.
+
+    publisher        a topic, with some lanes
+      lane             one sender, replaced after an unknown outcome
+      encoding         the bytes of a message, compared with the SDK's
+    subscription     sessions of a subscription or queue
+      receiving        what all receivers share: options, trust in a lock, limits
+      processing       the trace and the cause of a received message
+    administration   settings of topics and subscriptions as they are
+    errors           the SDK's errors as ours
 """
 
 from cosmos_outbox.adapters.servicebus.processing import processing
