@@ -178,12 +178,8 @@ class IdentityMap:
         return [tracked for tracked in self._tracked.values() if tracked.pending]
 
     def left(self) -> Sequence[Tracked]:
-        """
-        Return the changes that the unit of work is about to forget unnoticed: as `changed`, without fields that were only set.
-
-        Comparing all fields would slow every unit of work that only reads; and where the stored form depends on the time, all differ.
-        """
-        return [] if self.failed else [tracked for tracked in self._tracked.values() if tracked.asked_for]
+        """Return the changes that the unit of work is about to forget unnoticed."""
+        return [] if self.failed else self.changed()
 
     def recorded(self) -> Iterator[DomainEvent]:
         """Yield the events that a commit would write, in order."""

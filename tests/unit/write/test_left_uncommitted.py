@@ -43,6 +43,19 @@ async def sets_a_field(uow: UnitOfWork) -> None:
     (await note_of(uow)).text = "edited"
 
 
+async def sets_a_field_after_the_commit(uow: UnitOfWork) -> None:
+    note = await note_of(uow)
+    note.change("first")
+    await uow.commit()
+    note.text = "second"
+
+
+async def changes_an_own_document(uow: UnitOfWork) -> None:
+    own = uow.save({"id": "own", "partitionKey": "n", "counts": [1]})
+    await uow.commit()
+    own["counts"].append(2)
+
+
 async def records(uow: UnitOfWork) -> None:
     (await note_of(uow)).glance()
 
@@ -89,6 +102,9 @@ async def reads_after_the_commit(uow: UnitOfWork) -> None:
 @pytest.mark.parametrize(
     ("work", "first"),
     [
+        (sets_a_field, "note 'n' of partition key 'n'"),
+        (sets_a_field_after_the_commit, "note 'n' of partition key 'n'"),
+        (changes_an_own_document, "dict 'own' of partition key 'n'"),
         (creates, "note 'new' of partition key 'new'"),
         (records, "note 'n' of partition key 'n'"),
         (deletes, "line 'l' of partition key 'n'"),
@@ -164,7 +180,6 @@ async def test_a_failure_is_known_until_more_is_asked_for(caplog: pytest.LogCapt
     "work",
     [
         note_of,
-        sets_a_field,
         commits,
         rolls_back,
         creates_and_deletes,
