@@ -6,6 +6,7 @@ import functools
 from collections.abc import Mapping
 from copy import copy
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -30,9 +31,7 @@ class Entity(BaseModel):
     events whose type says `implied_by_creation`. A subclass with a `ttl` lives that long after its last write, others for ever.
     """
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, validate_assignment=True, extra="ignore"
-    )
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, validate_assignment=True)
 
     entity_type: ClassVar[str]
     ttl: ClassVar[timedelta | None] = None
@@ -41,6 +40,17 @@ class Entity(BaseModel):
     id: str = Field(default_factory=new_id, frozen=True)
 
     _progress: Progress = PrivateAttr(default_factory=Progress)
+
+    def __init__(self, /, **data: Any) -> None:
+        kind = type(self)
+        unknown = data.keys() - _arguments(kind)
+        # A stored document may have more fields. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
+        if unknown and "extra" not in kind.model_config and not kind.__pydantic_custom_init__:
+            near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
+            raise TypeError(f"{kind.__name__} has no field {min(unknown)!r}. Did you mean {near}?")
+        super().__init__(**data)
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -187,6 +197,13 @@ def kinds_of(entity_class: type[EntityT]) -> Mapping[str, type[EntityT]]:
                     f"{entity_class.__qualname__} cannot be read: give one of them another `entity_type`."
                 )
     return found
+
+
+@functools.cache
+def _arguments(kind: type[Entity]) -> frozenset[Any]:
+    aliases = (field.validation_alias for field in kind.model_fields.values())
+    choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))
+    return frozenset({*kind.model_fields, *(getattr(one, "path", [one])[0] for one in choices)})
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -46,6 +46,17 @@ class DomainEvent(BaseModel):
 
     id: str = Field(default_factory=new_id)
     created_at: datetime = Field(default_factory=utc_now)
+
+    def __init__(self, /, **data: Any) -> None:
+        super().__init__(**data)
+        naive = next(found(self.__dict__, _is_naive), None)
+        # A payload may have such times. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
+        if naive and not type(self).__pydantic_custom_init__:
+            raise ValueError(
+                f"The time {naive!r} of {type(self).__name__} has no UTC offset, and is another one elsewhere: make it as datetime.now(UTC)."
+            )
+
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -97,6 +108,16 @@ class DomainEvent(BaseModel):
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
 
 
+def found(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:
+    """Yield the paths, inside of a model, dict or list, of the values that are wanted."""
+    parts = dict(value).items() if isinstance(value, BaseModel | dict) else enumerate(value)
+    for name, part in parts:
+        if wanted(part):
+            yield ".".join((*path, str(name)))
+        elif isinstance(part, BaseModel | dict | list | tuple | set | frozenset):
+            yield from found(part, wanted, *path, str(name))
+
+
 def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:
     """
     Refuse fields that hide what the base class has under their names.
@@ -125,3 +146,7 @@ def _is_immutable(value: object) -> bool:
     if isinstance(value, BaseModel):
         return value.model_config.get("frozen") is True and all(map(_is_immutable, value.__dict__.values()))
     return isinstance(value, tuple) and all(map(_is_immutable, value))
+
+
+def _is_naive(value: Any) -> bool:
+    return isinstance(value, datetime) and value.utcoffset() is None

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import warnings
 from datetime import datetime
+from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, ValidationError
 
 from cosmos_outbox import DomainEvent, Entity, SoftDeletable
 from cosmos_outbox.domain.entities import is_deleted, progress_of
@@ -235,3 +236,51 @@ def test_a_mark_of_deletion_that_the_store_could_not_see_is_refused():
 
         class Dated(SoftDeletable):
             deleted: datetime | None = None
+
+
+class Plan(Entity):
+    seat_count: int = 1
+    price: int = Field(default=0, validation_alias=AliasChoices("cost", AliasPath("prices", 0)))
+
+
+class OpenPlan(Plan):
+    model_config = ConfigDict(extra="allow")
+
+
+class OwnPlan(Plan):
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**data)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"seat_cuont": 5}, "Plan has no field 'seat_cuont'. Did you mean seat_count?"),
+        ({"etag": "e"}, "Plan has no field 'etag'. Did you mean id or seat_count or price?"),
+    ],
+)
+def test_a_misspelled_argument_of_an_entity_is_refused_with_the_nearest_field(
+    given: dict[str, Any], said: str
+):
+    with pytest.raises(TypeError) as caught:
+        Plan(**given)
+    assert said == str(caught.value)
+
+
+def test_an_entity_takes_its_fields_by_their_names_and_by_all_their_aliases():
+    made = (
+        Plan(seat_count=2, price=3),
+        Plan(seatCount=2, cost=3),  # type: ignore[call-arg]
+        Plan(seatCount=2, prices=[3]),  # type: ignore[call-arg]
+    )
+    assert [(2, 3)] * 3 == [(plan.seat_count, plan.price) for plan in made]
+
+
+def test_a_class_that_allows_more_fields_takes_them():
+    assert 5 == OpenPlan(anything=5).model_dump()["anything"]  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("kind", [Plan, OpenPlan, OwnPlan])
+def test_a_stored_document_may_have_fields_that_its_class_does_not_know(kind: type[Plan]):
+    plan = kind.restore({"id": "p", "seatCount": 2, "seatCuont": 5}, version=1, etag='"e"')
+    assert 2 == plan.seat_count

@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import textwrap
 import warnings
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from cosmos_outbox import DomainEvent
 
@@ -113,3 +114,47 @@ def test_a_field_that_would_be_stored_as_the_action_is_refused():
 def test_an_event_with_an_id_or_a_time_of_its_own_is_refused(name: str):
     with pytest.raises(TypeError, match=f"cannot have a field named '{name}' of its own"):
         type("Paid", (DomainEvent,), {"__annotations__": {name: int}, name: 5, "__module__": __name__})
+
+
+class Visit(BaseModel):
+    at: datetime
+
+
+class Visited(DomainEvent):
+    at: datetime | None = None
+    visits: list[Visit] = Field(default_factory=list)
+    facts: dict[str, Any] = Field(default_factory=dict)
+    of_the_day: time | None = None
+    on: date | None = None
+
+
+class VisitedByOwnMeans(Visited):
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**data)
+
+
+NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - what the tests are about
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"at": NAIVE}, "at"),
+        ({"created_at": NAIVE}, "created_at"),
+        ({"visits": [{"at": "2026-01-01T00:00:00Z"}, {"at": NAIVE}]}, "visits.1.at"),
+        ({"facts": {"seen": (NAIVE,)}}, "facts.seen.0"),
+    ],
+)
+def test_a_time_without_an_offset_is_refused_with_its_event_and_field(given: dict[str, Any], field: str):
+    with pytest.raises(ValueError, match=rf"'{field}' of Visited has no UTC offset.*datetime\.now\(UTC\)"):
+        Visited(**given)
+
+
+def test_a_time_with_an_offset_a_day_and_a_time_of_day_are_taken():
+    event = Visited(at=NAIVE.astimezone(UTC), on=NAIVE.date(), of_the_day=NAIVE.time())
+    assert event == Visited.from_payload(event.payload())
+
+
+@pytest.mark.parametrize("kind", [Visited, VisitedByOwnMeans])
+def test_a_payload_of_another_program_is_read_also_with_a_time_without_an_offset(kind: type[Visited]):
+    assert NAIVE == kind.from_payload({"at": "2026-01-01T00:00:00"}).at
