@@ -227,9 +227,9 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     Return how many bytes the SDK sends for a document: compact JSON with non-ASCII characters escaped.
 
     Raises:
-        ValueError: `finite` is asked for, and a number in it is not, which JSON does not know.
+        ValueError: `finite` is asked for, and a number in it is not, or a text has no UTF-8: JSON has neither.
     """
-    text = json_bytes(document)
+    text = to_json(document, inf_nan_mode="constants") if finite else json_bytes(document)
     if text.isascii() and not (finite and (b"NaN" in text or b"Infinity" in text)):
         return len(text)  # several times as fast
     return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))

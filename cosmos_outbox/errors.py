@@ -51,7 +51,7 @@ from typing import ClassVar, Literal
 
 from cosmos_outbox.partition_key import PartitionKey
 
-_UNNAMED = frozenset({"a field", "a number", "the whole"})  # what stands for a field whose path is not known
+_UNNAMED = frozenset({"a field", "the whole"})  # what stands for a field whose path is not known
 
 
 class OutboxError(Exception):

@@ -74,7 +74,7 @@ def written(model: Any, mapper: DocumentMapper[Any], key_of: KeyOf) -> dict[str,
     """
     try:
         return mapper.to_document(model)
-    except (PydanticSerializationError, UnicodeDecodeError) as error:
+    except (PydanticSerializationError, UnicodeError) as error:
         fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
         raise UnstorableValue(
             type(model).__name__,
@@ -88,6 +88,6 @@ def written(model: Any, mapper: DocumentMapper[Any], key_of: KeyOf) -> dict[str,
 def _is_json(value: object) -> bool:
     try:
         to_jsonable_python(value)
-    except (PydanticSerializationError, UnicodeDecodeError):
+    except (PydanticSerializationError, UnicodeError):
         return False
     return True

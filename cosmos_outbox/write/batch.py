@@ -273,7 +273,7 @@ def _check_identities(
 
 
 def _check_correlation(correlation: Mapping[str, str]) -> None:
-    sizes = {name: len(value.encode("utf-8", "surrogatepass")) for name, value in correlation.items()}
+    sizes = {name: len(value.encode()) for name, value in correlation.items()}
     if sum(sizes.values()) > _LONGEST_CORRELATION:
         raise EventTooLarge(
             f"{' and '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}. Pass on shorter "

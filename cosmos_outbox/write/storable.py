@@ -5,20 +5,20 @@ Storable: whether what a commit would write can be read back as it is, and if no
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from cosmos_outbox.documents import Document, copied_size, first_error
-from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.events import DomainEvent, found
 from cosmos_outbox.errors import UnstorableValue
-from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey, bytes_of
 from cosmos_outbox.ports import Write
 from cosmos_outbox.write.tracked import Part, Tracked
 
 OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
-UNWRITABLE = PydanticSerializationError, UnicodeDecodeError
+UNWRITABLE = PydanticSerializationError, UnicodeError
 
 
 def storable(part: Part, paths: KeyPaths) -> Document:
@@ -47,13 +47,13 @@ def size_of(write: Write, owner: Tracked | DomainEvent, partition_key: Partition
     Return how many bytes the SDK sends for a write.
 
     Raises:
-        UnstorableValue: a number in it is infinite, or none.
+        UnstorableValue: a number in it is infinite, or none; or a text has no UTF-8.
     """
     named, document = len(write.id) + len(write.etag or "") + OPERATION_OVERHEAD_BYTES, write.document or {}
     try:
         return named + copied_size(document, finite=True)
     except ValueError as error:
-        field = next(_not_finite(document.get("data", document), ()), "a number")
+        field = next(found(document, _no_json), "a field").removeprefix("data.")
         raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
 
 
@@ -74,14 +74,10 @@ def _serialises(owner: BaseModel, name: str) -> bool:
     return True
 
 
-def _not_finite(value: object, path: tuple[str, ...]) -> Iterator[str]:
-    if isinstance(value, float) and not math.isfinite(value):
-        yield ".".join(path)
-    inner = (
-        value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for name, part in inner:
-        yield from _not_finite(part, (*path, str(name)))
+def _no_json(value: Any) -> bool:
+    if isinstance(value, str):
+        return bytes_of(value) is None
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _refusal(

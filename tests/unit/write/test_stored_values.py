@@ -45,11 +45,13 @@ class Box(Entity):
     renamed: str = Field(default="", serialization_alias="other")
     weight: float = 0.0
     raw: bytes = b""
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
 class BoxWeighed(DomainEvent):
     weight: float = 0.0
     raw: bytes = b""
+    labels: dict[str, str] = Field(default_factory=dict)
 
 
 class Crate(Entity):
@@ -83,6 +85,8 @@ class Crate(Entity):
         ("weight", float("nan")),
         ("weight", float("inf")),
         ("raw", b"\xff"),
+        ("labels", {"top": "half of a pair: \ud800"}),
+        ("labels", {"\ud800": "top"}),
     ],
 )
 async def test_a_value_that_would_not_be_read_back_is_refused_with_its_entity_and_field(
@@ -100,13 +104,34 @@ async def test_a_value_that_would_not_be_read_back_is_refused_with_its_entity_an
     assert () == container.documents()
 
 
-@pytest.mark.parametrize("made", [{"weight": float("nan")}, {"raw": b"\xff"}])
+@pytest.mark.parametrize(
+    "made",
+    [
+        {"weight": float("nan")},
+        {"raw": b"\xff"},
+        {"labels": {"top": "\ud800"}},
+    ],
+)
 async def test_an_event_that_is_no_json_is_refused_with_its_type_and_field(made: dict[str, Any]):
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
         uow.repository(Box).create(Box(id="b")).record(BoxWeighed(id="e", **made))
         with pytest.raises(UnstorableValue, match=f"BoxWeighed 'e' of partition key 'b'.*{next(iter(made))}"):
             await uow.commit()
+    assert () == container.documents()
+
+
+@pytest.mark.parametrize("text", [{"top": "\ud800"}, {"\ud800": "top"}])
+async def test_a_text_of_an_own_document_that_has_no_utf_8_is_refused_with_its_field(text: dict[str, str]):
+    container = MemoryContainer()
+
+    async def write() -> None:
+        async with Outbox(container).unit_of_work() as uow:
+            uow.save({"id": "d", "partitionKey": "k", "labels": text})
+            await uow.commit()
+
+    with pytest.raises(UnstorableValue, match=r"dict 'd' of partition key 'k'.*the field 'labels"):
+        await write()
     assert () == container.documents()
 
 
