@@ -24,7 +24,7 @@ MAXIMA = {
     "blocking": 302,
     "changefeed": 1_984,
     "consumer": 1_034,
-    "domain": 425,
+    "domain": 429,
     "fastapi": 334,
     "parking": 945,
     "ports": 266,

@@ -181,22 +181,28 @@ def is_entity_field(entity_class: type[Entity], name: str) -> bool:
     return entity_class.model_config.get("extra") == "allow" or name in _stored_names(entity_class)
 
 
-def kinds_of(entity_class: type[EntityT]) -> Mapping[str, type[EntityT]]:
+def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, type[EntityT]]:
     """
-    Return a class and its subclasses by the `type` of their documents.
+    Return a class and its subclasses by the `type` of their documents, and note them among those that are known.
+
+    A base stands for subclasses with its type; and a class of the same name is the same one, defined again.
 
     Raises:
-        UsageError: two subclasses have one type.
+        UsageError: another class has one of the types.
     """
-    found: dict[str, type[EntityT]] = {entity_class.entity_type: entity_class}
-    for subclass in entity_class.__subclasses__():
-        for name, kind in kinds_of(subclass).items():
-            if found.setdefault(name, kind) is not kind and found[name] is not entity_class:
-                raise UsageError(
-                    f"{kind.__qualname__} and {found[name].__qualname__} are both stored with the type {name!r}, so a "
-                    f"{entity_class.__qualname__} cannot be read: give one of them another `entity_type`."
-                )
-    return found
+    other = known.setdefault(kind.entity_type, kind)
+    again = (kind.__module__, kind.__qualname__) == (other.__module__, other.__qualname__)
+    if again or issubclass(other, kind):
+        known[kind.entity_type] = kind
+    elif not issubclass(kind, other):
+        raise UsageError(
+            f"{kind.__qualname__} and {other.__qualname__} are both stored with the type {kind.entity_type!r}, so each would be "
+            "read as the other: give one of them another `entity_type`, or derive one from the other."
+        )
+    found: dict[str, type[EntityT]] = {}
+    for subclass in kind.__subclasses__():
+        found |= kinds_of(subclass, known)
+    return found | {kind.entity_type: kind}
 
 
 @functools.cache

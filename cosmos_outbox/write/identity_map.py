@@ -25,7 +25,10 @@ Snapshot = tuple[tuple[Place, Tracked, tuple[DomainEvent, ...]], ...]
 class IdentityMap:
     """Each (type, id, partition key) is one object. Used by one task at a time: a second one is refused."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: dict[str, type[Entity]] | None = None) -> None:
+        self.kinds = (
+            {} if kinds is None else kinds
+        )  # the class of each type, as all units of an outbox know it
         self._tracked: dict[Place, Tracked] = {}
         self._reference = weakref.ref(self)
         self._user: asyncio.Task[object] | None = None  # inside an `alone` block

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, overload
 
 from opentelemetry import trace
 
+from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import PreconditionFailed, UsageError
 from cosmos_outbox.partition_key import KeyPaths
@@ -46,6 +47,7 @@ class Outbox:
         self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
         self._handlers = EventHandlers()
+        self._kinds: dict[str, type[Entity]] = {}
 
     @property
     def key_paths(self) -> KeyPaths:
@@ -99,6 +101,7 @@ class Outbox:
             self._store,
             options=self.retries,
             handlers=self._handlers,
+            kinds=self._kinds,
             sizes=self._sizes,
             tracer=self._tracer,
         )

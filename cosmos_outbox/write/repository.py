@@ -6,7 +6,6 @@ import builtins
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -51,7 +50,8 @@ class Repository(Generic[EntityT]):
     def __init__(
         self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions
     ) -> None:
-        self._type, self._store, self._entities, self._options = entity_type, store, entities, options
+        self._type, self._kinds = entity_type, kinds_of(entity_type, entities.kinds)
+        self._store, self._entities, self._options = store, entities, options
 
     def create(self, entity: EntityT) -> EntityT:
         """
@@ -100,8 +100,7 @@ class Repository(Generic[EntityT]):
             else:
                 raise UsageError(
                     f"This unit of work has {tracked} as an object of {type(tracked.model).__qualname__}, so it cannot be one of "
-                    f"{self._type.__qualname__} too: read it as one of them or, if they are different things, give one class another "
-                    "`entity_type`.",
+                    f"{self._type.__qualname__} too: read it as one of them.",
                     document_id=entity_id,
                     partition_key=tracked.partition_key,
                 )
@@ -299,10 +298,6 @@ class Repository(Generic[EntityT]):
         return EntityPage(
             entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
         )
-
-    @cached_property
-    def _kinds(self) -> Mapping[str, type[EntityT]]:
-        return kinds_of(self._type)
 
     def _known(self, read: EntityT) -> EntityT:
         known = self._entities.find((read.entity_type,), read.id, read.partition_key)

@@ -102,12 +102,13 @@ class UnitOfWork:
         *,
         options: RetryOptions,
         handlers: EventHandlers,
+        kinds: dict[str, type[Entity]],
         sizes: EventSizes,
         tracer: trace.Tracer,
     ) -> None:
         self._store, self._options, self._handlers, self._tracer = store, options, handlers, tracer
         self._sizes = sizes
-        self._entities = IdentityMap()
+        self._entities = IdentityMap(kinds)
         self._dispatch: Dispatch | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
         self._committing = self._entered = False
@@ -139,7 +140,12 @@ class UnitOfWork:
         self._forget()
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
-        """Return the repository of an entity type; all repositories of a unit of work commit together."""
+        """
+        Return the repository of an entity type; all repositories of a unit of work commit together.
+
+        Raises:
+            UsageError: the outbox has another class with the same stored type.
+        """
         return Repository(entity_type, store=self._store, entities=self._entities, options=self._options)
 
     @overload

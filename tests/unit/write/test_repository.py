@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 
 from cosmos_outbox import (
@@ -311,6 +313,58 @@ async def test_what_was_read_as_one_class_is_not_handed_out_as_another():
         await uow.repository(Note).read("n")
         with pytest.raises(UsageError, match="as an object of Note"):
             await uow.repository(Postcard).read("n")
+
+
+class Letter(Entity):
+    pages: int = 1
+
+
+def a_letter_of_another_kind() -> type[Entity]:
+    class Letter(Entity):
+        words: int = 0
+
+    return Letter
+
+
+async def test_two_classes_with_one_type_are_refused_by_the_outbox_that_reads_both():
+    outbox = Outbox(MemoryContainer())
+    async with outbox.unit_of_work() as uow:
+        uow.repository(Letter).create(Letter(id="l"))
+        await uow.commit()
+    async with outbox.unit_of_work() as uow:
+        with pytest.raises(UsageError, match=r"Letter and Letter are both.*'letter'.*another `entity_type`"):
+            uow.repository(a_letter_of_another_kind())
+
+
+async def test_a_subclass_may_have_the_type_of_its_base_and_a_class_that_is_defined_again_is_the_same():
+    class ShortLetter(Letter):
+        entity_type = "letter"
+
+    for kinds in (
+        [Letter, ShortLetter],
+        [ShortLetter, Letter],
+        [a_letter_of_another_kind() for _ in range(2)],
+    ):
+        async with Outbox(MemoryContainer()).unit_of_work() as uow:
+            for kind in kinds:
+                uow.repository(kind).create(kind(id=str(uuid4())))
+                await uow.commit()
+
+
+def a_postcard() -> type[Letter]:
+    class Postcard(Letter):
+        pass
+
+    return Postcard
+
+
+async def test_a_base_reads_a_subclass_that_is_defined_again_as_the_newer_one():
+    older, newer = a_postcard(), a_postcard()
+    async with Outbox(MemoryContainer()).unit_of_work() as uow:
+        uow.repository(older).create(older(id="p"))
+        await uow.commit()
+        uow.rollback()
+        assert type(await uow.repository(Letter).read("p")) is newer
 
 
 async def test_an_id_that_no_document_can_have_is_not_asked_for():
