@@ -16,6 +16,7 @@ import pytest
 from cosmos_outbox import DomainEvent, Entity, NotFound, Outbox, UsageError
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.domain.identifiers import check_partition_key
 from cosmos_outbox.errors import InvalidRequest, MixedPartitionKeys
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking import ParkedKeys, Parking
@@ -283,6 +284,23 @@ async def test_an_entity_whose_class_makes_another_key_of_it_is_refused(containe
         strange.move("away")
         with pytest.raises(UsageError, match="Correct the property `partition_key` of Strange"):
             await uow.commit()
+
+
+async def test_the_longest_key_that_an_entity_may_have_is_taken_by_the_store(
+    container: Container, shape: Shape
+):
+    store, levels = container.store, len(shape.paths)
+    keys = [
+        key_of(("é" * (size // 2) + "x" * (size % 2),) + (1,) * (levels - 1))
+        for size in (2_047, 2_048, 2_049)
+    ]
+    for key in keys[:2]:
+        check_partition_key(key, store.key_paths)
+        document = {"id": "long", "type": "thing", "data": {}, **store.key_paths.fields(key)}
+        await store.commit(key, [Write(kind=WriteKind.CREATE, id="long", document=document)])
+        assert document.items() <= (await store.read("long", key)).items()
+    with pytest.raises(UsageError, match="2048 bytes"):
+        check_partition_key(keys[2], store.key_paths)
 
 
 async def test_pages_have_each_document_once_by_id_and_key(container: Container, shape: Shape):

@@ -48,7 +48,8 @@ def logical_key(components: Sequence[Any], version: int = 2) -> LogicalKey:
     Return a full key; in version 2 the hash of one component is the same for kind Hash and kind MultiHash.
     """
     encoded = [_encode_component(component) for component in components]
-    if sum(map(len, encoded)) > _LONGEST_KEY_BYTES:
+    # The value counts, as the service's limits say it; what `encoded` has around each component does not.
+    if sum(len(one.encode()) for one in components if isinstance(one, str)) > _LONGEST_KEY_BYTES:
         raise bad_request("Partition key value is longer than 2048 bytes.")
     if version == 1:
         return LogicalKey(encoded=encoded[0], epk=hash_v1.effective_partition_key(components[0], encoded[0]))

@@ -105,6 +105,13 @@ def test_a_malformed_header_is_refused(text):
     assert 400 == caught.value.status
 
 
+@pytest.mark.parametrize("rest", [[], ["", 7]])
+def test_a_key_has_at_most_2048_bytes_of_text(rest: list[object]):
+    assert logical_key(["é" * 1_024, *rest]).epk
+    with pytest.raises(CosmosError, match="2048 bytes"):
+        logical_key(["é" * 1_024 + "x", *rest])
+
+
 def test_the_key_of_a_document_is_found_along_the_path():
     body = {"a": {"b": "x"}, "c": [1]}
     assert encode_components(["x"]) == encoded_key_of(body, [parse_path("/a/b")])
