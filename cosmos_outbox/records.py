@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, dataclass_transform
 
-from cosmos_outbox.errors import said
+from cosmos_outbox.errors import OutboxError, said
 
 _logger = logging.getLogger("cosmos_outbox")
 
@@ -439,15 +439,21 @@ def guarded(*hooks: Hook) -> Hook:
 
 
 def log_hook(record: Record) -> None:
-    """Log a record: its class name is the event key, its fields are the structured extra."""
+    """
+    Log a record: its class name is the event key, its fields are the structured extra.
+
+    An error of this library says what to do; any other, such as that of a handler, has its traceback.
+    """
     level = level_of(record)
     if _logger.isEnabledFor(level):
         values = {field.name: getattr(record, field.name) for field in fields(record)}
+        error = values.get("error")
         _logger.log(
             level,
             "%s %s",
             type(record).__name__,
             " ".join(f"{name}={_shown(value)}" for name, value in values.items() if value is not None),
+            exc_info=None if isinstance(error, OutboxError | str) else error,
             extra={"event": type(record).__name__, "fields": values},
         )
 

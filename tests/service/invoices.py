@@ -59,6 +59,10 @@ def wrongly_made(outbox: Outbox) -> Outbox:
     return outbox
 
 
+def session_of(message: Message) -> str | None:
+    return message.session_id
+
+
 async def awaited(outbox: Outbox) -> Consumer:
     return consumer
 

@@ -161,6 +161,7 @@ async def test_a_forgotten_subscription_makes_it_unready_and_says_which_setting_
     [
         ("idle", {}, "'idle' has no handler"),
         ("wrongly_made", {}, "should return a Consumer"),
+        ("session_of", {}, "line 63 in session_of"),
         ("consumer", {"OUTBOX_PARKED_CONTAINER": None}, "OUTBOX_PARKED_CONTAINER"),
         ("consumer", {"OUTBOX_PARKED_CONTAINER": "missing"}, "'missing'"),
         ("consumer", {"OUTBOX_COSMOS_CONTAINER": "missing"}, "'missing'"),

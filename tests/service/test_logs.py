@@ -149,3 +149,12 @@ def test_what_a_document_says_neither_steers_a_terminal_nor_forges_a_line():
     key = "k\x1b[2J\n2026-01-01 INFO worker forged\u202e é"
     line = TextFormatter("%(levelname)s %(message)s").format(record("message.given_up key=%s", key))
     assert line == "WARNING message.given_up key=k\\x1b[2J\\n2026-01-01 INFO worker forged\\u202e é"
+
+
+def test_a_traceback_is_indented_and_forges_no_line_either():
+    error = KeyError("k")
+    error.__cause__ = ValueError("no\x1b[2J\n2026-01-01 INFO worker forged")
+    first, *traceback = TextFormatter("%(message)s").format(record("failed", error=error)).splitlines()
+    assert "failed" == first
+    assert all(line.startswith("    ") and line.isprintable() for line in traceback)
+    assert "    2026-01-01 INFO worker forged" in traceback

@@ -12,9 +12,17 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.errors import NotFound
+from cosmos_outbox.errors import MessageUnreadable, NotFound
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
-from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record, guarded
+from cosmos_outbox.records import (
+    AttemptFailed,
+    EventsDeleted,
+    KeyParked,
+    LeaseCheckpointed,
+    Record,
+    guarded,
+    log_hook,
+)
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from tests.support.event_documents import batch, event
@@ -107,3 +115,28 @@ async def test_a_hook_of_the_processor_that_raises_stops_nothing():
     await handled.wait()
     processor.stop()
     await running
+
+
+def failing(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("error", "has_traceback"), [(KeyError("missing"), True), (MessageUnreadable("no JSON"), False)]
+)
+def test_an_error_that_is_not_of_the_library_has_its_traceback_in_the_log(
+    error: Exception, has_traceback: bool, caplog: pytest.LogCaptureFixture
+):
+    with pytest.raises(type(error)):
+        failing(error)
+    log_hook(
+        AttemptFailed(
+            consumer="c", subject="s", key="k", message_id="m", attempt=1, delay_seconds=None, error=error
+        )
+    )
+    assert has_traceback == ("in failing" in caplog.text)
+
+
+def test_an_error_that_is_a_text_has_no_traceback(caplog: pytest.LogCaptureFixture):
+    log_hook(KeyParked(lease="l", partition_key="k", event_id="e", reason="r", attempts=1, error="refused"))
+    assert [None] == [record.exc_info for record in caplog.records]

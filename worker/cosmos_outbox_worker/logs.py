@@ -8,6 +8,7 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 from opentelemetry import trace
 
@@ -49,7 +50,10 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for each record."""
+    """One line for each record, and the indented ones of a traceback, which no error can make look like a record."""
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is the library's
+        return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the library's
         return printable(super().formatMessage(record))

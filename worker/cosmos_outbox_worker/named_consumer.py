@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from opentelemetry.trace import TracerProvider
@@ -67,13 +68,18 @@ def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
     Return the consumer, bound to an outbox unless it has one.
 
     Raises:
-        ConfigurationError: the function returns something else.
+        ConfigurationError: the function returns something else, or cannot be called with an outbox.
     """
-    consumer = source if isinstance(source, Consumer) else source(outbox)
-    if not isinstance(consumer, Consumer):
+    named = getattr(source, "__qualname__", source)
+    try:
+        consumer = source if isinstance(source, Consumer) else source(outbox)
+    except (AttributeError, TypeError) as error:
         raise ConfigurationError(
-            f"{getattr(source, '__qualname__', source)} returned {consumer!r}, and should return a Consumer."
-        )
+            f"{named} was called with the Outbox, to return a Consumer, and raised {error!r} in {extract_tb(error.__traceback__)[-1]}. "
+            "Where it is a handler, name the Consumer that has it."
+        ) from error
+    if not isinstance(consumer, Consumer):
+        raise ConfigurationError(f"{named} returned {consumer!r}, and should return a Consumer.")
     consumer.bind(outbox)
     return consumer
 
