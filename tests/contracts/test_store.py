@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cosmos_outbox import Backoff, Outbox, RetryOptions
+from cosmos_outbox import Backoff, DomainEvent, Entity, Outbox, RetryOptions
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import (
     Conflict,
@@ -45,6 +45,33 @@ class TestStore(StoreContract):
     @pytest.fixture
     def store(self, store: Store) -> Store:
         return store
+
+
+class Measured(DomainEvent):
+    value: int
+
+
+class Gauge(Entity):
+    value: int
+
+    def created_event(self) -> Measured:
+        return Measured(value=self.value)
+
+
+@pytest.mark.parametrize("value", [2**53 + 1, -(2**63) - 1, 10**40])
+async def test_a_whole_number_that_no_float_holds_keeps_its_digits_in_a_field_and_is_no_key(
+    store: Store, value: int
+):
+    """It was never tried on Azure: where this fails there, docs/how-to/write.md has to say so."""
+    async with Outbox(store).unit_of_work() as uow:
+        uow.repository(Gauge).create(Gauge(id="g", value=value))
+        commit = await uow.commit()
+        uow.rollback()
+        assert value == (await uow.repository(Gauge).read("g")).value
+        event = await store.read(commit.events[0].id, "g")
+        assert value == event["data"]["value"]
+        with pytest.raises(UsageError, match="64-bit float holds"):
+            await uow.repository(Gauge).read("g", partition_key=value)
 
 
 async def test_a_query_in_sql_is_paged_with_its_parameters(store: Store):
