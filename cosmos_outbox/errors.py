@@ -61,6 +61,7 @@ class OutboxError(Exception):
     retriable       a property of the class: the same call may succeed later, unchanged.
     document_id     the id of the document, entity or event that the error concerns; None if it concerns none, or it is not known.
     partition_key   that document's partition key; None likewise.
+    retry_after     how many seconds the service asks to wait before the next attempt; None if it does not say.
     """
 
     retriable: ClassVar[bool] = False
@@ -71,10 +72,11 @@ class OutboxError(Exception):
         *,
         document_id: str | None = None,
         partition_key: PartitionKey | None = None,
+        retry_after: float | None = None,
     ) -> None:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         super().__init__(message or " ".join(doc.split()))
-        self.document_id, self.partition_key = document_id, partition_key
+        self.document_id, self.partition_key, self.retry_after = document_id, partition_key, retry_after
 
 
 class ConfigurationError(OutboxError):
@@ -300,24 +302,15 @@ class AccessDenied(StoreError):
 
 
 class TooManyRequests(StoreError):
-    """
-    Cosmos DB throttles this client; try again later, or provision more request units.
-
-    retry_after     how many seconds the service asks to wait; None if it does not say.
-    """
+    """Cosmos DB throttles this client; try again later, or provision more request units."""
 
     retriable = True
-
-    def __init__(self, message: str | None = None, *, retry_after: float | None = None) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class StoreUnavailable(StoreError):
     """
     Cosmos DB did not answer or answered with a passing fault (408, 410, 449, 5xx, lost connection); try again.
 
-    retry_after     how many seconds the service asks to wait; None if it does not say.
     applied         False if the service says that a write was not executed; None if that is unknown.
     """
 
@@ -330,8 +323,8 @@ class StoreUnavailable(StoreError):
         retry_after: float | None = None,
         applied: Literal[False] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.retry_after, self.applied = retry_after, applied
+        super().__init__(message, retry_after=retry_after)
+        self.applied = applied
 
 
 class CommitOutcomeUnknown(StoreError):
@@ -389,22 +382,8 @@ class PublishError(OutboxError):
     Service Bus did not accept a message.
 
     accepted        how many leading messages of the call were accepted; the outcome of the others is unknown.
-    """
-
-    def __init__(self, message: str | None = None, *, accepted: int = 0) -> None:
-        super().__init__(message)
-        self.accepted = accepted
-
-
-class BrokerUnavailable(PublishError):
-    """
-    Service Bus did not answer or is busy; the outcome may be unknown, send the same messages again.
-
-    retry_after     how many seconds to wait before the next attempt; None if the service does not say.
     condition       the AMQP condition of an answer that blames neither the messages nor the load, else None.
     """
-
-    retriable = True
 
     def __init__(
         self,
@@ -414,8 +393,14 @@ class BrokerUnavailable(PublishError):
         condition: str | None = None,
         accepted: int = 0,
     ) -> None:
-        super().__init__(message, accepted=accepted)
-        self.retry_after, self.condition = retry_after, condition
+        super().__init__(message, retry_after=retry_after)
+        self.condition, self.accepted = condition, accepted
+
+
+class BrokerUnavailable(PublishError):
+    """Service Bus did not answer or is busy; the outcome may be unknown, send the same messages again."""
+
+    retriable = True
 
 
 class TopicUnavailable(PublishError):
@@ -445,19 +430,9 @@ class SubscriptionError(OutboxError):
 
 
 class SubscriptionUnavailable(SubscriptionError):
-    """
-    No message can be received for now; the processor tries again with a back-off, for as long as it takes.
-
-    retry_after: the seconds the broker asked to wait, if it did.
-    """
+    """The subscription cannot be reached; the processor tries again with a back-off, for as long as it takes."""
 
     retriable = True
-
-    def __init__(
-        self, message: str = "The subscription cannot be reached.", *, retry_after: float | None = None
-    ) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class LockLost(SubscriptionError):

@@ -122,7 +122,7 @@ async def retry_on_conflict(step: Callable[[], Awaitable[ResultT]], options: Ret
         try:
             return await deadline.attempt(step)
         except (PreconditionFailed, Conflict, NotFound, StoreUnavailable, TooManyRequests) as error:
-            if not await deadline.pause(attempt, getattr(error, "retry_after", None)):
+            if not await deadline.pause(attempt, error.retry_after):
                 raise StoreUnavailable(f"No attempt succeeded in time: {error}") from error
 
 

@@ -163,7 +163,7 @@ class Handling:
         except RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
-            asked = getattr(error, "retry_after", None) if isinstance(error, OutboxError) else None
+            asked = error.retry_after if isinstance(error, OutboxError) else None
             delay = self._waits.wait(message.message_id, at_least=asked)
             self._notify(
                 ConsumingDelayed(

@@ -180,7 +180,7 @@ class LaneSender:
     async def _back_off(
         self, lane: int, failures: int, error: PublishError, waiting: Sequence[Delivery]
     ) -> None:
-        delay = self._backoff.delay(failures, at_least=getattr(error, "retry_after", None))
+        delay = self._backoff.delay(failures, at_least=error.retry_after)
         # An expired token causes the same error until the next attempt signs in again.
         halted = isinstance(error, TopicUnavailable) and failures > 1
         record = PublishFailed(

@@ -129,13 +129,12 @@ async def _send_in_order(
             attempt = 1 if error.accepted else attempt + 1
             rejection = error if isinstance(error, MessageRejected) else None
             if rejection is None and error.retriable and attempt < _ATTEMPTS:
-                await asyncio.sleep(backoff.delay(attempt, at_least=getattr(error, "retry_after", None)))
+                await asyncio.sleep(backoff.delay(attempt, at_least=error.retry_after))
                 continue
-            condition = getattr(error, "condition", None)
-            if rejection is None and condition is None:
+            if rejection is None and error.condition is None:
                 raise
             if len(chunk) == 1:
-                said = f"The broker failed {attempt} times with {condition} on this message: {error}"
+                said = f"The broker failed {attempt} times with {error.condition} on this message: {error}"
                 return Sent(events=sent, refusal=rejection or MessageRejected(said))
             size, attempt = 1, 0  # only messages sent alone show which of them is refused
         else:

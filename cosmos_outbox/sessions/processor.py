@@ -276,7 +276,7 @@ class SessionProcessor:
         # Calls and sessions that ran side by side fail together: one failure.
         one_more = began > self._failed_at or not self._failures
         self._failures, self._failed_at = self._failures + one_more, now
-        delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
+        delay = self._options.backoff.delay(self._failures, at_least=error.retry_after)
         lasting = now - self._failing_since
         failed = ReceivingFailed(
             attempt=self._failures, delay_seconds=delay, lasting_seconds=lasting, error=error

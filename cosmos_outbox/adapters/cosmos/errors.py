@@ -199,6 +199,7 @@ class _Answer:
         found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failed)
         error = found(self)
         error.document_id, error.partition_key = self.document_id, self.partition_key
+        error.retry_after = self.retry_after
         return error
 
     def after(self, advice: str) -> str:
@@ -233,19 +234,13 @@ def _with_advice(kind: type[StoreError]) -> Callable[[_Answer], StoreError]:
 
 
 def _refused(answer: _Answer) -> StoreUnavailable:
-    advice = str(StoreUnavailable())
-    return StoreUnavailable(answer.after(advice), retry_after=answer.retry_after, applied=False)
+    return StoreUnavailable(answer.after(str(StoreUnavailable())), applied=False)
 
 
 def _failed(answer: _Answer) -> StoreUnavailable:
     # Unless the batch was rolled back, the service may have executed the request before it gave up.
     applied: Literal[False] | None = False if answer.rolled_back else None
-    advice = str(StoreUnavailable())
-    return StoreUnavailable(answer.after(advice), retry_after=answer.retry_after, applied=applied)
-
-
-def _throttled(answer: _Answer) -> TooManyRequests:
-    return TooManyRequests(answer.after(str(TooManyRequests())), retry_after=answer.retry_after)
+    return StoreUnavailable(answer.after(str(StoreUnavailable())), applied=applied)
 
 
 def _forbidden(answer: _Answer) -> AccessDenied:
@@ -298,16 +293,13 @@ _BY_STATUS: Mapping[int, Callable[[_Answer], OutboxError]] = {
     403: _forbidden,
     404: _not_found,
     405: _with_advice(InvalidRequest),
-    408: _failed,
     409: lambda answer: Conflict(**answer.of),
     410: _refused,
     412: lambda answer: PreconditionFailed(**answer.of),
     413: _with_advice(RequestTooLarge),
     424: _refused,  # another operation of the batch failed
-    429: _throttled,
+    429: _with_advice(TooManyRequests),
     449: _refused,
-    500: _failed,
-    503: _failed,
 }
 
 

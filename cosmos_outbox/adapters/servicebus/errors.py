@@ -18,18 +18,13 @@ QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
 
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
+# Any other is a fault that passes, unless its condition says more.
 _MEANING: dict[type[Exception], type[PublishError]] = {
     sdk.MessageSizeExceededError: MessageRejected,
     sdk.MessagingEntityDisabledError: TopicUnavailable,
     sdk.MessagingEntityNotFoundError: TopicUnavailable,
-    sdk.OperationTimeoutError: BrokerUnavailable,
     sdk.ServiceBusAuthenticationError: TopicUnavailable,
     sdk.ServiceBusAuthorizationError: TopicUnavailable,
-    sdk.ServiceBusCommunicationError: BrokerUnavailable,
-    sdk.ServiceBusConnectionError: BrokerUnavailable,
-    sdk.ServiceBusError: BrokerUnavailable,  # unless its condition says more, see below
-    sdk.ServiceBusQuotaExceededError: BrokerUnavailable,
-    sdk.ServiceBusServerBusyError: BrokerUnavailable,
 }
 
 # Conditions that blame the message or its batch, and for which the SDK has no class.
