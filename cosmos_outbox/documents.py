@@ -40,9 +40,7 @@ class StoredEvent:
     action: str
     data: Mapping[str, Any]
     meta: Mapping[str, Any]  # camelCase, {} for events of the .NET sample
-    ttl: int | None
     lsn: int
-    written_at: int  # `_ts`, seconds since 1970
 
     @property
     def order(self) -> tuple[int, int]:
@@ -204,16 +202,14 @@ def stored_event(document: Mapping[str, Any], paths: KeyPaths = ON_PARTITION_KEY
     data, event_id, partition_key = document.get("data"), document.get("id"), paths.key_of(document)
     if not isinstance(data, dict) or not isinstance(event_id, str) or partition_key is None:
         return None
-    meta, ttl = document.get("meta"), document.get("ttl")
+    meta = document.get("meta")
     return StoredEvent(
         id=event_id,
         partition_key=key_text(partition_key),
         action=str(data.get("action") or ""),
         data=data,
         meta=meta if isinstance(meta, dict) else {},
-        ttl=ttl if isinstance(ttl, int) else None,
         lsn=int(document.get("_lsn", 0)),
-        written_at=int(document.get("_ts", 0)),
     )
 
 

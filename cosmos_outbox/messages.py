@@ -59,16 +59,6 @@ class Message:
     enqueued_at: datetime | None = None
     idempotency_key: str = ""
 
-    def number(self, name: str) -> int | None:
-        """Return a property that is a whole number; None if it is not there, or is something else."""
-        value = self.properties.get(name)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    def text(self, name: str) -> str | None:
-        """Return a property that is text; None if it is not there, is empty, or is something else."""
-        value = self.properties.get(name)
-        return value if isinstance(value, str) and value else None
-
 
 def require_properties_that_fit(message: OutboundMessage) -> None:
     """

@@ -29,9 +29,7 @@ def a_stored_event(**changes: Any) -> StoredEvent:
         "action": "Renamed",
         "data": {"id": "e-1", "action": "Renamed"},
         "meta": {},
-        "ttl": 864000,
         "lsn": 7,
-        "written_at": 1_800_000_000,
     }
     return StoredEvent(**(values | changes))
 
