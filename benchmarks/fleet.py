@@ -56,7 +56,7 @@ class Fleet:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         for number in range(leases):
             bounds = FeedRange(min=_bound(number, leases), max=_bound(number + 1, leases))
-            lease = new_lease("p", str(number), bounds, version=0, properties={}, partitioned_by_id=True)
+            lease = new_lease("p", str(number), bounds, version=0, properties={})
             self._store(lease)
 
     def clock(self) -> datetime:

@@ -58,12 +58,9 @@ async def bootstrap(
         The ranges that have none yet, with the reason: their partitions are throttled, or silent, and did not answer for a
         few seconds. Call again for them until they do.
     """
-    by_id = await store.partitioned_by_id()
-    marker = _document(f"{prefix}.info", by_id=by_id)
-    lock = _document(f"{prefix}.lock", by_id=by_id) | {"ttl": LOCK_SECONDS}
     while (found := await marker_of(prefix, store)) is None:
         try:
-            held = await store.create(lock)
+            held = await store.create({"id": f"{prefix}.lock", "ttl": LOCK_SECONDS})
         except Conflict:
             await _break_if_stale(prefix, store)
             await asyncio.sleep(_POLL_LOCK_SECONDS)
@@ -72,7 +69,7 @@ async def bootstrap(
             chosen = await _chosen_before(prefix, store) or start_property(start, now=_written_at(held))
             _, left = await _create_patiently(prefix, feed=feed, store=store, start=chosen, only=only)
             with suppress(Conflict):
-                await store.create(marker | {START: chosen})
+                await store.create({"id": f"{prefix}.info", START: chosen})
         finally:  # also after a fault: the next attempt need not wait until the lock expires
             with suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_UNLOCK_SECONDS):
@@ -90,9 +87,9 @@ async def bootstrap(
 
 async def marker_of(prefix: str, store: LeaseStore) -> Document | None:
     """Return the document that says that leases were created, and where they begin; None if there are none, or they are lost."""
-    marker = _document(f"{prefix}.info", by_id=await store.partitioned_by_id())
+    marker = f"{prefix}.info"
     try:
-        return await store.read(marker["id"], _routing(marker))
+        return await store.read(marker, marker)
     except NotFound:
         return None
 
@@ -126,7 +123,6 @@ async def _create_missing(
         only: ranges to be given a lease; the others are left as they are. None for all.
     """
     loop = asyncio.get_running_loop()
-    by_id = await store.partitioned_by_id()
     created: list[Lease] = []
     ids: dict[FeedRange, str] = {}
     left: dict[FeedRange, OutboxError] = {}
@@ -156,9 +152,7 @@ async def _create_missing(
                 # late lease would have all of the range handled again, from its start.
                 break
             properties = {START: start}
-            lease = new_lease(
-                prefix, token, gap, version=version, properties=properties, partitioned_by_id=by_id
-            )
+            lease = new_lease(prefix, token, gap, version=version, properties=properties)
             with suppress(Conflict):
                 await store.create(lease.raw)
                 created.append(lease)
@@ -203,10 +197,6 @@ async def _break_if_stale(prefix: str, store: LeaseStore) -> None:
 
 def _written_at(document: Document) -> datetime:
     return datetime.fromtimestamp(document["_ts"], UTC)
-
-
-def _document(document_id: str, *, by_id: bool) -> Document:
-    return {"id": document_id} if by_id else {"id": document_id, "partitionKey": document_id}
 
 
 def _routing(document: Document) -> str:

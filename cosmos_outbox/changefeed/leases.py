@@ -94,7 +94,6 @@ def new_lease(
     version: int = 0,
     continuation: str | None = None,
     properties: Mapping[str, str] | None = None,
-    partitioned_by_id: bool = True,
 ) -> Lease:
     """Return a lease without an owner, with every field that .NET writes."""
     lease_id = f"{prefix}..{token}"
@@ -108,7 +107,7 @@ def new_lease(
         properties=dict(properties or {}),
         version=version,
         etag=None,
-        raw={"id": lease_id} | ({} if partitioned_by_id else {"partitionKey": lease_id}),
+        raw={"id": lease_id},
     )
     return replace(lease, raw=to_document(lease))
 

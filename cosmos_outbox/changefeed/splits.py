@@ -28,7 +28,6 @@ def children_of(
     *,
     ids: Mapping[FeedRange, str],
     others: Sequence[Lease] = (),
-    partitioned_by_id: bool,
 ) -> tuple[Lease, ...] | None:
     """
     Return the children of a lease that are still to be created; None where the lease still fits one physical range.
@@ -64,7 +63,6 @@ def children_of(
             version=version,
             continuation=lease.continuation,
             properties=lease.properties,
-            partitioned_by_id=partitioned_by_id,
         )
         for token, part, version in parts
     )
@@ -157,7 +155,6 @@ async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
     """
     lease, store, feed = owned.lease, owned.worker.store, owned.worker.feed
     physical = await feed.physical_ranges()
-    by_id = await store.partitioned_by_id()
     listing = await store.list(lease.id.removesuffix(lease.token))
     # Only those of this range: a damaged lease of another must not block this one.
     others = [
@@ -166,7 +163,7 @@ async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
         if (found := range_of(document)) and found.overlaps(owned.range)
     ]
     ids, silent = await identified(to_identify(lease, owned.range, physical, others), feed)
-    children = children_of(lease, owned.range, physical, ids=ids, others=others, partitioned_by_id=by_id)
+    children = children_of(lease, owned.range, physical, ids=ids, others=others)
     if children is None:
         raise RangeGone(f"The range of {lease.id} cannot be read, but one partition serves it.")
     if [owned.range] == list(silent):

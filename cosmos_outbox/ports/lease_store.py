@@ -44,7 +44,9 @@ class LeaseStore(Protocol):
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         """
-        Create a document. Raises Conflict where the id is taken; exactly one of several callers succeeds.
+        Create a document; in a container partitioned on `/partitionKey`, one without it is stored with its id there.
+
+        Raises Conflict where the id is taken; exactly one of several callers succeeds.
         """
         ...
 

@@ -66,7 +66,7 @@ CUT_OFF = "cut-leases 0 0, " + 16 * (LOAD + "wait 0 1, wait 0 1, ")
 
 # A worker dies between the children and the deletion of their parent, and the range becomes one again.
 CUT_SHORT = (
-    "start 0 0, wait 0 2, merge 0 0, wait 0 3, split 0 0, wait 0 2, split 0 0, doom 0 9, wait 0 2, merge 0 0, "
+    "start 0 0, wait 0 2, merge 0 0, wait 0 3, split 0 0, wait 0 2, split 0 0, doom 0 7, wait 0 2, merge 0 0, "
     "start 1 0, start 2 0, wait 0 4, "
 ) + 6 * (LOAD + "wait 0 2, ")
 

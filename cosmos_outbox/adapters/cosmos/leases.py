@@ -64,8 +64,9 @@ class CosmosLeases:
             return dict(await self._container.read_item(document_id, partition_key))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
+        routing = {} if await self.partitioned_by_id() else {"partitionKey": document["id"]}
         async with _called():
-            return dict(await self._container.create_item(dict(document)))
+            return dict(await self._container.create_item({**routing, **document}))
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
         async with _called():

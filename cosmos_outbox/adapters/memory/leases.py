@@ -46,7 +46,7 @@ class MemoryLeases:
         await asyncio.sleep(0)
         if self._find(document["id"]) is not None:
             raise Conflict
-        return self._put(document)
+        return self._put({**({} if self._by_id else {"partitionKey": document["id"]}), **document})
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
         await asyncio.sleep(0)

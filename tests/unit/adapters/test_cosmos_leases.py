@@ -68,3 +68,14 @@ async def test_a_container_that_deletes_leases_by_itself_is_refused_with_the_fix
             await leases.partitioned_by_id()
     else:
         assert await leases.partitioned_by_id()
+
+
+async def test_in_a_container_partitioned_on_partition_key_a_document_without_one_gets_its_id(
+    client: CosmosClient,
+):
+    database = await client.create_database("db")
+    leases = CosmosLeases(await database.create_container("leases", PartitionKey("/partitionKey")))
+    named = [await leases.create({"id": "a"}), await leases.create({"id": "b", "partitionKey": "c"})]
+
+    assert ["a", "c"] == [document["partitionKey"] for document in named]
+    assert ["a", "b"] == [(await leases.read("a", "a"))["id"], (await leases.read("b", "c"))["id"]]

@@ -73,11 +73,10 @@ def test_a_new_version_0_lease_has_every_field_of_dotnet_and_no_other():
 
 
 def test_a_new_version_1_lease_names_its_range_in_token_and_id():
-    lease = new_lease(PREFIX, "-3F", FeedRange(min="", max="3F"), version=1, partitioned_by_id=False)
+    lease = new_lease(PREFIX, "-3F", FeedRange(min="", max="3F"), version=1)
 
     document = to_document(lease)
     assert (1, "-3F", f"{PREFIX}..-3F") == (document["version"], document["LeaseToken"], document["id"])
-    assert document["partitionKey"] == document["id"]
 
 
 def test_what_dotnet_wrote_survives_our_write_except_what_we_change():

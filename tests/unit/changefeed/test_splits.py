@@ -29,7 +29,7 @@ def children(
 ) -> tuple[Lease, ...] | None:
     needed = to_identify(lease, lease.range, list(ids), others)
     reported = {feed_range: ids[feed_range] for feed_range in needed}
-    return children_of(lease, lease.range, list(ids), ids=reported, others=others, partitioned_by_id=True)
+    return children_of(lease, lease.range, list(ids), ids=reported, others=others)
 
 
 def parent(token: str, low: str, high: str, *, version: int = 0) -> Lease:
