@@ -31,6 +31,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork
 EventT = TypeVar("EventT", bound=BaseModel)
 UnitT = TypeVar("UnitT", bound=UnitOfWork)
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
+Handler = Callable[[EventT, Message, UnitT], Awaitable[None]]
 _LONGEST_NAME = 100
 
 
@@ -115,10 +116,7 @@ class Consumer:
         subject: str | None = ...,
         version: int | None = ...,
         permanent: type[Exception] | tuple[type[Exception], ...] = ...,
-    ) -> Callable[
-        [Callable[[EventT, Message, UnitOfWork], Awaitable[None]]],
-        Callable[[EventT, Message, UnitOfWork], Awaitable[None]],
-    ]: ...
+    ) -> Callable[[Handler[EventT, UnitOfWork]], Handler[EventT, UnitOfWork]]: ...
     @overload
     def on(
         self,
@@ -128,10 +126,7 @@ class Consumer:
         subject: str | None = ...,
         version: int | None = ...,
         permanent: type[Exception] | tuple[type[Exception], ...] = ...,
-    ) -> Callable[
-        [Callable[[EventT, Message, UnitT], Awaitable[None]]],
-        Callable[[EventT, Message, UnitT], Awaitable[None]],
-    ]: ...
+    ) -> Callable[[Handler[EventT, UnitT]], Handler[EventT, UnitT]]: ...
     def on(
         self,
         event_type: type[BaseModel],

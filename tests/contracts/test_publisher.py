@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
@@ -46,12 +47,12 @@ class MemoryTopic(PublisherBackend):
     def __init__(self) -> None:
         self._broker = MemoryBroker()
         self.publisher = self._broker.publisher(lanes=LANES, batch_size=20)
+        self._received = Counter[str]()  # of each session
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
-        messages = []
-        while message := self._broker.receive(session_id):
-            messages.append(message)
-        return messages
+        entered = [message for message in self._broker.accepted if message.session_id == session_id]
+        before, self._received[session_id] = self._received[session_id], len(entered)
+        return entered[before:]
 
     def trouble(self, kind: Trouble) -> None:
         faults = {

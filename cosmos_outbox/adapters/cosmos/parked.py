@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any
 
-from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox.adapters.cosmos.containers import open_container
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.ports import CommitResult, Document, Write
+from cosmos_outbox.ports import Document
 
 _KEYS_A_PAGE = 1000  # of documents of some hundred bytes
 
 
-class CosmosParked:
-    """A container partitioned on `/partitionKey` in which nothing expires; `open_parked` checks both."""
-
-    def __init__(self, container: ContainerProxy) -> None:
-        self._container = container
-        self._store = CosmosStore(container)
-
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        return await self._store.read(document_id, partition_key)
+class CosmosParked(CosmosStore):
+    """A store on a container partitioned on `/partitionKey` in which nothing expires; `open_parked` checks both."""
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         return await self._page(
@@ -60,9 +53,6 @@ class CosmosParked:
         """
         query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey'"
         return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query))
-
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        return await self._store.commit(partition_key, writes)
 
     async def _all(self, query: str, **options: Any) -> list[Any]:
         async with translated():

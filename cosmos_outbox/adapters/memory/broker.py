@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,7 +38,7 @@ class Arrival:
 
 class MemoryBroker:
     """
-    A topic with one session subscription.
+    A topic, and all that came to it.
 
     Args:
         clock: seconds; decides what is a duplicate. Defaults to the monotonic clock.
@@ -72,7 +72,6 @@ class MemoryBroker:
         self.late_seconds = 1.0
         self.arrivals: list[Arrival] = []
         self._seen: dict[str, float] = {}
-        self._sessions: dict[str, deque[OutboundMessage]] = defaultdict(deque)
 
     @property
     def accepted(self) -> list[OutboundMessage]:
@@ -83,15 +82,6 @@ class MemoryBroker:
     def duplicates(self) -> int:
         """Return how many messages were dropped as duplicates."""
         return sum(arrival.duplicate for arrival in self.arrivals)
-
-    def sessions(self) -> frozenset[str]:
-        """Return the ids of the sessions that have messages waiting."""
-        return frozenset(session for session, queue in self._sessions.items() if queue)
-
-    def receive(self, session_id: str) -> OutboundMessage | None:
-        """Take the next message of a session, or return None."""
-        queue = self._sessions[session_id]
-        return queue.popleft() if queue else None
 
     def publisher(self, *, lanes: int = 8, batch_size: int = 100) -> MemoryPublisher:
         """Return a publisher to this topic; each is a sender of its own, as two processes would be."""
@@ -141,7 +131,6 @@ class MemoryBroker:
             self.arrivals.append(Arrival(message=message, at=now, duplicate=duplicate))
             if not duplicate:
                 self._seen[message.message_id] = now
-                self._sessions[message.session_id].append(message)
 
 
 class MemoryPublisher:
