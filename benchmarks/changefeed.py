@@ -198,7 +198,7 @@ def _resident_mb() -> float:
 
 def _reads_everything(processor: ChangeFeedProcessor, leases: int) -> bool:
     status = processor.status()
-    return len(status) == leases and all(lease.continuation is not None for lease in status)
+    return len(status) == leases and all(lease.lag is not None for lease in status)
 
 
 def _work(connection_string: str, data: str, leases: str, name: str, pipe: Connection) -> None:

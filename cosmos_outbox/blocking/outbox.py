@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from cosmos_outbox.blocking.portal import Opener, Portal
@@ -36,9 +35,7 @@ class BlockingOutbox:
         self._portal.opened()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

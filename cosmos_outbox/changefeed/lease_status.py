@@ -20,7 +20,6 @@ class LeaseStatus:
 
     lease: str
     token: str
-    continuation: str | None
     lag: int | None
     idle_seconds: float
     failed_attempts: int

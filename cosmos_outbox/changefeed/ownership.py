@@ -66,7 +66,6 @@ class OwnedLeases:
             LeaseStatus(
                 lease=lease_id,
                 token=token_of(lease_id),
-                continuation=owned.continuation if owned else None,
                 lag=progress.lag,
                 idle_seconds=now - progress.moved_at,
                 failed_attempts=progress.failed_attempts,

@@ -264,11 +264,8 @@ class Pump:
         try:
             yield ahead
         finally:
-            if not ahead.done():
-                ahead.cancel()
-                await asyncio.gather(ahead, return_exceptions=True)
-            elif not ahead.cancelled():
-                ahead.exception()  # retrieved, although the handler failed before the page was awaited
+            ahead.cancel()  # also retrieves its error, where the handler failed before the page was awaited
+            await asyncio.gather(ahead, return_exceptions=True)
 
     async def _read(self, continuation: str | None) -> ChangePage | None:
         """Return the next page, or None where the work is to end and reading fails."""

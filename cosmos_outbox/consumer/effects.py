@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from enum import Enum, auto
-from functools import partial
-from typing import Any
 
 from opentelemetry import trace
 
@@ -102,6 +100,12 @@ class Effects:
             asks = released or attempt > 1 or may_be_known(message, created_at=found.created_at)
             if asks and await is_stored(uow, record.id, effect_key):
                 return self.repeated(message, key)
+
+            async def handled() -> None:
+                await found.route.handler(found.event, message, uow)
+                # Those of the events that it recorded too: the consumer bounds and judges whatever a caller wrote.
+                await run_event_handlers(uow)
+
             with processing_message(
                 message.message_id,
                 message.properties,
@@ -112,10 +116,7 @@ class Effects:
                 correlation_id=message.correlation_id,
             ):
                 await called(
-                    partial(_handled, found.route.handler, found.event, message, uow),
-                    of=self.name,
-                    subject=message.subject,
-                    within=self.policy.handler_timeout,
+                    handled, of=self.name, subject=message.subject, within=self.policy.handler_timeout
                 )
                 if not await _committed(uow, record, of=self.name):
                     return self.repeated(message, key)
@@ -178,14 +179,6 @@ class Effects:
             self.notify(SubjectIgnored(consumer=self.name, subject=message.subject))
         self.report(message, key, MessageHandled, outcome="ignored")
         return Effect.IGNORED
-
-
-async def _handled(
-    handler: Callable[[Any, Message, Any], Awaitable[None]], event: Any, message: Message, uow: UnitOfWork
-) -> None:
-    await handler(event, message, uow)
-    # Those of the events that it recorded too: the consumer bounds and judges whatever a caller wrote.
-    await run_event_handlers(uow)
 
 
 async def _committed(uow: UnitOfWork, record: CommitRecord, *, of: str) -> bool:

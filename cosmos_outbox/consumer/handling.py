@@ -159,7 +159,7 @@ class Handling:
         except Exception as error:  # noqa: BLE001 - also what the caller's function raises
             return self._dead_letter(message, None, error)
         try:
-            settlement = await self._settled(message, key, state, session)
+            settlement = await self._handle(message, key, state, session)
         except RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
@@ -178,15 +178,6 @@ class Handling:
         self._waits.ended(message.message_id)
         state.counts_losses = False
         return settlement
-
-    async def _settled(
-        self, message: Message, key: str, state: _SessionState, session: Holding
-    ) -> Settlement:
-        if self._parking is not None and await self._held(self._parking, message, key, state):
-            return Complete()
-        if state.counts_losses and self._is_lost(message):
-            return await self._lost(message, key, state)
-        return await self._handle(message, key, state, session)
 
     async def release(
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
@@ -234,6 +225,11 @@ class Handling:
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
+        if self._parking is not None and await self._held(self._parking, message, key, state):
+            return Complete()
+        often = message.delivery_count >= self._policy.max_deliveries
+        if often and state.counts_losses and message.subject in self._routes.subjects:
+            return await self._lost(message, key, state)
         attempt, contention = 0, _Contention()
         while True:
             attempt += 1
@@ -272,11 +268,6 @@ class Handling:
             raise
         except Exception:  # noqa: BLE001 - the release reports what is wrong with the message
             return False
-
-    def _is_lost(self, message: Message) -> bool:
-        return (
-            message.delivery_count >= self._policy.max_deliveries and message.subject in self._routes.subjects
-        )
 
     async def _lost(self, message: Message, key: str, state: _SessionState) -> Settlement:
         """

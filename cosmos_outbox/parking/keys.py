@@ -76,12 +76,11 @@ class ParkedKeys:
         Return all parked keys, oldest first, then those that cannot be read. A key parked a moment ago may be missing.
         """
         found = await all_keys(self._store, self._scope, self._retry)
-        keys = [key for key in found if isinstance(key, ParkedKey)]
-        unreadable = [key for key in found if isinstance(key, Unreadable)]
-        return (
-            *sorted(keys, key=lambda key: key.parked_at),
-            *sorted(unreadable, key=lambda key: key.partition_key),
-        )
+
+        def place(key: ParkedKey | Unreadable) -> tuple[int, str]:
+            return (0, key.parked_at) if isinstance(key, ParkedKey) else (1, key.partition_key)
+
+        return tuple(sorted(found, key=place))
 
     async def show(self, partition_key: str) -> Parked:
         """

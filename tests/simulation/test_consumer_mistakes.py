@@ -230,7 +230,7 @@ MISTAKES = {
         )
     ),
     "a message is tried however often its process lost it": planted(
-        (Handling, "_settled", "self._is_lost(message)", "False")
+        (Handling, "_handle", "if often and", "if False and")
     ),
     "a settlement that is not confirmed is believed": SettlementsAreBelieved,
 }

@@ -9,7 +9,6 @@ def status(name: str = "0", **changes: object) -> LeaseStatus:
     values: dict[str, object] = {
         "lease": f"p..{name}",
         "token": name,
-        "continuation": '"1"',
         "lag": 0,
         "idle_seconds": 1.0,
         "failed_attempts": 0,

@@ -11,7 +11,6 @@ import ssl
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -168,12 +167,7 @@ class ServiceBusPublisher:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._closed = True
         await asyncio.gather(*(lane.close() for lane in self._lanes))
         await self._closing.done()

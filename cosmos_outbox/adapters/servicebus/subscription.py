@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
-from types import TracebackType
 from typing import Any, Self
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
@@ -90,12 +89,7 @@ class ServiceBusSubscription:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._closing.done()
 
     async def accept(self, wait_seconds: float) -> ServiceBusSession | None:
@@ -131,25 +125,21 @@ class ServiceBusSubscription:
         abandon: ServiceBusReceivedMessage | None = None,
     ) -> None:
         """Close a receiver while others work: the broker gives its session to another receiver at once."""
-        self._closing.add(self._closed(receiver, opening, abandon))
 
-    async def _closed(
-        self,
-        receiver: ServiceBusReceiver,
-        opening: asyncio.Task[Any] | None,
-        abandon: ServiceBusReceivedMessage | None,
-    ) -> None:
-        try:
-            with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
-                async with asyncio.timeout(CLOSE_SECONDS):
-                    while opening is not None and not opening.done():
-                        opening.cancel()  # more than once: before Python 3.12 the SDK may lose one
-                        await asyncio.wait({opening}, timeout=2 * _SLICE_SECONDS)
-                    if abandon is not None:
-                        await receiver.abandon_message(abandon)
-                    await receiver.close()
-        finally:
-            self._receivers.release()
+        async def closed() -> None:
+            try:
+                with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
+                    async with asyncio.timeout(CLOSE_SECONDS):
+                        while opening is not None and not opening.done():
+                            opening.cancel()  # more than once: before Python 3.12 the SDK may lose one
+                            await asyncio.wait({opening}, timeout=2 * _SLICE_SECONDS)
+                        if abandon is not None:
+                            await receiver.abandon_message(abandon)
+                        await receiver.close()
+            finally:
+                self._receivers.release()
+
+        self._closing.add(closed())
 
     def _receiver(self, wait_seconds: float) -> ServiceBusReceiver:
         options: dict[str, Any] = {"prefetch_count": self.prefetch}

@@ -100,7 +100,7 @@ async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute_and_i
     await asyncio.sleep(40)
 
     (status,) = world.workers["b"][0].status()
-    assert (True, '"5000"') == (status.stalled, status.continuation)
+    assert status.stalled
     assert "reset the leases to a time before" in (status.error or "")
     await asyncio.sleep(120)
     alarms = halts(records)
