@@ -40,7 +40,7 @@ from azure.cosmos.aio import CosmosClient
 
 from benchmarks.emulated import DATABASE, Emulated, emulated
 from benchmarks.report import beside, say, spread
-from cosmos_outbox.adapters.cosmos.client import account_host, lean_polls, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
@@ -93,7 +93,9 @@ def processor_of(
     database = client.get_database_client(DATABASE)
     return ChangeFeedProcessor(
         CosmosChangeFeed(
-            database.get_container_client(data), account_host=account_host(client), polls=lean_polls(client)
+            database.get_container_client(data),
+            account_host=account_of(client).host,
+            polls=account_of(client).polls(),
         ),
         CosmosLeases(database.get_container_client(leases)),
         handler,

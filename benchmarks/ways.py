@@ -22,7 +22,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import MessageSizeExceededError
 
 from benchmarks.emulated import DATABASE, PARKED
-from cosmos_outbox.adapters.cosmos.client import account_host, lean_polls, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import open_parked
@@ -93,7 +93,9 @@ async def relay(
         )
         database = client.get_database_client(DATABASE)
         container = database.get_container_client(data)
-        feed = CosmosChangeFeed(container, account_host=account_host(client), polls=lean_polls(client))
+        feed = CosmosChangeFeed(
+            container, account_host=account_of(client).host, polls=account_of(client).polls()
+        )
         lease_store = CosmosLeases(database.get_container_client(leases))
         parked = await open_parked(client, DATABASE, PARKED)
         health = WorkerVitals(

@@ -10,7 +10,7 @@ import azure.functions as func
 from cosmos_outbox import DomainEvent, Entity, NotFound, Outbox, UnitOfWork
 from cosmos_outbox.adapters.cosmos import (
     CosmosChangeFeed,
-    account_host,
+    account_of,
     open_cosmos_client,
     open_parked,
     open_store,
@@ -35,7 +35,7 @@ async def events(stack: AsyncExitStack) -> TriggeredRelay:
     container = cosmos.get_database_client(DATABASE).get_container_client(CONTAINER)
     return TriggeredRelay(
         publisher,
-        await CosmosChangeFeed(container, account_host=account_host(cosmos)).describe(),
+        await CosmosChangeFeed(container, account_host=account_of(cosmos).host).describe(),
         processor="functions",
         parking=Parking(await open_parked(cosmos, DATABASE, PARKED)),
     )

@@ -14,8 +14,7 @@ from typing import Any
 from cosmos_outbox.adapters.cosmos import (
     CosmosChangeFeed,
     CosmosLeases,
-    account_host,
-    lean_polls,
+    account_of,
     open_cosmos_client,
     open_parked,
     open_store,
@@ -118,7 +117,8 @@ class OutboxEmulators:
         ):
             database = client.get_database_client(self.database)
             data = database.get_container_client(self.container)
-            feed = CosmosChangeFeed(data, account_host=account_host(client), polls=lean_polls(client))
+            account = account_of(client)
+            feed = CosmosChangeFeed(data, account_host=account.host, polls=account.polls())
             leases = CosmosLeases(database.get_container_client(self.lease_container))
             parked = await open_parked(client, self.database, self.parked_container)
             async with ServiceBusPublisher(bus, self.topic) as publisher:

@@ -13,7 +13,7 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient, DatabaseProxy
 
-from cosmos_outbox.adapters.cosmos.client import account_host, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
@@ -66,7 +66,7 @@ async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the
                 await asyncio.sleep(0.01)
 
     async with account() as (server, client, database):
-        feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_host(client))
+        feed = CosmosChangeFeed(database.get_container_client("data"), account_host=account_of(client).host)
         leases = CosmosLeases(database.get_container_client("leases"))
         options = ProcessorOptions(processor_name="p", max_poll_interval=timedelta(seconds=0.5))
         processor = ChangeFeedProcessor(feed, leases, handle, options, hooks=[records.append])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from azure.cosmos import PartitionKey
 
-from cosmos_outbox.adapters.cosmos.client import account_host, lean_polls, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.store import open_store
@@ -98,8 +98,8 @@ async def _on_account(
             data = await database.create_container("data", key, default_ttl=-1, offer_throughput=throughput)
             store = await open_store(client, name, "data")
             leases = await database.create_container("leases", PartitionKey("/id"), default_ttl=-1)
-            polls = None if sdk_only else lean_polls(client)
-            feed = CosmosChangeFeed(data, account_host=account_host(client), polls=polls)
+            polls = None if sdk_only else account_of(client).polls()
+            feed = CosmosChangeFeed(data, account_host=account_of(client).host, polls=polls)
             yield (
                 Container(store=store, feed=feed, leases=CosmosLeases(leases), split=None),
                 name,

@@ -14,7 +14,7 @@ import signal
 import sys
 from datetime import UTC, datetime, timedelta
 
-from cosmos_outbox.adapters.cosmos.client import account_host, lean_polls, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
@@ -38,8 +38,8 @@ async def main(connection_string: str, name: str, sink_path: str) -> None:
         processor = ChangeFeedProcessor(
             CosmosChangeFeed(
                 database.get_container_client("data"),
-                account_host=account_host(client),
-                polls=lean_polls(client),
+                account_host=account_of(client).host,
+                polls=account_of(client).polls(),
             ),
             CosmosLeases(database.get_container_client("leases")),
             handle,

@@ -18,7 +18,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus.aio import ServiceBusClient
 from pydantic import SecretStr
 
-from cosmos_outbox.adapters.cosmos.client import account_host, is_url, lean_polls, open_cosmos_client
+from cosmos_outbox.adapters.cosmos.client import account_of, is_url, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
@@ -243,14 +243,14 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
         data = database.get_container_client(settings.cosmos_container)
         leases = database.get_container_client(settings.lease_container)
         parked = settings.parked_container
-        polls = None if settings.sdk_only else lean_polls(client)
+        polls = None if settings.sdk_only else account_of(client).polls()
         yield Connection(
             settings=settings,
             client=client,
             data=data,
             lease_container=leases,
             parked=database.get_container_client(parked) if parked else None,
-            feed=CosmosChangeFeed(data, account_host=account_host(client), polls=polls),
+            feed=CosmosChangeFeed(data, account_host=account_of(client).host, polls=polls),
             leases=CosmosLeases(leases),
             credential=credential,
         )

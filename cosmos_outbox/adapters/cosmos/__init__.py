@@ -11,12 +11,7 @@ Azure Cosmos DB, through the vendor SDK: container, change feed, leases and park
     errors       the SDK's errors as ours
 """
 
-from cosmos_outbox.adapters.cosmos.client import (
-    account_host,
-    has_several_write_regions,
-    lean_polls,
-    open_cosmos_client,
-)
+from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
@@ -27,9 +22,7 @@ __all__ = [
     "CosmosLeases",
     "CosmosParked",
     "CosmosStore",
-    "account_host",
-    "has_several_write_regions",
-    "lean_polls",
+    "account_of",
     "open_cosmos_client",
     "open_parked",
     "open_store",

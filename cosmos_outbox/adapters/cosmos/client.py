@@ -81,43 +81,26 @@ async def open_cosmos_client(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Account:
+class Account:
+    """
+    What is known of an account since a client was opened.
+
+    host: of its global endpoint, as .NET puts it into lease ids, whichever endpoint the client uses.
+    several_write_regions: whether it takes writes in several regions at once.
+    polls: returns what asks the feed of one container whether there is anything new.
+    """
+
     host: str
     several_write_regions: bool
     polls: Callable[[], LeanPolls]
 
 
-_ACCOUNTS: WeakKeyDictionary[CosmosClient, _Account] = WeakKeyDictionary()
+_ACCOUNTS: WeakKeyDictionary[CosmosClient, Account] = WeakKeyDictionary()
 
 
-def account_host(client: CosmosClient) -> str:
-    """
-    Return the host of the account's global endpoint, as .NET puts it into lease ids, whichever endpoint the client uses.
-
-    Args:
-        client: opened by `open_cosmos_client`.
-    """
-    return _ACCOUNTS[client].host
-
-
-def has_several_write_regions(client: CosmosClient) -> bool:
-    """
-    Say whether the account takes writes in several regions at once.
-
-    Args:
-        client: opened by `open_cosmos_client`.
-    """
-    return _ACCOUNTS[client].several_write_regions
-
-
-def lean_polls(client: CosmosClient) -> LeanPolls:
-    """
-    Return what asks the feed of one container of the account whether there is anything new.
-
-    Args:
-        client: opened by `open_cosmos_client`.
-    """
-    return _ACCOUNTS[client].polls()
+def account_of(client: CosmosClient) -> Account:
+    """Return the account of a client that `open_cosmos_client` opened."""
+    return _ACCOUNTS[client]
 
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
@@ -155,7 +138,7 @@ class _FirstDescription:
             self.text = answer.text()
 
 
-def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> _Account:
+def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Account:
     """
     Return an account by its own description.
 
@@ -173,7 +156,7 @@ def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> _Acc
             f"The server at {url!r} does not return the id of a Cosmos DB account, so its leases cannot be named; "
             "is it the endpoint of an account, and azure-cosmos a version that this library was tested with?"
         )
-    return _Account(
+    return Account(
         host=global_host(account_id, endpoints=(*endpoints, url)),
         several_write_regions=said.get("enableMultipleWriteLocations") is True,
         polls=polls,

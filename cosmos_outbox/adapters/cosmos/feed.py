@@ -51,7 +51,7 @@ class CosmosChangeFeed:
     Args:
         container: the monitored container.
         account_host: host of the account's global endpoint, as it appears in lease ids.
-        polls: `lean_polls` of the client, at a fraction of the SDK's CPU. Defaults to none: all is read through the SDK.
+        polls: those of the client's `account_of`, at a fraction of the SDK's CPU. Defaults to none: all is read through the SDK.
     """
 
     def __init__(

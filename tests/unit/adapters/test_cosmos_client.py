@@ -12,9 +12,8 @@ from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox import ConfigurationError, StoreError, StoreUnavailable, TooManyRequests
 from cosmos_outbox.adapters.cosmos.client import (
-    account_host,
+    account_of,
     global_host,
-    has_several_write_regions,
     open_cosmos_client,
 )
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
@@ -89,7 +88,7 @@ async def test_however_a_client_names_its_account_its_leases_have_one_name(
     values = {"url": server.url, "named": server.url.replace("127.0.0.1", "localhost"), "key": server.key}
     given = {setting: text.format(**values) for setting, text in how.items()}
     async with open_cosmos_client(**given) as client:
-        assert "localhost" == account_host(client)
+        assert "localhost" == account_of(client).host
 
 
 async def test_an_account_that_does_not_say_its_name_is_refused():
@@ -138,7 +137,7 @@ async def test_whether_an_account_takes_writes_in_several_regions_is_known(sever
         CosmosServer(Account(several_write_regions=several)) as server,
         open_cosmos_client(connection_string=server.connection_string) as client,
     ):
-        assert several is has_several_write_regions(client)
+        assert several is account_of(client).several_write_regions
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox.adapters.cosmos import polls
-from cosmos_outbox.adapters.cosmos.client import lean_polls
+from cosmos_outbox.adapters.cosmos.client import account_of
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.polls import LeanPolls
 from cosmos_outbox.errors import OutboxError
@@ -43,7 +43,7 @@ class Idle:
 
     def __init__(self, server: CosmosServer, container: Any, client: Any) -> None:
         self.server, self.container = server, container
-        self.polled = CosmosChangeFeed(container, account_host="a", polls=lean_polls(client))
+        self.polled = CosmosChangeFeed(container, account_host="a", polls=account_of(client).polls())
         self.through_sdk = CosmosChangeFeed(container, account_host="a")
         self.asked: list[Request] = []
         self.of_polls: Callable[[Reply], Reply] = lambda reply: reply

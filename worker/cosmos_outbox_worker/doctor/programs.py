@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
-from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.cosmos.aio import ContainerProxy
 
-from cosmos_outbox.adapters.cosmos.client import has_several_write_regions
+from cosmos_outbox.adapters.cosmos.client import Account, account_of
 from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, StoreUnavailable
@@ -46,7 +46,7 @@ class Parked:
     strangers: Mapping[str, int] = field(default_factory=dict)
 
 
-ACCOUNT: Checks[CosmosClient] = {"write-regions.several": has_several_write_regions}
+ACCOUNT: Checks[Account] = {"write-regions.several": lambda account: account.several_write_regions}
 OF_PARKED: Checks[Parked] = {
     "damaged-parked-key.unread": lambda it: it.seen.unreadable.values(),
     "strange-parked-keys.present": lambda it: it.strangers.items(),
@@ -71,7 +71,7 @@ async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> N
     """
     Ask what costs little and needs no rights beyond a worker's or a consumer's; what does not answer is left out.
     """
-    found.judge(ACCOUNT, outbox.client)
+    found.judge(ACCOUNT, account_of(outbox.client))
     with suppress(TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS):
             found.judge(DATA_TTL, await read_container(outbox, outbox.data, {}, Findings()))
@@ -88,7 +88,7 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
         found: gets the findings.
         expiration: a lease not written for this long is free.
     """
-    found.judge(ACCOUNT, outbox.client)
+    found.judge(ACCOUNT, account_of(outbox.client))
     data = await read_container(outbox, outbox.data, DATA, found)
     leases = await read_container(outbox, outbox.lease_container, LEASES, found)
     if data.key_paths is not None and leases.properties is not None:
@@ -113,7 +113,7 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
 
 async def check_application(outbox: Connection, found: Findings) -> None:
     """Ask all that a program needs that commits events: its container, and what it may do there."""
-    found.judge(ACCOUNT, outbox.client)
+    found.judge(ACCOUNT, account_of(outbox.client))
     data = await read_container(outbox, outbox.data, DATA, found)
     if data.key_paths is not None:
         await try_documents("entities and events", outbox.data, OF_WRITERS, found, data.key_paths)
