@@ -70,7 +70,15 @@ async def open_cosmos_client(
         description = _FirstDescription()
         # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
         transport = AioHttpTransport(use_env_settings=any_proxy())
-        client = _client(url, credential, read_timeout_seconds, description, transport)
+        client = CosmosClient(
+            url,
+            credential,
+            connection_policy=_without_retries(),
+            retry_total=0,
+            read_timeout=read_timeout_seconds,
+            raw_response_hook=description,
+            transport=transport,
+        )
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
         stack.push_async_callback(client.close)
         async with translated():
@@ -163,13 +171,7 @@ def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Acco
     )
 
 
-def _client(
-    url: str,
-    credential: AsyncTokenCredential | str,
-    read_timeout_seconds: float,
-    hook: _FirstDescription,
-    transport: AioHttpTransport,
-) -> CosmosClient:
+def _without_retries() -> ConnectionPolicy:
     policy = ConnectionPolicy()
     try:
         # The SDK takes `retry_throttle_total=0` for "not given"; an attempt count of 0 can only be set this way.
@@ -179,15 +181,7 @@ def _client(
             "The retries of this version of azure-cosmos cannot be switched off, so it would send writes twice; install one that "
             "this library was tested with."
         ) from error
-    return CosmosClient(
-        url,
-        credential,
-        connection_policy=policy,
-        retry_total=0,
-        read_timeout=read_timeout_seconds,
-        raw_response_hook=hook,
-        transport=transport,
-    )
+    return policy
 
 
 def connection_parts(connection_string: str) -> dict[str, str]:

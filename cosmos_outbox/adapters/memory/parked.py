@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.ports import CommitResult, Document, Write
+from cosmos_outbox.ports import Document
 
 
-class MemoryParked:
-    """
-    Documents with compare-and-set and batches, one turn of the event loop an operation.
-
-    Args:
-        now: seconds since 1970; decides `_ts`. Defaults to the system clock.
-    """
-
-    def __init__(self, *, now: Callable[[], float] = time.time) -> None:
-        self._container = MemoryContainer(now=now)
-
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        return await self._container.read(document_id, partition_key)
+class MemoryParked(MemoryContainer):
+    """A container that finds parked keys and their events too, one turn of the event loop an operation."""
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         await asyncio.sleep(0)
@@ -44,13 +32,6 @@ class MemoryParked:
         wanted = ("parkedKey", processor, container)
         fields = ("type", "processor", "container")
         return tuple(one for one in self.documents() if wanted == tuple(map(one.get, fields)))
-
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        return await self._container.commit(partition_key, writes)
-
-    def documents(self) -> tuple[Document, ...]:
-        """Return all documents, for tests."""
-        return self._container.documents()
 
     def _in(self, partition_key: str) -> list[Document]:
         return [one for one in self.documents() if one["partitionKey"] == partition_key]

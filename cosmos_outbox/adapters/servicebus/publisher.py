@@ -11,6 +11,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -146,7 +147,6 @@ class ServiceBusPublisher:
     ) -> None:
         if lanes < 1:
             raise ConfigurationError(f"A publisher needs at least one lane, not {lanes}.")
-        self._client, self._topic = client, topic
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
         self._closing = Background()
         self._closed = False
@@ -155,8 +155,9 @@ class ServiceBusPublisher:
         self._lanes = tuple(
             Lane(
                 topic=topic,
-                open_sender=self._open_sender,
-                discard=self._discard,
+                open_sender=partial(client.get_topic_sender, topic, socket_timeout=_SOCKET_SECONDS),
+                # A lane must not wait for it before it opens a new link
+                discard=lambda sender, sending: self._closing.add(_close(sender, sending)),
                 sdk_only=sdk_only,
                 timeout_seconds=send_timeout.total_seconds(),
                 grace_seconds=cancel_grace.total_seconds(),
@@ -184,13 +185,6 @@ class ServiceBusPublisher:
         if self._closed:
             raise UsageError("The publisher is closed; publish inside its `async with`.")
         await self._lanes[lane].publish([list(run) for _, run in itertools.groupby(messages, self._run_of)])
-
-    def _open_sender(self) -> ServiceBusSender:
-        return self._client.get_topic_sender(self._topic, socket_timeout=_SOCKET_SECONDS)
-
-    def _discard(self, sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
-        # A lane must not wait for it before it opens a new link
-        self._closing.add(_close(sender, sending))
 
 
 async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:

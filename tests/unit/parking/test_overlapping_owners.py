@@ -21,7 +21,7 @@ class Shared(MemoryParked):
     """The documents of another store, by a connection of its own."""
 
     def __init__(self, store: MemoryParked) -> None:
-        self._container = store._container
+        vars(self).update(vars(store))
 
 
 class LooksLate(Shared):

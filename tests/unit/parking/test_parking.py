@@ -641,7 +641,7 @@ async def test_an_event_appended_at_the_last_moment_is_sent_before_the_key_is_ha
             return await world.store.commit(partition_key, writes)
 
     store = AtTheLastMoment()
-    store._container = world.store._container
+    vars(store).update(vars(world.store))
     released = await ParkedKeys(store, resending(world.broker.publisher(lanes=1))).release("b")
     assert appending
     assert 4 == released.sent
@@ -664,7 +664,7 @@ async def test_an_event_behind_a_hand_back_is_sent_by_the_relay() -> None:
             return await world.store.commit(partition_key, writes)
 
     store = AtTheLastMoment()
-    store._container = world.store._container
+    vars(store).update(vars(world.store))
     relay = Relay(world.broker.publisher(), parking=Parking(store), notify=world.told.append)
     await relay(world.page(event("b", 5), event("b", 6)))
     assert releasing

@@ -194,7 +194,7 @@ async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lo
             return result
 
     store = AnswerLost()
-    store._container = world.store._container
+    vars(store).update(vars(world.store))
     released = await ParkedKeys(store, resending(world.broker.publisher(lanes=1))).release("b")
     assert released.handed_back
     assert ["b/3"] == await world.held("b")
