@@ -110,22 +110,8 @@ class BatchTooLarge(UsageError):
     """
     A commit exceeds what one transactional batch may hold; split the work into several commits.
 
-    operations      how many writes it has: one for each entity and event.
-    size_bytes      how large they are together.
     document_id     of a document that is too large for any commit; None if there is none.
     """
-
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        operations: int = 0,
-        size_bytes: int = 0,
-        document_id: str | None = None,
-        partition_key: PartitionKey | None = None,
-    ) -> None:
-        super().__init__(message, document_id=document_id, partition_key=partition_key)
-        self.operations, self.size_bytes = operations, size_bytes
 
 
 class EventTooLarge(UsageError):

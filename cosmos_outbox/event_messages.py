@@ -58,10 +58,6 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
         elif type(value) is int and _LEAST_INT <= value <= _MOST_INT:
             properties[name] = value
         elif value is not None:
-            properties[name] = _property(value)
+            # Other programs write documents too: a value without an AMQP type is sent as JSON.
+            properties[name] = text(value) if isinstance(value, str) else json_bytes(value).decode()
     return properties
-
-
-def _property(value: Any) -> PropertyValue:
-    # Other programs write documents too: a value without an AMQP type is sent as JSON.
-    return text(value) if isinstance(value, str) else json_bytes(value).decode()

@@ -293,8 +293,6 @@ def _check_batch_size(writes: Sequence[Write], size: int, partition_key: Partiti
     raise BatchTooLarge(
         f"The commit of partition key {partition_key!r} has {len(writes)} operations and {size} bytes; one transactional batch holds at "
         f"most {MAX_BATCH_OPERATIONS} operations and {MAX_BATCH_BYTES} bytes. {advice}",
-        operations=len(writes),
-        size_bytes=size,
         document_id=largest if alone else None,
         partition_key=partition_key,
     )

@@ -49,6 +49,7 @@ class MemorySubscription:
         dead_letters: messages with the reason and its description.
         deferred: messages that were deferred, by sequence number.
         settled: what was settled, in order, with its settlement.
+        changed: wakes the calls that wait.
         confirms: says whether a settlement is confirmed; one that is not is carried out all the same.
     """
 
@@ -64,7 +65,7 @@ class MemorySubscription:
         self.trust_seconds = lock_seconds if trust_seconds is None else trust_seconds
         self._queues: dict[str, _Queue] = {}
         self._last_number = 0
-        self._changed = asyncio.Event()
+        self.changed = asyncio.Event()
         self.down = False
         self.dead_letters: list[tuple[Message, str, str]] = []
         self.deferred: dict[int, Message] = {}
@@ -84,7 +85,7 @@ class MemorySubscription:
             self.dead_letters.append((message, "Session ID is null.", ""))
             return message
         self._queue_of(message).ready.append(message)
-        self.changed()
+        self.changed.set()
         return message
 
     @property
@@ -119,14 +120,14 @@ class MemorySubscription:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + seconds
         while True:
-            self._changed.clear()
+            self.changed.clear()
             self.check()
             if (one := found()) is not None or loop.time() >= ends_at:
                 return one
             locks = (h.expires_at for queue in self._queues.values() for h in queue.holders)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(min([ends_at, *locks]) + _EARLY_SECONDS):
-                    await self._changed.wait()
+                    await self.changed.wait()
 
     def check(self) -> None:
         """
@@ -150,11 +151,7 @@ class MemorySubscription:
             self.dead_letters.append((again, MAX_DELIVERIES, ""))
         else:
             self._queue_of(message).ready.appendleft(again)
-        self.changed()
-
-    def changed(self) -> None:
-        """Wake the calls that wait."""
-        self._changed.set()
+        self.changed.set()
 
     def _queue_of(self, message: Message) -> _Queue:
         return self._queues.setdefault(message.session_id or "" if self.with_sessions else "", _Queue())
@@ -228,7 +225,7 @@ class MemorySession:
         message, self.message = self.message, None
         if message is not None:
             self._subscription.put_back(message, counted=counted)
-        self._subscription.changed()
+        self._subscription.changed.set()
 
     def _take(self) -> Message:
         self.message = self._queue.ready.popleft()

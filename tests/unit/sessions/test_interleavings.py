@@ -84,7 +84,7 @@ class Play:
                 self.world.running[str(which)].cancel()
             case "outage":
                 self.broker.down = True
-                self.broker.changed()
+                self.broker.changed.set()
         await asyncio.sleep(pause)
         self.broker.down = False
 

@@ -214,7 +214,7 @@ async def test_calls_that_fail_side_by_side_are_one_failure() -> None:
     world.start(backoff=Backoff(initial_seconds=60, maximum_seconds=60))
     await world.until(lambda: broker.waiting_calls > 4)
     broker.down = True
-    broker.changed()
+    broker.changed.set()
     await asyncio.sleep(0.6)
     assert [1] == [failure.attempt for failure in world.of(ReceivingFailed)]
     await world.stop()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -170,9 +171,8 @@ def test_more_operations_than_a_batch_holds_are_refused_with_their_number():
     assert 100 == len(kinds(context))
 
     note.change("one too many")
-    with pytest.raises(BatchTooLarge, match="101 operations") as caught:
+    with pytest.raises(BatchTooLarge, match="101 operations"):
         pending(context)
-    assert 101 == caught.value.operations
 
 
 @pytest.mark.parametrize("character", ["x", "é", "\U0001f600", "\x01"])
@@ -182,7 +182,8 @@ def test_more_bytes_than_a_batch_holds_are_refused_with_their_number(character: 
     context.track(Line(book="b", text=character * (MAX_BATCH_BYTES // as_sent)), Change.CREATE)
     with pytest.raises(BatchTooLarge) as caught:
         pending(context)
-    assert caught.value.size_bytes > MAX_BATCH_BYTES
+    (size,) = re.findall(r"and (\d+) bytes;", str(caught.value))
+    assert int(size) > MAX_BATCH_BYTES
 
 
 def test_a_commit_just_below_the_limit_is_not_refused():
