@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 594,
     "testing": 2_073,
     "the modules of the root": 1_099,
-    "worker": 2_332,
+    "worker": 2_335,
     "worker/cli": 1_171,
     "worker/doctor": 687,
     "write": 1_643,

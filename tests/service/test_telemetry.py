@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -31,7 +32,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.servicebus.processing import processing
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.records import names_of
+from cosmos_outbox.records import MessagesPublished, names_of
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox_worker.exporters import opened_telemetry
@@ -124,6 +125,7 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
     assert set(events) == {values(span.attributes)["messaging.message.id"] for span in processed}
     worker_resource = next(one for one in receiver.resources if one["service.name"] == "cosmos-outbox-worker")
     assert "worker-1" == worker_resource["service.instance.id"]
+    assert version("cosmos-outbox-worker") == worker_resource["service.version"]
     (point,) = receiver.metrics["messaging.client.sent.messages"].sum.data_points
     assert 3 == point.as_int
     # Each alarm that never was is there as well, or the first one would be no rise.
@@ -251,6 +253,16 @@ def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.Monk
     assert {'service_name="relay"', 'service_instance_id="pod-7"'} == named()
     monkeypatch.setenv("OTEL_SERVICE_NAME", "named")
     assert {'service_name="named"', 'service_instance_id="pod-7"'} == named()
+
+
+@pytest.mark.parametrize(("topic", "named"), [("events", True), ("", False)])
+def test_messages_of_several_topics_are_counted_under_none(topic: str, named: bool):
+    with opened_telemetry(topic=topic, instance="w") as telemetry:
+        telemetry.instruments(MessagesPublished(lane=0, messages=3, seconds=0.1))
+        text = telemetry.exposition()[0].decode()
+    (sent,) = re.findall(r"^messaging_client_sent_messages_total\{(.*)\} 3.0$", text, re.MULTILINE)
+    assert named == ('messaging_destination_name="events"' in sent)
+    assert named == ("destination" in sent)
 
 
 def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.MonkeyPatch):

@@ -64,7 +64,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
             deleted that other processors may not have read.
     """
-    async with opened_parts(settings, topic=settings.topic) as parts:
+    async with opened_parts(settings, topic="" if settings.routes else settings.topic) as parts:
         stack, connection, telemetry = parts.stack, parts.connection, parts.telemetry
         bus = await stack.enter_async_context(connection.service_bus())
         health = WorkerVitals(

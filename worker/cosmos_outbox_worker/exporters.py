@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -62,13 +63,17 @@ def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False)
     `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
     default Azure credential.
 
-    `topic` is what a worker sends to; None opens the telemetry of a consumer.
+    `topic` is what a worker sends to, "" for several; None opens the telemetry of a consumer.
 
     Raises:
         ConfigurationError: Azure Monitor cannot be used, or the SDK refuses a variable.
     """
     program = "worker" if topic is not None else "consumer"
-    ours = {"service.name": f"cosmos-outbox-{program}", "service.instance.id": instance}
+    ours = {
+        "service.name": f"cosmos-outbox-{program}",
+        "service.version": version("cosmos-outbox-worker"),
+        "service.instance.id": instance,
+    }
     # The environment wins over these names; the SDK would merge them the other way round.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()

@@ -97,7 +97,7 @@ class Parts:
 @asynccontextmanager
 async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterator[Parts]:
     """
-    Open what every program needs; `topic` is what a worker sends to, None for a consumer.
+    Open what every program needs; `topic` is what a worker sends to, "" for several, None for a consumer.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.

@@ -201,12 +201,10 @@ CONSUMER_SERIES = _CONSUMER_COUNTERS, _CONSUMER_HISTOGRAMS, _CONSUMER_GAUGES
 
 
 def worker_series(topic: str) -> tuple[_Counters, _Histograms, _Gauges]:
-    """Return the series of a worker that sends to a topic."""
-    sends = {
-        "messaging.system": "servicebus",
-        "messaging.destination.name": topic,
-        "messaging.operation.name": "send",
-    }
+    """Return the series of a worker that sends to a topic; none is named where routes choose among several."""
+    sends = {"messaging.system": "servicebus", "messaging.operation.name": "send"}
+    if topic:
+        sends["messaging.destination.name"] = topic
     sent: _Counters = ((
         "messaging.client.sent.messages", "{message}", "Messages that the topic accepted.",
         (sends,), {MessagesPublished: lambda record: (record.messages, sends)},

@@ -158,7 +158,7 @@ class Settings(BaseSettings):
     parked_container: Name | None = None
     """Container of parked keys; must exist. Without it, a rejected event halts its lease."""
     processor_name: Name = "outbox"
-    """Workers with the same name share the work; part of the lease ids."""
+    """Workers of one name share the work. Another name is another processor: a start of `now` leaves out what waits."""
     instance_name: Name = Field(default_factory=default_instance_name)
     """Must differ between live workers."""
     start: Annotated[StartFrom | datetime, BeforeValidator(_start)] = StartFrom.BEGINNING

@@ -21,7 +21,7 @@ class Telemetry:
 
     Args:
         provider: makes the instruments.
-        topic: that a worker sends to; None for the instruments of a consumer.
+        topic: that a worker sends to, "" for several; None for the instruments of a consumer.
     """
 
     def __init__(self, provider: MeterProvider, *, topic: str | None) -> None:
