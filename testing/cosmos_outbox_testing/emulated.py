@@ -23,6 +23,7 @@ from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, message_from,
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.records import log_hook
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.faults import check_fault, require_none_idle, said_of
@@ -72,11 +73,15 @@ class OutboxEmulators:
 
     container, lease_container, parked_container, subscription = "data", "leases", "parked", "all"
 
-    def __init__(self, cosmos: Any, servicebus: Any, name: str) -> None:
+    def __init__(
+        self, cosmos: Any, servicebus: Any, name: str, key_paths: KeyPaths = ON_PARTITION_KEY
+    ) -> None:
         self.cosmos, self.servicebus = cosmos, servicebus
         self._faults: list[tuple[str, Callable[[], bool]]] = []
         self.database = self.topic = name
-        for container, key in (("data", "/partitionKey"), ("leases", "/id"), ("parked", "/partitionKey")):
+        paths: Any = [str(KeyPaths((level,))) for level in key_paths.levels]
+        data = paths if len(paths) > 1 else paths[0]
+        for container, key in (("data", data), ("leases", "/id"), ("parked", "/partitionKey")):
             cosmos.create_container(name, container, partition_key=key, default_ttl=-1)
         subscriptions = [{"name": "all", "requires_session": True}, {"name": _RELAYED}]
         servicebus.add_topic({"name": name, "dedup_window_s": 600, "subscriptions": subscriptions})
@@ -179,7 +184,7 @@ class OutboxEmulators:
 
 
 @contextmanager
-def running_emulators() -> Iterator[Callable[[], AbstractContextManager[OutboxEmulators]]]:
+def running_emulators() -> Iterator[Callable[..., AbstractContextManager[OutboxEmulators]]]:
     """
     Run both emulators in threads of this process; what is yielded makes a database and a topic for each test.
 
@@ -197,9 +202,9 @@ def running_emulators() -> Iterator[Callable[[], AbstractContextManager[OutboxEm
     with emulators.cosmos_in_thread() as cosmos, emulators.servicebus_in_thread() as servicebus:
 
         @contextmanager
-        def fresh() -> Iterator[OutboxEmulators]:
+        def fresh(key_paths: KeyPaths = ON_PARTITION_KEY) -> Iterator[OutboxEmulators]:
             try:
-                yield OutboxEmulators(cosmos, servicebus, f"test-{next(numbers)}")
+                yield OutboxEmulators(cosmos, servicebus, f"test-{next(numbers)}", key_paths)
             finally:
                 cosmos.clear_faults()
                 servicebus.clear_faults()

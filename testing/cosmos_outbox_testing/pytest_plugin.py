@@ -140,7 +140,7 @@ def relay_all(outbox_harness: OutboxHarness) -> Callable[[], Awaitable[list[Outb
 
 
 @pytest.fixture(scope="session")
-def outbox_emulators_running() -> Iterator[Callable[[], AbstractContextManager[OutboxEmulators]]]:
+def outbox_emulators_running() -> Iterator[Callable[..., AbstractContextManager[OutboxEmulators]]]:
     """
     Both emulators, on free ports of this machine; `outbox_emulators` has a database and a topic for a test.
     """
@@ -153,12 +153,14 @@ def outbox_emulators_running() -> Iterator[Callable[[], AbstractContextManager[O
 @pytest.fixture
 def outbox_emulators(
     request: pytest.FixtureRequest,
-    outbox_emulators_running: Callable[[], AbstractContextManager[OutboxEmulators]],
+    outbox_container: MemoryContainer,
+    outbox_emulators_running: Callable[..., AbstractContextManager[OutboxEmulators]],
 ) -> Iterator[OutboxEmulators]:
     """
-    Empty containers and a topic on the emulators, through the vendor SDKs; a fault that struck no request is an error of the test.
+    Empty containers, with the partition key paths of `outbox_container`, and a topic on the emulators, through the vendor SDKs; a
+    fault that struck no request is an error of the test.
     """
-    with outbox_emulators_running() as emulators:
+    with outbox_emulators_running(outbox_container.key_paths) as emulators:
         yield emulators
         if request.node.stash.get(_PASSED, False):
             emulators.require_struck()

@@ -351,10 +351,10 @@ def test_a_thousand_leases_in_trouble_are_a_small_page_too():
     assert "And 950 more:" in Page(page).texts
 
 
-def test_a_name_cannot_turn_the_text_around_it():
-    turned = "\u202eabc\u2066"
+def test_a_name_turns_no_text_around_it_and_steers_no_terminal():
+    turned = "\u202eabc\u2066\x1b[2J\x9b"
     page = page_of(replace(QUIET, topic=turned, instance=turned, unready=(turned,)))
-    assert not set(turned) & set(page) - set("abc")
+    assert not set(turned) & set(page) - set("abc[2J")
     assert "\u05d0" in page_of(replace(QUIET, topic="\u05d0")), "a script that runs to the left is no trick"
 
 

@@ -60,12 +60,32 @@ class TestOwnContainer:
         await place(outbox)
         assert 1 == len(await relay_all())
         assert 3 == len(await outbox_container.physical_ranges())
+
+class Seat(Order):
+    row: str
+
+    @property
+    def partition_key(self):
+        return self.row, self.id
+
+class TestOwnPartitionKeyPaths:
+    @pytest.fixture
+    def outbox_container(self):
+        return MemoryContainer(key_paths=["/rowId", "/seatId"])
+
+    @pytest.mark.asyncio
+    async def test_the_emulators_have_them_too(self, outbox_emulators):
+        async with outbox_emulators.outbox() as outbox, outbox.unit_of_work() as uow:
+            uow.repository(Seat).create(Seat(id="s", row="r")).place(5)
+            await uow.commit()
+        (message,) = await outbox_emulators.relay_all()
+        assert '["r","s"]' == message.session_id
 """
 
 
 def test_fixtures_work_with_asyncio_and_anyio(tmp_path: Path):
     ran = run(tmp_path, PROJECT)
-    assert "4 passed" in ran.stdout, ran.stdout
+    assert "5 passed" in ran.stdout, ran.stdout
 
 
 UNSTRUCK = """

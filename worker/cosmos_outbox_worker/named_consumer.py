@@ -74,8 +74,9 @@ def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
     try:
         consumer = source if isinstance(source, Consumer) else source(outbox)
     except (AttributeError, TypeError) as error:
+        at = extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
-            f"{named} was called with the Outbox, to return a Consumer, and raised {error!r} in {extract_tb(error.__traceback__)[-1]}. "
+            f"{named} was called with the Outbox, to return a Consumer, and raised {error!r} in {at.filename}, line {at.lineno} in {at.name}. "
             "Where it is a handler, name the Consumer that has it."
         ) from error
     if not isinstance(consumer, Consumer):

@@ -24,8 +24,11 @@ from cosmos_outbox_worker.health import (
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
 _MOST_CHARACTERS = 500
-# The marks, embeddings, overrides and isolates of the bidirectional algorithm: they turn the direction of what follows.
-_TURNS = dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
+# Controls but tab and newline steer the terminal of who fetches the page; the marks, embeddings, overrides and isolates of the
+# bidirectional algorithm turn the direction of what follows.
+_CONTROLS = (*range(9), *range(11, 32), *range(0x7F, 0xA0))
+_TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_SHOWN_AS = dict.fromkeys((*_CONTROLS, *_TURNS), "\ufffd")
 
 
 def page_of(snapshot: State) -> str:
@@ -86,7 +89,7 @@ def _cut(text: str) -> str:
 _TEMPLATES = Environment(
     loader=PackageLoader(__package__),
     autoescape=True,
-    finalize=lambda value: value.translate(_TURNS) if isinstance(value, str) else value,
+    finalize=lambda value: value.translate(_SHOWN_AS) if isinstance(value, str) else value,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
