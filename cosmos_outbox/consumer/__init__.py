@@ -14,7 +14,7 @@ message are one transactional batch; the message is completed only then.
       handler_call    a handler runs for a bounded time
       inbox       what took effect: a record for each message
       waits       how long a message waits for a store that is away
-      held_messages   a message that waits in the parked store
+      stored_messages   a message as a document of the parked store
 
     delivered --> key parked? --yes--> held behind the others --> completed
                       | no

@@ -12,7 +12,7 @@ from typing import Any
 
 from cosmos_outbox.consumer.threads import calls_of_handler
 from cosmos_outbox.errors import HandlerTimeout, MessageError, said
-from cosmos_outbox.sessions.held import cancelled
+from cosmos_outbox.sessions.held_session import cancelled
 from cosmos_outbox.write.unit_of_work import commits_left_to
 
 

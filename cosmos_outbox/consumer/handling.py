@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 from cosmos_outbox.consumer.effects import Effect, Effects
 from cosmos_outbox.consumer.handler_call import HandlerStuck
-from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
 from cosmos_outbox.consumer.policy import OnFailure
+from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.consumer.waits import Waits
 from cosmos_outbox.errors import (
     AccessDenied,

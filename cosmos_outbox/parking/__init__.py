@@ -7,6 +7,15 @@ A *parked key* has a queue in the parked store: the event that failed and, behin
 relays append events to the queue instead of sending them; an operator has the queue sent from its beginning (`release.py`).
 Keys that are not parked never touch the store.
 
+    park         what met a failure puts events at the end of a queue
+      known_keys   which keys are parked, as the lease's notes and polls say
+    keys         what an operator does: list, release, drop
+      release      the queue sent from its beginning, then the key handed back
+      queue        finding a key, reading its queue, taking events off
+      causes       parked keys grouped by what failed
+    documents    what the parked store holds
+    first_run    the note that a processor has had leases
+
     relay:     e3 rejected ---> park: [key + e3 + e4] in one batch ---> page done ---> checkpoint, and the key's name
                e5 ------------> append: [key if unchanged + e5] in one batch -----> page done ---> checkpoint
     operator:  release -------> send e3 e4, take them off ---> send e5, take it off ---> [delete key if unchanged]

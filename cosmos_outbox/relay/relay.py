@@ -12,7 +12,7 @@ from typing import Literal
 
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
-from cosmos_outbox.parking.names import POLL_TIMEOUT_SECONDS, AnnouncedKeys, ParkedNames
+from cosmos_outbox.parking.known_keys import POLL_TIMEOUT_SECONDS, AnnouncedKeys, ParkedNames
 from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
 from cosmos_outbox.records import (

@@ -7,9 +7,9 @@ The broker keeps the messages of a *session* in order, and lets one receiver at 
 of slots, each of which can handle one session. Messages of a session are handled one at a time, those of different sessions
 side by side.
 
-    processor    how many sessions are asked for, held, and given back at the end
-    slots        which accepted sessions wait for a slot
-    held         one session: receive, handle while the lock is renewed, settle; repeat
+    processor      how many sessions are asked for, held, and given back at the end
+      slots          which accepted sessions wait for a slot
+      held_session   one session: receive, handle while the lock is renewed, settle; repeat
 
                  accept --> slot --> HELD --idle, turn, stop, or a message to retry--> closed: the broker gives it to any process
                              |        |
@@ -43,7 +43,7 @@ limit it moves the message to the dead-letter queue. While the broker cannot be 
 it again with a back-off.
 """
 
-from cosmos_outbox.sessions.held import HeldSession, SessionEnd, SessionHandler
+from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.processor import SessionProcessor, SessionStatus
 

@@ -20,7 +20,7 @@ from cosmos_outbox.records import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.sessions.held import AT_HAND_SECONDS, HeldSession, SessionEnd, SessionHandler
+from cosmos_outbox.sessions.held_session import AT_HAND_SECONDS, HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 

@@ -13,7 +13,7 @@ from cosmos_outbox.domain.identifiers import INBOX_TYPE
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import Write
-from cosmos_outbox.sessions.held import OUTCOMES
+from cosmos_outbox.sessions.held_session import OUTCOMES
 from cosmos_outbox_testing.calls import Call
 
 _OPERATIONS = {

@@ -18,7 +18,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.servicebus.administration import reading_settings
-from cosmos_outbox.consumer.held_messages import HeldMessage
+from cosmos_outbox.consumer.stored_messages import HeldMessage
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking, Scope
 from cosmos_outbox.parking.documents import failure_of

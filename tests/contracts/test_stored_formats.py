@@ -17,7 +17,7 @@ import pytest
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.changefeed.leases import from_document, new_lease
-from cosmos_outbox.consumer.held_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking.documents import (

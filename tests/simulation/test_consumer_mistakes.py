@@ -17,7 +17,7 @@ import pytest
 from cosmos_outbox import Outbox
 from cosmos_outbox.consumer import Handling, handling
 from cosmos_outbox.consumer.effects import Effects
-from cosmos_outbox.consumer.held_messages import HeldMessage
+from cosmos_outbox.consumer.stored_messages import HeldMessage
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent

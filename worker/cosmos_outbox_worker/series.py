@@ -25,7 +25,7 @@ from cosmos_outbox.records import (
     SessionClosed,
 )
 from cosmos_outbox.sessions import SessionEnd
-from cosmos_outbox.sessions.held import OUTCOMES
+from cosmos_outbox.sessions.held_session import OUTCOMES
 from cosmos_outbox_worker.health import Snapshot
 
 _Attributes = Mapping[str, str]

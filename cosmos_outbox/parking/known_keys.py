@@ -1,5 +1,5 @@
 """
-Names: which partition keys of a lease's range are parked, as the lease's notes list them, and which keys no lease lists.
+Known keys: which partition keys of a lease's range are parked, as the lease's notes list them, and which keys no lease lists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Held messages: a message as a document of the parked store, and back."""
+"""Stored messages: a message as a document of the parked store, and back."""
 
 from __future__ import annotations
 
