@@ -130,7 +130,8 @@ def test_a_client_that_connects_while_an_emulator_ends_leaves_nothing_behind(
     with cosmos_in_thread(tls=folder) as cosmos:
         address = urlsplit(cosmos.connection_string.split("=")[1].removesuffix(";AccountKey"))
         client = socket.create_connection((address.hostname, address.port))
-        cosmos.requests()  # the server has accepted it, and waits for its handshake
+        for _ in range(5):  # turns of its event loop: the server has accepted it, and waits for its handshake
+            cosmos.requests()
     client.close()
     gc.collect()
     assert "Task was destroyed" not in caplog.text
