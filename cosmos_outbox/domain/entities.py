@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from copy import copy
 from datetime import timedelta
 from difflib import get_close_matches
+from itertools import chain
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -43,7 +44,7 @@ class Entity(BaseModel):
 
     def __init__(self, /, **data: Any) -> None:
         kind = type(self)
-        unknown = data.keys() - _arguments(kind)
+        unknown = data.keys() - (_arguments(kind) or data.keys())
         # A stored document may have more fields. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
         if unknown and "extra" not in kind.model_config and not kind.__pydantic_custom_init__:
             near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
@@ -207,9 +208,16 @@ def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, t
 
 @functools.cache
 def _arguments(kind: type[Entity]) -> frozenset[Any]:
+    """Return the names that a constructor takes, also those that only `model_dump` gives; none where a validator takes any."""
+    validators = kind.__pydantic_decorators__.model_validators.values()
+    if any(validator.info.mode != "after" for validator in validators):
+        return frozenset()
     aliases = (field.validation_alias for field in kind.model_fields.values())
     choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))
-    return frozenset({*kind.model_fields, *(getattr(one, "path", [one])[0] for one in choices)})
+    computed = ((name, field.alias) for name, field in kind.model_computed_fields.items())
+    return frozenset(
+        {*kind.model_fields, *chain(*computed), *(getattr(one, "path", [one])[0] for one in choices)}
+    )
 
 
 @functools.cache

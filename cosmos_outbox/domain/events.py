@@ -110,7 +110,9 @@ class DomainEvent(BaseModel):
 
 def found(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:
     """Yield the paths, inside of a model, dict or list, of the values that are wanted."""
-    parts = dict(value).items() if isinstance(value, BaseModel | dict) else enumerate(value)
+    if isinstance(value, BaseModel):  # it may iterate over something else than its fields
+        value = {**value.__dict__, **(value.__pydantic_extra__ or {})}
+    parts = value.items() if isinstance(value, dict) else enumerate(value)
     for name, part in parts:
         if wanted(part):
             yield ".".join((*path, str(name)))

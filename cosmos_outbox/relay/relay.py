@@ -164,13 +164,17 @@ class Relay:
         if streams and self._parking is not None:
             await self._poll(self._parking, lease, scope)
         # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
-        progress = _Progress(lease_name=batch.lease, lease=lease, scope=scope, done=lease.accepted)
-        lease.accepted = set()
+        before, lease.accepted = lease.accepted, set()
+        progress = _Progress(lease_name=batch.lease, lease=lease, scope=scope, done={*before})
         while streams:
             streams = await self._round(progress, streams)
         if error := _error_of(progress):
             lease.accepted = progress.done
             raise error
+        if before & (handled := {delivery.key for delivery in page.events}):
+            lease.accepted = (
+                before - handled
+            )  # read again, the page may be shorter: the next one has the rest
 
     def _lease_of(self, batch: ChangeBatch) -> _Lease:
         # Leases begin on different lanes, or those with little to send would all wait for one another.

@@ -145,11 +145,15 @@ class HeldSession:
         # A call that is cut off leaves the session in no state to go on: it is closed then.
         self.idle_since = idle_since
         message = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None) as self._waiting:
-                self._idle()
-                message = await self._session.receive(wait_seconds)
-        self._waiting = None
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as self._waiting:
+                    self._idle()
+                    message = await self._session.receive(wait_seconds)
+        finally:
+            self._waiting = (
+                None  # also where the lock is lost: while it is closed, others may ask it to leave
+            )
         if message is not None:
             self.idle_since = None
             if self.leaving:

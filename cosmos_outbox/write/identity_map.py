@@ -26,9 +26,8 @@ class IdentityMap:
     """Each (type, id, partition key) is one object. Used by one task at a time: a second one is refused."""
 
     def __init__(self, kinds: dict[str, type[Entity]] | None = None) -> None:
-        self.kinds = (
-            {} if kinds is None else kinds
-        )  # the class of each type, as all units of an outbox know it
+        # The class of each type, as all units of an outbox know it
+        self.kinds = {} if kinds is None else kinds
         self._tracked: dict[Place, Tracked] = {}
         self._reference = weakref.ref(self)
         self._user: asyncio.Task[object] | None = None  # inside an `alone` block
@@ -182,7 +181,8 @@ class IdentityMap:
 
     def left(self) -> Sequence[Tracked]:
         """Return the changes that the unit of work is about to forget unnoticed."""
-        return [] if self.failed else self.changed()
+        changed = [] if self.failed else self.changed()
+        return [tracked for tracked in changed if tracked.asked_for or not tracked.may_follow_the_clock]
 
     def recorded(self) -> Iterator[DomainEvent]:
         """Yield the events that a commit would write, in order."""

@@ -155,6 +155,12 @@ class Tracked:
         except (PydanticSerializationError, ValueError, UnstorableValue):
             return None
 
+    @property
+    def may_follow_the_clock(self) -> bool:
+        """Say whether it may differ from what was read although its caller changed nothing."""
+        kind: Any = type(self.model)
+        return bool(getattr(kind, "model_computed_fields", None)) and _hides_state(kind)
+
     def _fields(self, content: Any) -> Any:
         """Return content without what is computed: a value that follows the clock is no change."""
         kind: Any = type(self.model)

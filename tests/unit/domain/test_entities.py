@@ -5,7 +5,16 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    AliasPath,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    computed_field,
+    model_validator,
+)
 
 from cosmos_outbox import DomainEvent, Entity, SoftDeletable
 from cosmos_outbox.domain.entities import is_deleted, progress_of
@@ -284,3 +293,29 @@ def test_a_class_that_allows_more_fields_takes_them():
 def test_a_stored_document_may_have_fields_that_its_class_does_not_know(kind: type[Plan]):
     plan = kind.restore({"id": "p", "seatCount": 2, "seatCuont": 5}, version=1, etag='"e"')
     assert 2 == plan.seat_count
+
+
+def test_a_validator_of_the_whole_model_takes_arguments_of_its_own():
+    class Person(Entity):
+        name: str
+
+        @model_validator(mode="before")
+        @classmethod
+        def joined(cls, data: Any) -> Any:
+            if "first" in data:
+                data["name"] = f"{data.pop('first')} {data.pop('last')}"
+            return data
+
+    assert "Ada Lovelace" == Person(first="Ada", last="Lovelace").name
+
+
+def test_an_entity_can_be_made_of_what_another_one_dumps():
+    class Tag(Entity):
+        name: str
+
+        @computed_field
+        def upper_name(self) -> str:
+            return self.name.upper()
+
+    tag = Tag(name="a")
+    assert "A" == Tag(**tag.model_dump()).upper_name == Tag(**tag.model_dump(by_alias=True)).upper_name

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, RootModel, ValidationError
 
 from cosmos_outbox import DomainEvent
 
@@ -158,3 +158,16 @@ def test_a_time_with_an_offset_a_day_and_a_time_of_day_are_taken():
 @pytest.mark.parametrize("kind", [Visited, VisitedByOwnMeans])
 def test_a_payload_of_another_program_is_read_also_with_a_time_without_an_offset(kind: type[Visited]):
     assert NAIVE == kind.from_payload({"at": "2026-01-01T00:00:00"}).at
+
+
+def test_a_model_that_iterates_over_something_else_than_its_fields_is_looked_into():
+    class Times(RootModel[list[datetime]]):
+        def __iter__(self):  # type: ignore[override]
+            return iter(self.root)
+
+    class Rung(DomainEvent):
+        times: Times
+
+    assert 1 == len(Rung(times=Times([datetime.now(UTC)])).times.root)
+    with pytest.raises(ValueError, match=r"'times\.root\.0' of Rung"):
+        Rung(times=Times([datetime(2026, 1, 1)]))  # noqa: DTZ001 - without an offset

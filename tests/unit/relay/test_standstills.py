@@ -264,6 +264,22 @@ async def test_healthy_keys_behind_a_quiet_range_of_poison_go_out_with_the_next_
     await feed.stop_all()
 
 
+async def test_what_the_topic_has_of_a_page_is_not_sent_again_where_the_page_comes_back_in_two() -> None:
+    broker = MemoryBroker(clock=asyncio.get_running_loop().time)
+    relay = Relay(broker.publisher(lanes=1), notify=lambda record: None)
+    events = [event(key, 1, lsn=lsn) for lsn, key in enumerate("abxc")]
+    broker.rejects = lambda message: message.session_id == "x"
+    for _ in range(2):
+        with pytest.raises(MessageRejected):
+            await relay(batch(*events))
+    broker.rejects = lambda message: False
+    await relay(batch(*events[:2]))
+    await relay(batch(*events[2:]))
+    await relay(batch(events[3]))
+    sent = [arrival.message.session_id for arrival in broker.arrivals]
+    assert ["a", "b", "c", "c", "x"] == sorted(sent), "once each, and again where the whole page comes again"
+
+
 async def test_one_poisoned_key_among_many_costs_few_refusals() -> None:
     broker = SlowAfterRefusals(rejects=lambda message: message.session_id == "k50")
     relay = Relay(broker.publisher(lanes=8), parking=Parking(MemoryParked()), notify=lambda record: None)

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.adapters.memory.subscription import MemorySession
+from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Retry, Settlement
 from cosmos_outbox.records import MessageSettled, SessionClosed
@@ -166,6 +169,42 @@ async def test_a_lock_that_is_lost_before_the_slot_comes_has_the_message_handled
     await world.until_empty()
     assert ["a1", "a1 done", "b1", "b1 done"] == world.diary
     await world.stop()
+
+
+class LosesLocks(MemorySubscription):
+    """A client that takes a second to close a session, and learns soon after its first message that the lock of "a" is lost."""
+
+    async def accept(self, wait_seconds: float) -> MemorySession | None:
+        session = await super().accept(wait_seconds)
+        if session is not None:
+            close, receive, received = session.close, session.receive, False
+
+            async def closed() -> None:
+                await asyncio.sleep(1)
+                await close()
+
+            async def once(wait_seconds: float) -> Message | None:
+                nonlocal received
+                if received and session.id == "a":
+                    await asyncio.sleep(0.5)
+                    raise LockLost
+                received = True
+                return await receive(wait_seconds)
+
+            session.close, session.receive = closed, once  # type: ignore[method-assign]
+        return session
+
+
+async def test_an_idle_session_that_is_closed_as_its_lock_is_lost_is_not_asked_to_leave() -> None:
+    world = World(subscription=LosesLocks())
+    world.deliver("a1")
+    world.start(work=by_id(b1=takes(1)), max_concurrent_sessions=1)
+    await world.until(lambda: "a1 done" in world.diary)
+    await asyncio.sleep(0.6)
+    world.deliver("b1", "c1")
+    await world.until_empty()
+    await world.stop()
+    assert ["a1", "a1 done", "b1", "b1 done", "c1", "c1 done"] == world.diary
 
 
 async def test_a_session_that_waits_for_a_retry_needs_no_slot() -> None:

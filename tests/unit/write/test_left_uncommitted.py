@@ -4,11 +4,13 @@ The end of a block that leaves changes behind: one line in the log says so, and 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
+from pydantic import PrivateAttr, computed_field
 
 from cosmos_outbox import Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory.container import MemoryContainer
@@ -195,3 +197,24 @@ async def test_nothing_is_logged_where_nothing_is_left_or_the_caller_knows(
     with suppress(LookupError):
         said = await said_of(work, caplog)
     assert ([], []) == (said, caplog.records)
+
+
+async def test_a_computed_field_that_follows_the_clock_beside_a_private_attribute_is_nothing_that_is_left(
+    caplog: pytest.LogCaptureFixture,
+):
+    ticks = itertools.count()
+
+    class Clock(Entity):
+        _hidden: int = PrivateAttr(default=0)
+
+        @computed_field
+        def tick(self) -> int:
+            return next(ticks)
+
+    outbox = Outbox(MemoryContainer())
+    async with outbox.unit_of_work() as uow:
+        uow.repository(Clock).create(Clock(id="c"))
+        await uow.commit()
+    async with outbox.unit_of_work() as uow:
+        await uow.repository(Clock).read("c")
+    assert [] == caplog.records
