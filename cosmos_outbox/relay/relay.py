@@ -172,9 +172,8 @@ class Relay:
             lease.accepted = progress.done
             raise error
         if before & (handled := {delivery.key for delivery in page.events}):
-            lease.accepted = (
-                before - handled
-            )  # read again, the page may be shorter: the next one has the rest
+            # Read again, the page may have been shorter: the next one has the rest.
+            lease.accepted = before - handled
 
     def _lease_of(self, batch: ChangeBatch) -> _Lease:
         # Leases begin on different lanes, or those with little to send would all wait for one another.

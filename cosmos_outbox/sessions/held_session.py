@@ -151,9 +151,8 @@ class HeldSession:
                     self._idle()
                     message = await self._session.receive(wait_seconds)
         finally:
-            self._waiting = (
-                None  # also where the lock is lost: while it is closed, others may ask it to leave
-            )
+            # Also where the lock is lost: while the session is closed, others may ask it to leave.
+            self._waiting = None
         if message is not None:
             self.idle_since = None
             if self.leaving:
