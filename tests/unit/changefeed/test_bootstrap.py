@@ -96,25 +96,25 @@ async def test_who_is_frozen_while_it_creates_looks_again_before_it_goes_on():
     frozen = asyncio.Event()
 
     class Freezing(MemoryLeases):
-        async def list(self, prefix):
-            listing = await super().list(prefix)
-            if prefix.endswith("..") and not frozen.is_set():
+        async def create(self, document):
+            created = await super().create(document)
+            if document["id"].endswith("..0") and not frozen.is_set():
                 frozen.set()
                 await asyncio.sleep(300)
-            return listing
+            return created
 
-    world = World()
+    world = World(ranges=2)
     world.leases = Freezing(now=virtual_seconds)
     sleeper = asyncio.create_task(run(world))
     await frozen.wait()
     await run(world)
-    world.container.split("0")
-    await world.leases.delete(f"{PREFIX}..0", f"{PREFIX}..0")
+    world.container.split("1")
+    await world.leases.delete(f"{PREFIX}..1", f"{PREFIX}..1")
     await run(world)
     expected = await ids(world)
     await sleeper
 
-    assert ["..1", "..2", ".info"] == expected == await ids(world)
+    assert ["..0", "..2", "..3", ".info"] == expected == await ids(world)
 
 
 async def test_where_a_look_at_the_ranges_takes_long_their_leases_are_created_all_the_same():
