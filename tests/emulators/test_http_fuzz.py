@@ -190,6 +190,9 @@ PIECES = st.binary(max_size=20) | st.sampled_from(
 
 
 @settings(max_examples=examples(40, many=400), deadline=None)
+@example(
+    b"GET /$servicebus/websocket HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nHost: x\r\n\r\n"
+)
 @given(st.lists(PIECES, max_size=8).map(b"".join))
 def test_any_bytes_on_any_port_are_answered_or_cut_off_and_leave_nothing_behind(data):
     asyncio.run(_talk(data))

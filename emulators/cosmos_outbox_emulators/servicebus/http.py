@@ -108,7 +108,11 @@ class HttpSide:
         if frames is None:
             return web.Response(status=503)
         socket = web.WebSocketResponse(protocols=(SUBPROTOCOL,), max_msg_size=0, compress=False)
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except BaseException:  # the request is no upgrade that can be answered
+            frames.connection_lost(None)
+            raise
         transport = WebSocketTransport(socket, request.transport, frames)
         frames.connection_made(transport)
         sending = asyncio.create_task(transport.send())
