@@ -43,10 +43,9 @@ class Entity(BaseModel):
     _progress: Progress = PrivateAttr(default_factory=Progress)
 
     def __init__(self, /, **data: Any) -> None:
-        kind = type(self)
-        unknown = data.keys() - (_arguments(kind) or data.keys())
         # A stored document may have more fields. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
-        if unknown and "extra" not in kind.model_config and not kind.__pydantic_custom_init__:
+        kind = type(self)
+        if (taken := _arguments(kind)) and (unknown := data.keys() - taken):
             near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
             raise TypeError(f"{kind.__name__} has no field {min(unknown)!r}. Did you mean {near}?")
         super().__init__(**data)
@@ -208,9 +207,10 @@ def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, t
 
 @functools.cache
 def _arguments(kind: type[Entity]) -> frozenset[Any]:
-    """Return the names that a constructor takes, also those that only `model_dump` gives; none where a validator takes any."""
+    """Return the names that a constructor takes, also those that only `model_dump` gives; none where its class has rules of its own."""
     validators = kind.__pydantic_decorators__.model_validators.values()
-    if any(validator.info.mode != "after" for validator in validators):
+    takes_any = any(validator.info.mode != "after" for validator in validators)
+    if takes_any or "extra" in kind.model_config or kind.__pydantic_custom_init__:
         return frozenset()
     aliases = (field.validation_alias for field in kind.model_fields.values())
     choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))

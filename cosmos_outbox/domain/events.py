@@ -49,9 +49,8 @@ class DomainEvent(BaseModel):
 
     def __init__(self, /, **data: Any) -> None:
         super().__init__(**data)
-        naive = next(found(self.__dict__, _is_naive), None)
         # A payload may have such times. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
-        if naive and not type(self).__pydantic_custom_init__:
+        if not type(self).__pydantic_custom_init__ and (naive := next(found(self.__dict__, _is_naive), None)):
             raise ValueError(
                 f"The time {naive!r} of {type(self).__name__} has no UTC offset, and is another one elsewhere: make it as datetime.now(UTC)."
             )

@@ -149,9 +149,8 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         memory_bytes=memory_limit() * 2 // 5,
         wanted=claims_to_be_an_event,
         acquire_interval=timedelta(seconds=settings.acquire_seconds),
-        renew_interval=timedelta(
-            seconds=settings.lease_expiration_seconds * 17 / 60
-        ),  # as .NET's defaults too
+        # As .NET's defaults too
+        renew_interval=timedelta(seconds=settings.lease_expiration_seconds * 17 / 60),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),
         grace_period=timedelta(seconds=settings.grace_seconds),
     )
