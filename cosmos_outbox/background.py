@@ -1,10 +1,14 @@
-"""Background: tasks that go on beside the calls that began them, and whose errors no call looks at."""
+"""Background: tasks that go on beside the calls that began them, and tasks that must end when their calls do."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+_ONE_CANCELLATION_SECONDS = 2.0  # between two of a task that ends
+
+_T = TypeVar("_T")
 
 
 class Background:
@@ -23,6 +27,35 @@ class Background:
         """Return when all have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+
+
+async def end(tasks: set[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they have ended, with whatever error."""
+    # More than once: the SDK waits by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes together
+    # with the result it waits for.
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        ended, tasks = await asyncio.wait(tasks, timeout=_ONE_CANCELLATION_SECONDS)
+        for task in ended:
+            retrieve(task)
+
+
+async def within(seconds: float, call: Coroutine[Any, Any, _T]) -> _T:
+    """
+    Return what a call of an SDK returns that may lose a cancellation; the caller's own is not lost.
+
+    Raises:
+        TimeoutError: it took longer than so many seconds; it has ended now.
+    """
+    task = asyncio.create_task(call)
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        await end({task})
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import cast
 
+from cosmos_outbox.background import end
 from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.records import (
@@ -32,7 +33,6 @@ _GROWTH = 3  # calls more for each session that is found
 _AHEAD_SECONDS = 2.0
 _LOOK_AHEAD_SECONDS = 0.5  # at most so much of what the slots will do counts as known
 _MOST_TROUBLED = 10_000  # of which this process knows
-_CLOSE_SECONDS = 2.0  # between two cancellations of a task that ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class SessionProcessor:
             if self._serving:
                 await asyncio.wait([*self._serving], timeout=self._options.grace_period.total_seconds())
         finally:
-            await _end({*self._accepting, *self._serving})
+            await end({*self._accepting, *self._serving})
         if self._error is not None:
             raise self._error
 
@@ -292,12 +292,3 @@ class SessionProcessor:
             if not self._accepting:
                 self._changed.set()
         self._notify(record)
-
-
-async def _end(tasks: set[asyncio.Task[None]]) -> None:
-    # More than once: the SDK waits by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes together
-    # with the result it waits for.
-    while tasks:
-        for task in tasks:
-            task.cancel()
-        _, tasks = await asyncio.wait(tasks, timeout=_CLOSE_SECONDS)

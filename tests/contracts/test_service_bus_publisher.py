@@ -17,6 +17,7 @@ from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.exceptions import ServiceBusAuthenticationError
 
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.adapters.servicebus import encoding
@@ -321,6 +322,31 @@ async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
             hanging.hangs = False
             await publisher.publish(0, messages("k", 1))
     assert (1, 1) == (stats(server)["published"], stats(server)["transfers"])
+
+
+async def test_a_call_that_is_cancelled_while_a_link_opens_ends_although_the_sdk_loses_that(
+    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Python 3.12 the SDK may go on, and raise what a relay answers with another attempt."""
+    opening = asyncio.Event()
+
+    async def lose(*_: object, **options: Any) -> None:
+        opening.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ServiceBusAuthenticationError(message="The token has an invalid signature") from None
+
+    async with publisher_to(server) as publisher:
+        with monkeypatch.context() as patch:
+            patch.setattr(ServiceBusSender, "create_message_batch", lose)
+            call = asyncio.create_task(publisher.publish(0, messages("k", 1)))
+            await opening.wait()
+            call.cancel()
+            await asyncio.wait({call})
+        assert call.cancelled()
+        await publisher.publish(0, messages("k", 1))
+    assert 1 == stats(server)["published"]
 
 
 async def test_a_broker_that_is_not_there_is_unavailable(server: ServiceBusServer) -> None:

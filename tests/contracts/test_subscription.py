@@ -25,6 +25,7 @@ import pytest
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
+from azure.servicebus.exceptions import ServiceBusError
 
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
@@ -482,6 +483,32 @@ async def test_the_lean_receiver_speaks_to_a_broker_that_proves_its_name_by_cert
                     else:
                         with pytest.raises(SubscriptionUnavailable, match="certificate verify failed"):
                             await subscription.accept(0.1)
+
+
+@pytest.mark.parametrize("answer", [[], ServiceBusError("broken")], ids=["returns", "fails"])
+async def test_a_receive_that_is_cancelled_ends_although_the_sdk_loses_that(answer: object) -> None:
+    """Before Python 3.12 the SDK may return or raise instead, and its caller would go on."""
+    receiving = asyncio.Event()
+
+    class LosingReceiver:
+        session = None
+
+        async def receive_messages(self, *_: object, **options: Any) -> object:
+            receiving.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                if isinstance(answer, Exception):
+                    raise answer from None
+            return answer
+
+    subscription = ServiceBusSubscription(None, "t", "s", sessions=False)  # type: ignore[arg-type]
+    session = adapter.ServiceBusSession(subscription, LosingReceiver())  # type: ignore[arg-type]
+    call = asyncio.create_task(session.receive(60))
+    await receiving.wait()
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled()
 
 
 def test_options_that_cannot_work_are_refused() -> None:

@@ -4,10 +4,9 @@ Administration: the settings of topics, subscriptions and queues as they are, an
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -27,6 +26,8 @@ from azure.servicebus.exceptions import (
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
 from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing, publish_error
+from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
+from cosmos_outbox.background import within
 from cosmos_outbox.errors import BrokerUnavailable, SubscriptionUnavailable
 
 _ANSWER_SECONDS = 10  # what is read is only advice, so a start must not wait long for it
@@ -191,14 +192,14 @@ async def open_link(bus: ServiceBusClient, topic: str) -> None:
     # An empty call opens no link; creating a batch does, and the batch is then thrown away.
     sender = bus.get_topic_sender(topic)
     try:
-        async with asyncio.timeout(_LINK_SECONDS):
-            await sender.create_message_batch()
+        await within(_LINK_SECONDS, sender.create_message_batch())
     except TimeoutError:
         raise BrokerUnavailable(f"no answer in {_LINK_SECONDS:g} s") from None
     except ServiceBusError as error:
         raise publish_error(error, topic=topic) from None
     finally:
-        await sender.close()
+        with suppress(Exception):
+            await within(CLOSE_SECONDS, sender.close())
 
 
 async def receiving_refused(
@@ -217,8 +218,7 @@ async def receiving_refused(
     else:
         receiver = bus.get_subscription_receiver(entity, subscription, **options)
     try:
-        async with asyncio.timeout(_ANSWER_SECONDS), receiver:
-            return None
+        await within(_ANSWER_SECONDS, receiver.__aenter__())
     except ServiceBusError as error:
         said = " ".join(str(error.inner_exception or error).split())
         if isinstance(error, MessagingEntityDisabledError):
@@ -232,3 +232,7 @@ async def receiving_refused(
         raise SubscriptionUnavailable(said) from error
     except TimeoutError as error:
         raise SubscriptionUnavailable(f"no answer in {_ANSWER_SECONDS} s") from error
+    finally:
+        with suppress(Exception):
+            await within(CLOSE_SECONDS, receiver.close())
+    return None

@@ -13,7 +13,7 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusErro
 
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, says_link_was_cut
-from cosmos_outbox.background import retrieve
+from cosmos_outbox.background import retrieve, within
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
 from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
 
@@ -98,9 +98,8 @@ class Lane:
     async def _new_batch(self) -> ServiceBusMessageBatch:
         sender = self._usable_sender()
         try:
-            async with asyncio.timeout(self._timeout):
-                most = (await sender.create_message_batch()).max_size_in_bytes
-                return await sender.create_message_batch(max_size_in_bytes=most - _UNCOUNTED_BYTES)
+            most = (await within(self._timeout, sender.create_message_batch())).max_size_in_bytes
+            return await sender.create_message_batch(max_size_in_bytes=most - _UNCOUNTED_BYTES)
         except BaseException as error:
             self._drop()
             if isinstance(error, TimeoutError):

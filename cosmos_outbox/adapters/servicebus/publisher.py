@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import os
 import re
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
@@ -22,12 +22,10 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.lane import Lane
-from cosmos_outbox.background import Background
+from cosmos_outbox.background import Background, end, within
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import Hook, SdkFallback, log_hook
-
-_logger = logging.getLogger(__name__)
 
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
@@ -189,9 +187,6 @@ class ServiceBusPublisher:
 
 async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
     if sending is not None:
-        await asyncio.wait((sending,), timeout=CLOSE_SECONDS)
-    try:
-        async with asyncio.timeout(CLOSE_SECONDS):
-            await sender.close()
-    except Exception:  # a broken link closes with any error, and no caller waits for it
-        _logger.debug("sender.close_failed", exc_info=True)
+        await end({sending})
+    with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
+        await within(CLOSE_SECONDS, sender.close())

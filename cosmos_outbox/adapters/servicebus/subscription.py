@@ -24,7 +24,7 @@ from azure.servicebus.exceptions import (
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
-from cosmos_outbox.background import Background
+from cosmos_outbox.background import Background, end, within
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
@@ -128,14 +128,12 @@ class ServiceBusSubscription:
 
         async def closed() -> None:
             try:
+                if opening is not None:
+                    await end({opening})
                 with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
-                    async with asyncio.timeout(CLOSE_SECONDS):
-                        while opening is not None and not opening.done():
-                            opening.cancel()  # more than once: before Python 3.12 the SDK may lose one
-                            await asyncio.wait({opening}, timeout=2 * _SLICE_SECONDS)
-                        if abandon is not None:
-                            await receiver.abandon_message(abandon)
-                        await receiver.close()
+                    if abandon is not None:
+                        await within(CLOSE_SECONDS, receiver.abandon_message(abandon))
+                    await within(CLOSE_SECONDS, receiver.close())
             finally:
                 self._receivers.release()
 
@@ -232,6 +230,8 @@ class ServiceBusSession:
         self.trusted_until = asked_at + left
 
     async def _answer(self, answer: Awaitable[Any], wait_seconds: float = 0.0) -> Any:
+        caller = asyncio.current_task()
+        asked = caller.cancelling() if caller else 0
         try:
             async with asyncio.timeout(wait_seconds + _ANSWER_SECONDS):
                 return await answer
@@ -241,6 +241,9 @@ class ServiceBusSession:
             raise receive_error(error, entity=self._subscription.name) from error
         except ValueError as error:  # the SDK's answer for a receiver that it closed after a fault
             raise LockLost(f"{self._subscription.name}: {error}") from error
+        finally:
+            if caller and caller.cancelling() > asked:  # before Python 3.12 the SDK may lose one
+                raise asyncio.CancelledError
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
