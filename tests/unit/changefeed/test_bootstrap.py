@@ -402,6 +402,26 @@ async def test_leases_of_a_worker_that_died_while_it_created_them_say_where_the_
     assert [first.properties] * 3 == [lease.properties for lease in await world.all_leases()]
 
 
+async def test_the_rest_begins_at_the_earliest_start_where_two_workers_that_died_left_different_ones():
+    starts = []
+    for _ in range(2):
+        world = World(ranges=3)
+        await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+        starts.append({lease.id: lease for lease in await world.all_leases()})
+        await asyncio.sleep(60)
+    early, late = starts
+    first, second, third = sorted(early)
+    stored = await world.leases.read(second, second)
+    changed = stored | {"properties": dict(early[second].properties)}
+    await world.leases.replace(changed, etag=stored["_etag"])
+    for gone in (third, f"{PREFIX}.info"):
+        await world.leases.delete(gone, gone)
+    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+
+    (rest,) = [lease for lease in await world.all_leases() if lease.id == third]
+    assert early[second].properties == rest.properties != late[first].properties
+
+
 @pytest.mark.parametrize(
     ("covered", "gaps"),
     [

@@ -92,6 +92,22 @@ async def test_a_topic_that_refuses_everything_is_not_asked_for_each_message_onc
     assert asked <= 6, "a batch, and what was taken before, on each lane"
 
 
+async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refusals() -> None:
+    world, asked = World(), list[str]()
+    await world.relay(batch(event("calm")))
+
+    def refuse(message: OutboundMessage) -> bool:
+        asked.append(message.message_id)
+        return message.message_id != "calm/1"
+
+    world.broker.rejects = refuse
+    refused = 4 * (BELIEVED_IN_A_ROW + 1)
+    for key in range(refused):
+        await world.relay(batch(event(f"k{key}")))
+    assert refused == len(await world.parked())
+    assert 4 == asked.count("calm/1")
+
+
 @pytest.mark.parametrize(("quiet_for", "copies"), [(290, 2), (310, 1)])
 async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have_forgotten_it(
     quiet_for: float, copies: int
