@@ -117,20 +117,11 @@ class LoopBlocked(Record):
     seconds: float
 
 
-class MonitoredContainerReplaced(Record):
-    """
-    The container was deleted and created again; its old leases are dead, new ones are created from the start.
-    """
-
-    level = logging.ERROR
-    owner: str
-    error: BaseException
-
-
 class LeasesLost(Record):
     """
-    All leases of the processor are gone, which `reason` shows to have been there; they are created again, and the ranges read from
-    `start`: where the first leases began, or the beginning if that is not known. What was sent since is sent again.
+    All leases of the processor are gone, or dead, for the container was deleted and created again: `reason` says which, and how that
+    is known. They are created anew, and the ranges read from `start`: where the first leases began, or the beginning if that is not
+    known or the container is a new one. What was sent since is sent again.
     """
 
     level = logging.ERROR

@@ -39,14 +39,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, StartFrom
-from cosmos_outbox.records import (
-    Hook,
-    LeasesBalanced,
-    LeasesLost,
-    MonitoredContainerReplaced,
-    guarded,
-    log_hook,
-)
+from cosmos_outbox.records import Hook, LeasesBalanced, LeasesLost, guarded, log_hook
 
 # Requests on the lease container: a worker that starts on a thousand leases must not throttle it for the others.
 _TAKES_AT_ONCE = 8
@@ -149,12 +142,11 @@ class ChangeFeedProcessor:
             while not self._stopping.is_set():
                 try:
                     await self._process()
-                except* ContainerRecreated as recreated:
+                except* ContainerRecreated:
                     # Nothing is saved for the old container any more; its leases have other ids than the new ones.
-                    error = _first_of(recreated, ContainerRecreated) or recreated
-                    self._notify(MonitoredContainerReplaced(owner=self._options.instance_name, error=error))
                     # "Now" would skip what the new container got before this worker noticed.
                     self._start, self._began = StartFrom.BEGINNING, False
+                    self._tell_lost("the container was deleted and created again")
                     recreations += 1
                 _raise_if_cancelled()
                 if recreations > 1 and not self._stopping.is_set():
@@ -319,8 +311,7 @@ class ChangeFeedProcessor:
         if proof := await self._earlier_life():
             if self._start is StartFrom.NOW:
                 self._start = StartFrom.BEGINNING
-            told = start_property(self._start, now=self._utcnow())
-            self._notify(LeasesLost(owner=self._options.instance_name, start=told, reason=proof))
+            self._tell_lost(proof)
         left = await bootstrap(self._prefix, feed=self._feed, store=self._store, start=self._start, only=only)
         self._left = tuple(left)
         for feed_range, error in left.items():
@@ -330,6 +321,10 @@ class ChangeFeedProcessor:
             self._began = True
             if isinstance(began := marker.get(START), str):  # else another program created them
                 self._start = start_from(began)
+
+    def _tell_lost(self, reason: str) -> None:
+        told = start_property(self._start, now=self._utcnow())
+        self._notify(LeasesLost(owner=self._options.instance_name, start=told, reason=reason))
 
     async def _earlier_life(self) -> str | None:
         """Return what shows that this processor had leases, if there are none now; None if nothing does."""

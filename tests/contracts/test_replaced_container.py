@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, estimate_lag
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.records import MonitoredContainerReplaced, Record
+from cosmos_outbox.records import LeasesLost, Record
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from tests.support.patience import HUNG_SECONDS
 
@@ -83,4 +83,4 @@ async def test_a_processor_raises_the_alarm_and_reads_the_new_container_from_the
         processor.stop()
         await task
     assert [*(f"old-{number}" for number in range(5)), "new-0", "new-1"] == handled
-    assert 1 == sum(isinstance(record, MonitoredContainerReplaced) for record in records)
+    assert 1 == sum(isinstance(record, LeasesLost) for record in records)

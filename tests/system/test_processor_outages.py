@@ -72,7 +72,7 @@ async def test_workers_that_sleep_while_the_container_is_created_again_read_the_
     await until(world.all_arrived)
 
     assert [] == world.out_of_order()
-    assert all("MonitoredContainerReplaced" in world.log(name) for name in ("a", "b"))
+    assert all("deleted and created again" in world.log(name) for name in ("a", "b"))
 
 
 async def test_workers_with_clocks_a_minute_apart_share_the_leases_in_peace(world: World):

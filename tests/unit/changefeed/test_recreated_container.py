@@ -12,7 +12,7 @@ from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.errors import ContainerRecreated, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
-from cosmos_outbox.records import MonitoredContainerReplaced, Record
+from cosmos_outbox.records import LeasesLost, Record
 from tests.support.changefeed_world import Faulty, World
 
 
@@ -39,15 +39,15 @@ class Seen:
 async def test_the_processor_raises_one_alarm_and_works_on_leases_of_the_new_container():
     world = World(ranges=3)
     records: list[Record] = []
-    processor = world.start("a", hooks=[records.append])
+    processor = world.start("a", start=StartFrom.NOW, hooks=[records.append])
     await asyncio.sleep(10)
     before = {status.lease for status in processor.status()}
     world.container.recreate(ranges=3)
     await world.write("new")
     await world.until(world.all_handled)
 
-    (alarm,) = [record for record in records if isinstance(record, MonitoredContainerReplaced)]
-    assert isinstance(alarm.error, ContainerRecreated)
+    (alarm,) = [record for record in records if isinstance(record, LeasesLost)]
+    assert ("beginning", "the container was deleted and created again") == (alarm.start, alarm.reason)
     assert ["0", "1", "2"] == [status.token for status in processor.status()]
     assert before.isdisjoint(status.lease for status in processor.status())
     await world.stop_all()
