@@ -66,24 +66,18 @@ class PageHandled(Record):
 
 
 class PageFailed(Record):
-    """The handler or the feed failed; the same page is tried again after `delay_seconds`."""
+    """
+    The handler or the feed failed; the same page is tried again after `delay_seconds` (retried). Or the handler failed on it so often
+    that its range makes no progress until the cause is gone (halted), which is emitted again after as many more attempts.
 
+    The lease is kept, and a halted one is tried again too, so work goes on by itself after the fix.
+    """
+
+    levels: ClassVar = {"halted": logging.ERROR}
     lease: str
+    outcome: Literal["retried", "halted"]
     attempt: int
     delay_seconds: float
-    error: BaseException
-
-
-class LeaseHalted(Record):
-    """
-    The handler failed `attempts` times on the same page; its range makes no progress until the cause is gone.
-
-    The lease is kept and the page tried again at the longest back-off, so work goes on by itself after the fix.
-    """
-
-    level = logging.ERROR
-    lease: str
-    attempts: int
     error: BaseException
 
 

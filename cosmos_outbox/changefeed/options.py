@@ -47,7 +47,7 @@ class ProcessorOptions:
         max_poll_interval: reached by doubling. Defaults to 1 s; with more than 250 leases on a worker it is longer, see `pump`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: between attempts after a failure.
-        halt_after_attempts: a page that failed so often raises the alarm `LeaseHalted`. Defaults to 10.
+        halt_after_attempts: a page that failed so often raises the alarm `PageFailed`. Defaults to 10.
         blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
 
     Raises:

@@ -26,12 +26,7 @@ from cosmos_outbox.changefeed.position import (
 from cosmos_outbox.changefeed.reader import Reader
 from cosmos_outbox.errors import OutboxError, RangeGone, StoreError
 from cosmos_outbox.ports import ChangeBatch, ChangePage
-from cosmos_outbox.records import (
-    LeaseHalted,
-    PageFailed,
-    PageHandled,
-    PositionAhead,
-)
+from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
 
 # Pause once after this many consecutive filtered-out pages, so that a long empty stretch is not read in a tight loop.
 _PAUSE_AFTER_EMPTY_PAGES = 300
@@ -198,9 +193,7 @@ class Pump:
                 await self._handler(batch)
             except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
                 owned.ensure_active()
-                delay = self._failed(error, attempt)
-                if attempt % options.halt_after_attempts == 0:
-                    self._notify(LeaseHalted(lease=self._id, attempts=attempt, error=error))
+                delay = self._failed(error, attempt, halted=attempt % options.halt_after_attempts == 0)
             else:
                 break
             if not await self._pause(delay):
@@ -221,11 +214,16 @@ class Pump:
         changes = len(page.documents) + page.dropped
         self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag))
 
-    def _failed(self, error: Exception, attempt: int, *, at_least: float | None = None) -> float:
+    def _failed(
+        self, error: Exception, attempt: int, *, halted: bool = False, at_least: float | None = None
+    ) -> float:
         """Report an attempt to read or handle that failed, and return how long to wait before the next."""
         self._progress.failed(error)
         delay = self._options.backoff.delay(attempt, at_least=at_least)
-        self._notify(PageFailed(lease=self._id, attempt=attempt, delay_seconds=delay, error=error))
+        outcome: Literal["retried", "halted"] = "halted" if halted else "retried"
+        self._notify(
+            PageFailed(lease=self._id, outcome=outcome, attempt=attempt, delay_seconds=delay, error=error)
+        )
         return delay
 
     async def _wait_for(self, regression: Regression, now: float) -> _Following:

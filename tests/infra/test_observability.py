@@ -14,7 +14,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from cosmos_outbox.records import LeaseHalted, level_of
+from cosmos_outbox.records import PageFailed, level_of
 from cosmos_outbox_worker.exporters import opened_telemetry
 from cosmos_outbox_worker.telemetry import Telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
@@ -25,7 +25,7 @@ FIRES = {
     "alarms": ("outbox.alarms", "sum(Sum)", "> 0"),
     "event-rejected": ("outbox.events.rejected", "sum(Sum)", "> 0"),
     "events-late": ("outbox.oldest_unsent.age", "max(Sum)", "min(age)", "> 300"),
-    "lease-halted": ("LeaseHalted", "count()", ""),
+    "lease-halted": ("PageFailed", "count()", ""),
     "parked-keys": ("outbox.parked.keys", "max(Sum)", "> 0"),
     "ttl-headroom": ("outbox.ttl.headroom", "min(Sum)", "< 172800"),
     "watch-failing": ("outbox.warnings", "sum(Sum)", "count()", "> 5"),
@@ -135,10 +135,12 @@ async def test_queries_ask_for_metrics_that_are_shown_and_records_that_are_logge
     metrics = {name.replace(".", "_") for name in re.findall(r"\bName\s*==\s*'([^']+)'", text)}
     units = "(_seconds|_milliseconds|_bytes|_ratio)?(_total|_bucket|_sum|_count)?"
     assert set() == {name for name in metrics if not any(re.fullmatch(name + units, one) for one in shown)}
-    assert {"LeaseHalted", "WatchFailed"} == set(named) <= {type(record).__name__ for record in RECORDS}
+    assert {"PageFailed", "WatchFailed"} == set(named) <= {type(record).__name__ for record in RECORDS}
     of_a_record = set(re.findall(r"\bentry\.(\w+)", QUERIES["lease-halted"])) - OF_EVERY_LINE
     assert of_a_record
-    assert of_a_record <= {field.name for field in dataclasses.fields(LeaseHalted)}
+    assert of_a_record <= {field.name for field in dataclasses.fields(PageFailed)}
+    outcomes = re.findall(r"entry\.outcome\)?\s*==\s*'(\w+)'", QUERIES["lease-halted"])
+    assert [outcome for outcome, level in PageFailed.levels.items() if level == logging.ERROR] == outcomes
 
 
 @pytest.mark.parametrize("name", QUERIES)

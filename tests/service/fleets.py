@@ -115,7 +115,7 @@ TROUBLED = replace(
     unready=(f"Lease 1 did not move for 312 s: {_NO_TOPIC}.",),
     sent_per_second=22.9,
     others=(
-        beat(PODS[1], error=f"LeaseHalted lease=4 error=ParkingFailed('{_BUSY}')"),
+        beat(PODS[1], error=f"PageFailed lease=4 outcome='halted' error=ParkingFailed('{_BUSY}')"),
         beat(PODS[2], unready="The leases could not be listed for 90 s.", error="LeasesBalanced error=AccessDenied('Forbidden (403): blocked by your firewall')"),
         beat(PODS[3], ago=190),
     ),

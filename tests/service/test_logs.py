@@ -42,10 +42,12 @@ def test_a_line_holds_time_level_logger_and_message():
 
 def test_a_record_of_the_library_brings_its_event_key_and_fields(caplog):
     with caplog.at_level(logging.DEBUG, "cosmos_outbox"):
-        log_hook(PageFailed(lease="l", attempt=2, delay_seconds=0.5, error=ValueError("no")))
+        log_hook(
+            PageFailed(lease="l", outcome="retried", attempt=2, delay_seconds=0.5, error=ValueError("no"))
+        )
     line = formatted(caplog.records[0])
-    assert {"event": "PageFailed", "lease": "l", "attempt": 2, "error": "ValueError('no')"} == {
-        name: line[name] for name in ("event", "lease", "attempt", "error")
+    assert {"event": "PageFailed", "outcome": "retried", "attempt": 2, "error": "ValueError('no')"} == {
+        name: line[name] for name in ("event", "outcome", "attempt", "error")
     }
 
 
@@ -98,7 +100,7 @@ async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_
     )
     with logging_as_the_worker() as lines:
         await Relay(publisher, parking=Parking(MemoryParked()))(batch(first, second, other))
-        log_hook(PageFailed(lease="l", attempt=1, delay_seconds=1, error=ValueError("no")))
+        log_hook(PageFailed(lease="l", outcome="retried", attempt=1, delay_seconds=1, error=ValueError("no")))
     told = {(str(line["event"]), line.get("trace_id"), line.get("span_id")) for line in lines}
     assert {
         ("PublishFailed", TRACES[0], SPAN),

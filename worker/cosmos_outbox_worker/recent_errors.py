@@ -10,9 +10,9 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import Record
 
 _KEPT = 20
-# Fields that identify a record's subject. Lane and attempt are left out: a missing topic is one entry, however often it
+# Fields that identify a record's subject, and what becomes of it. Lane and attempt are left out: a missing topic is one entry, however often it
 # recurs.
-_SUBJECT = ("lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
+_SUBJECT = ("outcome", "lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from datetime import timedelta
 
 from cosmos_outbox.changefeed.leases import STANDSTILL
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
-from cosmos_outbox.records import LeaseHalted, PageFailed, Record
+from cosmos_outbox.records import PageFailed, Record, level_of
 from cosmos_outbox.retries import Backoff
 from tests.support.changefeed_world import Faulty, World
 
@@ -24,9 +25,11 @@ async def test_a_page_that_keeps_failing_raises_the_alarm_and_keeps_the_lease():
     processor = world.start("a", handler=fail, halt_after_attempts=4, hooks=[records.append])
     await asyncio.sleep(600)
 
-    alarms = [record for record in records if isinstance(record, LeaseHalted)]
-    assert alarms
-    assert 4 == alarms[0].attempts
+    failures = [record for record in records if isinstance(record, PageFailed)]
+    assert [*range(1, len(failures) + 1)] == [record.attempt for record in failures], "each attempt has one"
+    alarms = [record.attempt for record in failures if level_of(record) == logging.ERROR]
+    assert [4, 8, 12] == alarms[:3]
+    assert {"halted"} == {record.outcome for record in failures if record.attempt in alarms}
     assert {"a": 1} == await world.owners()
     (status,) = processor.status()
     assert (True, "RuntimeError('poison')") == (status.stalled, status.error)
