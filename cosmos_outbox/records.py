@@ -221,23 +221,18 @@ class ParkingFailed(Record):
     error: BaseException
 
 
-class EventsDeleted(Record):
-    """Sent events, whose type asks for it, were deleted before their time to live ended."""
-
-    level = logging.DEBUG
-    partition_key: str
-    events: int
-
-
-class DeletionFailed(Record):
+class EventDeletion(Record):
     """
-    Sent events are not deleted, and stay until their time to live ends: `outcome` is failed, skipped (too many wait) or waiting
-    (another processor may not have read them), which is emitted every minute.
+    Sent events, whose type asks for it, were deleted before their time to live ended. Or they stay, and `reason` says why: until it
+    ends, for the store fails (failed) or too many wait (skipped); or for as long as another processor may not have read them
+    (waiting), which is emitted every minute.
     """
 
-    outcome: Literal["failed", "skipped", "waiting"]
+    levels: ClassVar = {"deleted": logging.DEBUG}
+    outcome: Literal["deleted", "failed", "skipped", "waiting"]
     events: int
-    reason: str
+    partition_key: str | None = None
+    reason: str | None = None
     error: BaseException | None = None
 
 

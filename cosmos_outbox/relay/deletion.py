@@ -19,8 +19,7 @@ from cosmos_outbox.errors import NotFound
 from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, ChangeBatch, Store, Write, WriteKind
 from cosmos_outbox.records import (
-    DeletionFailed,
-    EventsDeleted,
+    EventDeletion,
     Hook,
     LeaseCheckpointed,
     LeaseMoved,
@@ -120,7 +119,7 @@ class Deletion:
             events = sum(len(event_ids) for _, event_ids in ids)
             if self._waiting + events > _MOST_WAITING:  # memory is bounded; their TTL ends too
                 reason = f"Lease {record.lease}: {self._waiting} events wait to be deleted already."
-                self._notify(DeletionFailed(outcome="skipped", events=events, reason=reason))
+                self._notify(EventDeletion(outcome="skipped", events=events, reason=reason))
                 continue
             self._waiting += events
             self._due.put_nowait((asyncio.get_running_loop().time() + self._keep_seconds, ids))
@@ -136,7 +135,7 @@ class Deletion:
 
     async def _delete(self, partition_key: PartitionKey, left: list[str]) -> None:
         """Delete events of one partition key in one batch; those that are gone already are left out."""
-        attempt = 0
+        attempt, key = 0, key_text(partition_key)
         while left:
             await self._until_alone()
             try:
@@ -149,16 +148,16 @@ class Deletion:
                     continue
                 attempt += 1
                 if not getattr(error, "retriable", False) or attempt == _MOST_ATTEMPTS:
-                    reason = f"Partition key {key_text(partition_key)!r}: attempt {attempt} failed."
+                    reason = f"Partition key {key!r}: attempt {attempt} failed."
                     self._notify(
-                        DeletionFailed(outcome="failed", events=len(left), reason=reason, error=error)
+                        EventDeletion(outcome="failed", events=len(left), reason=reason, error=error)
                     )
                     return
                 await asyncio.sleep(
                     self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
                 )
             else:
-                self._notify(EventsDeleted(partition_key=key_text(partition_key), events=len(left)))
+                self._notify(EventDeletion(outcome="deleted", events=len(left), partition_key=key))
                 return
 
     async def _until_alone(self) -> None:
@@ -176,5 +175,5 @@ class Deletion:
                 return
             if polled_at >= report_at:
                 report_at = polled_at + _REPORT_AGAIN_SECONDS
-                self._notify(DeletionFailed(outcome="waiting", events=self._waiting, reason=reason))
+                self._notify(EventDeletion(outcome="waiting", events=self._waiting, reason=reason))
             await asyncio.sleep(_POLL_OTHERS_SECONDS)

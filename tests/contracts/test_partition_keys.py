@@ -23,7 +23,7 @@ from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.parking.documents import Scope
 from cosmos_outbox.partition_key import KeyPart, PartitionKey, key_text
 from cosmos_outbox.ports import MAX_EVENT_BYTES, ChangeBatch, StartFrom, Write, WriteKind
-from cosmos_outbox.records import EventsDeleted, LeaseCheckpointed, Record
+from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.resend import resending
@@ -399,7 +399,7 @@ async def _deleted(container: Container, event_ids: list[str]) -> dict[str, int]
     complete = asyncio.Event()
 
     def hear(record: Record) -> None:
-        if isinstance(record, EventsDeleted):
+        if isinstance(record, EventDeletion) and record.partition_key is not None:
             deleted[record.partition_key] = deleted.get(record.partition_key, 0) + record.events
             if sum(deleted.values()) == len(event_ids):
                 complete.set()

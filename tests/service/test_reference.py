@@ -174,6 +174,14 @@ def test_a_lost_lease_is_a_warning_wherever_warnings_are_told(caplog: pytest.Log
     assert ["WARNING"] == [line.levelname for line in caplog.records]
 
 
+def test_events_count_as_deleted_only_where_they_were_and_the_rest_is_a_warning():
+    counted = {
+        record.outcome: counted_by(record) for record in RECORDS if isinstance(record, records.EventDeletion)
+    }
+    assert ["outbox.events.deleted"] == counted.pop("deleted")
+    assert counted == {outcome: ["outbox.warnings"] for outcome in ("failed", "skipped", "waiting")}
+
+
 def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
     counted = {type(record) for record in RECORDS if counted_by(record)}
     assert set(UNCOUNTED) == set(records.KINDS) - counted

@@ -16,7 +16,7 @@ from cosmos_outbox.errors import MessageUnreadable, NotFound
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,
-    EventsDeleted,
+    EventDeletion,
     KeyParked,
     LeaseCheckpointed,
     Record,
@@ -27,7 +27,7 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from tests.support.event_documents import batch, event
 
-RECORD = EventsDeleted(partition_key="k", events=1)
+RECORD = EventDeletion(outcome="deleted", events=1, partition_key="k")
 
 
 def test_what_a_guarded_hook_raises_is_logged_with_its_cause_and_ends_there(caplog: pytest.LogCaptureFixture):
@@ -40,7 +40,7 @@ def test_what_a_guarded_hook_raises_is_logged_with_its_cause_and_ends_there(capl
     guarded(failing)(RECORD)
     assert [RECORD] == heard
     (line,) = caplog.records
-    assert "hook.failed EventsDeleted" == line.getMessage()
+    assert "hook.failed EventDeletion" == line.getMessage()
     assert line.exc_info is not None
     assert line.exc_info[0] is ZeroDivisionError
 

@@ -11,8 +11,8 @@ from opentelemetry.metrics import Observation
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.records import (
     AttemptFailed,
+    EventDeletion,
     EventRejected,
-    EventsDeleted,
     EventsHeld,
     LeaseMoved,
     MessageGivenUp,
@@ -125,7 +125,7 @@ _WORKER_COUNTERS: _Counters = (
     ),
     (
         "outbox.events.deleted", "{event}", "Events deleted after they were sent.",
-        _PLAIN, {EventsDeleted: lambda record: (record.events,)},
+        _PLAIN, {EventDeletion: lambda record: (record.events if record.outcome == "deleted" else 0,)},
     ),
     (
         "outbox.changes.handled", "{change}", "Changes that were read from the feed and handled.",

@@ -18,8 +18,7 @@ from cosmos_outbox.errors import InvalidRequest, NotFound, StoreUnavailable, Too
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
 from cosmos_outbox.records import (
-    DeletionFailed,
-    EventsDeleted,
+    EventDeletion,
     LeaseCheckpointed,
     LeaseMoved,
     Record,
@@ -203,10 +202,10 @@ async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
         deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     (failed, deleted) = records
-    assert isinstance(failed, DeletionFailed)
+    assert isinstance(failed, EventDeletion)
     assert ("failed", 1) == (failed.outcome, failed.events)
     assert "'a'" in failed.reason
-    assert EventsDeleted(partition_key="b", events=1) == deleted
+    assert EventDeletion(outcome="deleted", events=1, partition_key="b") == deleted
 
 
 async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
@@ -224,7 +223,7 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
         deletion.hear(LeaseCheckpointed(lease="0", pages=1))
         await settled()
     assert [("b", ["b/1"]), ("c", ["c/1"])] == container.deletions
-    assert [DeletionFailed, EventsDeleted, EventsDeleted] == [type(record) for record in records]
+    assert ["failed", "deleted", "deleted"] == [getattr(record, "outcome", "") for record in records]
 
 
 async def test_deleting_goes_on_after_there_was_nothing_to_delete():
@@ -249,7 +248,7 @@ async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_the
         await deletion(page(renamed(1, "b"), number=2))
         deletion.hear(LeaseCheckpointed(lease="0", pages=2))
         reason = "Lease 0: 3 events wait to be deleted already."
-        assert [DeletionFailed(outcome="skipped", events=1, reason=reason)] == records
+        assert [EventDeletion(outcome="skipped", events=1, reason=reason)] == records
         await settled()
         assert [("a", ["a/1"])] == container.deletions
         await deletion(page(renamed(1, "b"), number=3))
@@ -318,7 +317,7 @@ async def test_nothing_is_deleted_while_another_processor_reads_the_container_an
         assert [] == container.deletions
         assert 4 == len(records)
         reason = "Other processors read the container: audit."
-        assert {DeletionFailed(outcome="waiting", events=1, reason=reason)} == set(records)
+        assert {EventDeletion(outcome="waiting", events=1, reason=reason)} == set(records)
         others.names = ()
         await asyncio.sleep(31)
     assert [("a", ["a/1"])] == container.deletions
@@ -335,7 +334,7 @@ async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_
         await asyncio.sleep(KEEP.total_seconds() + 1)
         assert [] == container.deletions
         (told,) = records
-        assert isinstance(told, DeletionFailed)
+        assert isinstance(told, EventDeletion)
         assert "waiting" == told.outcome
         assert "not known: away" in told.reason
         others.error = None
