@@ -240,7 +240,7 @@ def cosmos_in_thread(*, partitions: int = 1, tls: Path | None = None) -> Iterato
         try:
             yield CosmosEmulator(server, clock, loop)
         finally:
-            _wait(loop, server.__aexit__(None, None, None))
+            _wait(loop, _ended(server))
 
 
 @contextmanager
@@ -256,7 +256,7 @@ def servicebus_in_thread(*, tls: Path | None = None) -> Iterator[ServiceBusEmula
         try:
             yield ServiceBusEmulator(server, loop)
         finally:
-            _wait(loop, server.__aexit__(None, None, None))
+            _wait(loop, _ended(server))
 
 
 def _context(folder: Path | None) -> ssl.SSLContext | None:
@@ -268,6 +268,13 @@ Server = TypeVar("Server", CosmosServer, ServiceBusServer)
 
 async def _entered(server: Server) -> Server:
     return await server.__aenter__()
+
+
+async def _ended(server: Server) -> None:
+    # What has connected is accepted before the listener closes: asyncio leaves open what it accepts behind that.
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await server.__aexit__(None, None, None)
 
 
 @contextmanager
