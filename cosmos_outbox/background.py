@@ -58,6 +58,18 @@ async def within(seconds: float, call: Coroutine[Any, Any, _T]) -> _T:
         await end({task})
 
 
+def cancellations() -> int:
+    """Return how often the task that runs was cancelled so far."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
+
+def raise_if_cancelled(*, since: int = 0) -> None:
+    """Raise a cancellation that a library lost, or that a task group hid because an error came out of it."""
+    if cancellations() > since:
+        raise asyncio.CancelledError
+
+
 def retrieve(task: asyncio.Task[Any]) -> None:
     """Look at the error of a task that has ended, or asyncio reports that it was never looked at."""
     if not task.cancelled():

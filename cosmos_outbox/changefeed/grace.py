@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from cosmos_outbox.background import end
+
 _Result = TypeVar("_Result")
 
 
@@ -26,6 +28,4 @@ async def within_grace(
             raise TimeoutError
         return working.result()
     finally:
-        working.cancel()
-        asking.cancel()
-        await asyncio.gather(working, asking, return_exceptions=True)
+        await end({working, asking})

@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
+from cosmos_outbox.background import raise_if_cancelled
 from cosmos_outbox.changefeed.balancing import pause, plan
 from cosmos_outbox.changefeed.bootstrap import bootstrap, marker_of
 from cosmos_outbox.changefeed.coverage import EVERY_KEY, asked_to_wait, uncovered
@@ -53,13 +54,6 @@ def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _
         if isinstance(found, kind):
             return found
     return None
-
-
-def _raise_if_cancelled() -> None:
-    """Raise a cancellation that a task group hid, because an error came out of it."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
 
 
 class ChangeFeedProcessor:
@@ -148,7 +142,7 @@ class ChangeFeedProcessor:
                     self._start, self._began = StartFrom.BEGINNING, False
                     self._tell_lost("the container was deleted and created again")
                     recreations += 1
-                _raise_if_cancelled()
+                raise_if_cancelled()
                 if recreations > 1 and not self._stopping.is_set():
                     # An account that contradicts itself is not asked in a hot loop.
                     self._wake.clear()

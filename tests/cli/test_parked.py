@@ -264,6 +264,14 @@ def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path
     assert "'grace' is not parked" in alone.run("parked", "show", "grace", code=2, **PARKED).stderr
 
 
+@pytest.mark.parametrize("command", [("park", "ada"), ("drop", "ada", "e"), ("purge", "ada", "e")])
+def test_a_reason_is_not_empty(outbox: Local, command: tuple[str, ...]):
+    assert (
+        "Say why in a few words."
+        in outbox.run("parked", *command, "--reason", " ", "--yes", code=2, **PARKED).stderr
+    )
+
+
 def test_a_key_is_parked_by_hand_and_shown_with_the_reason(outbox: Local):
     park_ada = ("parked", "park", "ada", "--reason", "its consumer is broken")
     assert "--yes" in outbox.run(*park_ada, code=2, **PARKED).stderr

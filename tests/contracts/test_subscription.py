@@ -13,13 +13,13 @@ import json
 import ssl
 import time
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from azure.servicebus import ServiceBusMessage
@@ -28,7 +28,7 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import ServiceBusError
 
 from cosmos_outbox.adapters.memory import MemorySubscription
-from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
+from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, administration, open_service_bus_client
 from cosmos_outbox.adapters.servicebus import subscription as adapter
 from cosmos_outbox.adapters.servicebus.encoding import sdk_message
 from cosmos_outbox.errors import ConfigurationError, LockLost, SubscriptionError, SubscriptionUnavailable
@@ -485,30 +485,100 @@ async def test_the_lean_receiver_speaks_to_a_broker_that_proves_its_name_by_cert
                             await subscription.accept(0.1)
 
 
-@pytest.mark.parametrize("answer", [[], ServiceBusError("broken")], ids=["returns", "fails"])
-async def test_a_receive_that_is_cancelled_ends_although_the_sdk_loses_that(answer: object) -> None:
-    """Before Python 3.12 the SDK may return or raise instead, and its caller would go on."""
-    receiving = asyncio.Event()
+class LosingReceiver:
+    """A receiver of the SDK that loses the first cancellation of a call, as it may before Python 3.12, and goes on to an answer."""
 
-    class LosingReceiver:
-        session = None
+    session = None
 
-        async def receive_messages(self, *_: object, **options: Any) -> object:
-            receiving.set()
+    def __init__(self, *, opens: bool, answer: object = ()) -> None:
+        self._opens, self._answer = opens, answer
+        self.waits, self.calls = asyncio.Event(), list[str]()
+
+    async def _lose(self) -> None:
+        self.waits.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    async def __aenter__(self) -> Self:
+        if not self._opens:
+            await self._lose()
             try:
                 await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                if isinstance(answer, Exception):
-                    raise answer from None
-            return answer
+            finally:
+                self.calls.append("opening ended")
+        return self
 
-    subscription = ServiceBusSubscription(None, "t", "s", sessions=False)  # type: ignore[arg-type]
-    session = adapter.ServiceBusSession(subscription, LosingReceiver())  # type: ignore[arg-type]
-    call = asyncio.create_task(session.receive(60))
-    await receiving.wait()
-    call.cancel()
-    await asyncio.wait({call})
-    assert call.cancelled()
+    async def receive_messages(self, *_: object, **options: Any) -> object:
+        await self._lose()
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    async def abandon_message(self, message: object) -> None:
+        self.calls.append(f"{message} abandoned")
+
+    async def close(self) -> None:
+        self.calls.append("closed")
+
+
+class Receivers:
+    """A client of the SDK with one receiver."""
+
+    def __init__(self, receiver: LosingReceiver) -> None:
+        self._receiver = receiver
+
+    def get_subscription_receiver(self, *_: object, **options: Any) -> LosingReceiver:
+        return self._receiver
+
+
+async def cancelled_once(receiver: LosingReceiver, call: Coroutine[Any, Any, object]) -> bool:
+    """Cancel a call while its receiver waits, and say whether it was cancelled."""
+    task = asyncio.create_task(call)
+    await receiver.waits.wait()
+    task.cancel()
+    await asyncio.wait({task})
+    return task.cancelled()
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls"),
+    [
+        ([], ["closed"]),
+        (["m"], ["m abandoned", "closed"]),
+        (ServiceBusError("broken"), ["closed"]),
+    ],
+    ids=["nothing", "a message", "an error"],
+)
+async def test_a_receive_that_is_cancelled_ends_and_gives_back_what_the_sdk_returned_instead(
+    answer: object, calls: list[str]
+) -> None:
+    receiver = LosingReceiver(opens=True, answer=answer)
+    async with ServiceBusSubscription(Receivers(receiver), "t", "s", sessions=False) as subscription:  # type: ignore[arg-type]
+        session = adapter.ServiceBusSession(subscription, receiver)  # type: ignore[arg-type]
+        assert await cancelled_once(receiver, session.receive(60))
+        await session.close()
+    assert calls == receiver.calls
+
+
+@pytest.mark.parametrize(
+    ("opens", "calls"),
+    [(True, ["m abandoned", "closed"]), (False, ["opening ended", "closed"])],
+    ids=["while it waits for a message", "while it opens"],
+)
+async def test_an_accept_that_is_cancelled_closes_its_receiver_when_that_has_ended(
+    opens: bool, calls: list[str]
+) -> None:
+    receiver = LosingReceiver(opens=opens, answer=["m"])
+    async with ServiceBusSubscription(Receivers(receiver), "t", "s", sessions=False) as subscription:  # type: ignore[arg-type]
+        assert await cancelled_once(receiver, subscription.accept(60))
+    assert calls == receiver.calls
+
+
+async def test_what_asks_whether_a_subscription_can_be_received_from_closes_its_receiver() -> None:
+    receiver = LosingReceiver(opens=True)
+    client: Any = Receivers(receiver)
+    assert None is await administration.receiving_refused(client, "t", "s", sessions=False)
+    assert ["closed"] == receiver.calls
 
 
 def test_options_that_cannot_work_are_refused() -> None:

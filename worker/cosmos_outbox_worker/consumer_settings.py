@@ -28,7 +28,7 @@ class ConsumerSettings(Settings):
     concurrent_sessions: Annotated[int, Field(ge=1, le=1000)] = 32
     """Most sessions (or messages, without sessions) that are handled at once; with `sdk` up to eight connections serve each."""
     receiver: Literal["sdk", "amqp"] = "sdk"
-    """What receives: the Service Bus SDK with a connection for each session (`sdk`), or the extra `amqp` with one for all."""
+    """What receives: the Service Bus SDK with up to eight connections for each session (`sdk`), or the extra `amqp` with one for all."""
     parked_container: Name | None = None
     """Container of parked keys; must exist. Required, except with on_failure="dead_letter"."""
     instance_name: Name = Field(default_factory=default_instance_name)

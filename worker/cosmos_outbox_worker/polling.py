@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+from cosmos_outbox.background import raise_if_cancelled
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
@@ -175,9 +176,7 @@ async def keep_polling(
                 # Broadly: any program may have written what is read, and polling must not end the work.
                 except Exception as failure:  # noqa: BLE001 - see above
                     errors = [failure]
-                # A library below loses a cancellation now and then.
-                if (task := asyncio.current_task()) is not None and task.cancelling():
-                    raise asyncio.CancelledError
+                raise_if_cancelled()
                 for error in errors:
                     notify(WatchFailed(subject=subject, error=error))
             await asyncio.sleep(every.total_seconds())

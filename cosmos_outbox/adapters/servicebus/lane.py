@@ -98,7 +98,11 @@ class Lane:
     async def _new_batch(self) -> ServiceBusMessageBatch:
         sender = self._usable_sender()
         try:
-            most = (await within(self._timeout, sender.create_message_batch())).max_size_in_bytes
+            opening = (
+                sender.create_message_batch()
+            )  # of a link that has sent something there is nothing to open
+            opened = await (opening if self._proven else within(self._timeout, opening))
+            most = opened.max_size_in_bytes
             return await sender.create_message_batch(max_size_in_bytes=most - _UNCOUNTED_BYTES)
         except BaseException as error:
             self._drop()

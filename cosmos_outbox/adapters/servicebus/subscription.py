@@ -24,7 +24,7 @@ from azure.servicebus.exceptions import (
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
-from cosmos_outbox.background import Background, end, within
+from cosmos_outbox.background import Background, cancellations, end, raise_if_cancelled, within
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
@@ -101,7 +101,7 @@ class ServiceBusSubscription:
         receiver = self._receiver(wait_seconds)
         # In a task of its own: one that is cancelled closes the link, which takes a second.
         opening = asyncio.create_task(receiver.__aenter__())
-        session = None
+        opened = session = None
         try:
             async with asyncio.timeout(wait_seconds + _OPEN_SECONDS):
                 await asyncio.shield(opening)
@@ -113,8 +113,10 @@ class ServiceBusSubscription:
         except (ServiceBusError, TimeoutError) as error:
             raise receive_error(error, entity=self.name) from error
         finally:
-            if session is None:
+            if opened is None:
                 self.close(receiver, opening)
+            elif session is None:
+                await opened.close()
         return session
 
     def close(
@@ -180,17 +182,18 @@ class ServiceBusSession:
 
     async def _fetch(self, wait_seconds: float) -> bool:
         asked_at = self._loop.time()
-        self._ahead.extend(await self._answer(self._delivered(wait_seconds), wait_seconds))
+        await self._answer(self._deliver(wait_seconds), wait_seconds)
         if self._ahead and self._session is None:
             self._locked(asked_at, self._ahead[0].locked_until_utc)
         return bool(self._ahead)
 
-    async def _delivered(self, wait_seconds: float) -> list[ServiceBusReceivedMessage]:
+    async def _deliver(self, wait_seconds: float) -> None:
         # One at a time: without a prefetch the SDK hands back what arrives between two calls, on credit that an earlier call left
         # over. The broker has then sent the next message already, and the session comes out of order.
         receive, ahead = self._receiver.receive_messages, self._subscription.prefetch
-        first = await receive(1, max_wait_time=wait_seconds)
-        return first + await receive(ahead, max_wait_time=_AT_HAND_SECONDS) if first and ahead else first
+        self._ahead.extend(await receive(1, max_wait_time=wait_seconds))
+        if self._ahead and ahead:
+            self._ahead.extend(await receive(ahead, max_wait_time=_AT_HAND_SECONDS))
 
     async def renew(self) -> None:
         asked_at, message = self._loop.time(), next(iter(self._ahead), self._message)
@@ -230,8 +233,7 @@ class ServiceBusSession:
         self.trusted_until = asked_at + left
 
     async def _answer(self, answer: Awaitable[Any], wait_seconds: float = 0.0) -> Any:
-        caller = asyncio.current_task()
-        asked = caller.cancelling() if caller else 0
+        before = cancellations()
         try:
             async with asyncio.timeout(wait_seconds + _ANSWER_SECONDS):
                 return await answer
@@ -242,8 +244,7 @@ class ServiceBusSession:
         except ValueError as error:  # the SDK's answer for a receiver that it closed after a fault
             raise LockLost(f"{self._subscription.name}: {error}") from error
         finally:
-            if caller and caller.cancelling() > asked:  # before Python 3.12 the SDK may lose one
-                raise asyncio.CancelledError
+            raise_if_cancelled(since=before)  # before Python 3.12 the SDK may lose one
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:

@@ -33,10 +33,16 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+
+def said(reason: str) -> str:
+    """Return a reason, which the next reader needs."""
+    if not reason.strip():
+        raise typer.BadParameter("Say why in a few words.")
+    return reason
+
+
 Key = Annotated[str, typer.Argument(help="The partition key, as the list shows it.")]
-OneKey = Annotated[
-    str | None, typer.Argument(metavar="[KEY]", help="The partition key, as the list shows it.")
-]
+OneKey = Annotated[str | None, typer.Argument(metavar="KEY", help="The partition key, as the list shows it.")]
 Every = Annotated[bool, typer.Option("--all", help="All parked keys.")]
 OfError = Annotated[
     str | None,
@@ -213,7 +219,7 @@ def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -
 async def park(
     key: Key,
     *,
-    reason: Annotated[str, typer.Option(help="Why the key is parked; shown in the list.")],
+    reason: Annotated[str, typer.Option(help="Why the key is parked; shown in the list.", callback=said)],
     consumer: OfConsumer = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -245,7 +251,7 @@ async def drop(
     every: Every = False,
     error: OfError = None,
     file: OfFile = None,
-    reason: Annotated[str, typer.Option(help="Why it is given up; kept with it.")],
+    reason: Annotated[str, typer.Option(help="Why it is given up; kept with it.", callback=said)],
     rate: Rate = None,
     dry_run: DryRun = False,
     operator: Operator = None,
@@ -295,7 +301,7 @@ async def purge(
         str | None, typer.Argument(help="The id of a record. Defaults to all records of the key.")
     ] = None,
     *,
-    reason: Annotated[str, typer.Option(help="Why it is erased; kept, so name no person.")],
+    reason: Annotated[str, typer.Option(help="Why it is erased; kept, so name no person.", callback=said)],
     operator: Operator = None,
     consumer: OfConsumer = None,
     yes: Yes = False,
