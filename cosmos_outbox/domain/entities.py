@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
-from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL, DomainEvent, refuse_taken_names
+from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL, DomainEvent, names_in, refuse_taken_names
 from cosmos_outbox.domain.identifiers import RESERVED_TYPES
 from cosmos_outbox.domain.progress import CommitEvents, Progress
 from cosmos_outbox.domain.sources import new_id
@@ -213,11 +213,8 @@ def _arguments(kind: type[Entity]) -> frozenset[Any]:
     if takes_any or "extra" in kind.model_config or kind.__pydantic_custom_init__:
         return frozenset()
     aliases = (field.validation_alias for field in kind.model_fields.values())
-    choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))
     computed = ((name, field.alias) for name, field in kind.model_computed_fields.items())
-    return frozenset(
-        {*kind.model_fields, *chain(*computed), *(getattr(one, "path", [one])[0] for one in choices)}
-    )
+    return frozenset(names_in(*kind.model_fields, *chain(*computed), *aliases))
 
 
 @functools.cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -17,6 +16,7 @@ from cosmos_outbox.domain.sources import new_id, utc_now
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+_ENVELOPE = {"id", "action", "created_at", "createdAt"}
 _IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, UUID, Enum)
 
 
@@ -61,17 +61,17 @@ class DomainEvent(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         refuse_taken_names(cls, DomainEvent)
-        for name, field in cls.model_fields.items():
-            if field.serialization_alias == "action":
+        for name, field in (cls.model_fields | cls.model_computed_fields).items():
+            inherited = DomainEvent.model_fields.get(name)
+            if inherited and getattr(field, "default_factory", None) is inherited.default_factory:
+                continue
+            kinds = "alias", "validation_alias", "serialization_alias"
+            if taken := _ENVELOPE & names_in(name, *(getattr(field, kind, None) for kind in kinds)):
                 raise TypeError(
-                    f"{cls.__name__} cannot write the field {name!r} as 'action': the payload has the event's action under that "
-                    "name. Give it another alias."
+                    f"{cls.__name__} cannot have a field named {max(taken)!r} of its own, nor read or write {name!r} under that "
+                    "name: each event has one, by which it is recognized when it comes again. Give the field another "
+                    "name, in the payload too."
                 )
-        if own := {"id", "created_at"} & inspect.get_annotations(cls).keys():
-            raise TypeError(
-                f"{cls.__name__} cannot have a field named {min(own)!r} of its own: each event has one, by which it is recognized when "
-                "it comes again. Give the field another name, and an alias if the payload needs this one."
-            )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
         if not cls.action or cls.schema_version < 1 or not MIN_TTL <= cls.ttl <= MAX_TTL:
@@ -117,6 +117,12 @@ def found(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str
             yield ".".join((*path, str(name)))
         elif isinstance(part, BaseModel | dict | list | tuple | set | frozenset):
             yield from found(part, wanted, *path, str(name))
+
+
+def names_in(*aliases: Any) -> set[Any]:
+    """Return the names that aliases stand for; of a path, the first."""
+    choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))
+    return {getattr(one, "path", [one])[0] for one in choices}
 
 
 def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:

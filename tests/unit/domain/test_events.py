@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field, RootModel, ValidationError
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, ValidationError, computed_field
 
 from cosmos_outbox import DomainEvent
 
@@ -103,17 +103,40 @@ def test_a_field_that_would_hide_what_is_said_of_the_type_is_refused(name: str):
             type("Hiding", (DomainEvent,), {"__annotations__": {name: str}, "__module__": __name__})
 
 
-def test_a_field_that_would_be_stored_as_the_action_is_refused():
-    with pytest.raises(TypeError, match="'action'"):
-
-        class Disguised(DomainEvent):
-            kind: str = Field(alias="action")
+class Numbered(BaseModel):
+    id: int = 5
 
 
-@pytest.mark.parametrize("name", ["id", "created_at"])
-def test_an_event_with_an_id_or_a_time_of_its_own_is_refused(name: str):
-    with pytest.raises(TypeError, match=f"cannot have a field named '{name}' of its own"):
-        type("Paid", (DomainEvent,), {"__annotations__": {name: int}, name: 5, "__module__": __name__})
+class Computed(BaseModel):
+    @computed_field(alias="createdAt")
+    def when(self) -> str:
+        return "then"
+
+
+@pytest.mark.parametrize(
+    ("taken", "name", "field"),
+    [
+        ("id", "id", 5),
+        ("created_at", "created_at", 5),
+        ("createdAt", "createdAt", 5),
+        ("id", "Id", 5),
+        ("id", "number", Field(alias="id")),
+        ("action", "kind", Field(alias="action")),
+        ("id", "number", Field(5, serialization_alias="id")),
+        ("createdAt", "when", Field(5, validation_alias="createdAt")),
+        ("created_at", "when", Field(5, validation_alias=AliasChoices("at", "created_at"))),
+        ("action", "kind", Field(5, validation_alias=AliasPath("action", 0))),
+        ("id", "number", Field(5, validation_alias=AliasChoices("n", AliasPath("id", "n")))),
+        ("id", "id", Numbered),
+        ("createdAt", "when", Computed),
+    ],
+)
+def test_an_event_with_an_id_an_action_or_a_time_of_its_own_is_refused(taken: str, name: str, field: Any):
+    bases, body = (DomainEvent,), {"__annotations__": {name: int}, name: field}
+    if isinstance(field, type):
+        bases, body = (field, DomainEvent), {}  # type: ignore[assignment]
+    with pytest.raises(TypeError, match=f"cannot have a field named '{taken}' of its own.* {name!r} under"):
+        type("Paid", bases, {**body, "__module__": __name__})
 
 
 class Visit(BaseModel):
