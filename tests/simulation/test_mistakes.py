@@ -188,7 +188,7 @@ MISTAKES = {
         said="arrived before",
     ),
     "a page that failed is skipped": Mistake(
-        owner=pump.Pump, name="_handle", right="delay = self._failed(error, attempt)", wrong="break",
+        owner=pump.Pump, name="_handle", right="delay = self._failed(error, attempt, halted=attempt % options.halt_after_attempts == 0)", wrong="break",
         story="start 0 0, wait 0 2, fail 0 3, " + LOAD + "wait 0 3", said="was not handled",
     ),
 }  # fmt: skip
