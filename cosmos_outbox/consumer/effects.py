@@ -17,13 +17,7 @@ from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.errors import Conflict, MessageUnreadable, MixedPartitionKeys
 from cosmos_outbox.messages import Message
 from cosmos_outbox.partition_key import PartitionKey
-from cosmos_outbox.records import (
-    Hook,
-    MessageHandled,
-    Record,
-    SubjectIgnored,
-    guarded,
-)
+from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
 from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, is_stored, run_event_handlers

@@ -150,10 +150,9 @@ class Handling:
         Return how a message is to be settled: complete once it took effect, or waits in the parked store.
         """
         message = self._keyed(message)
-        alone = session.id is None
-        state = (
-            _SessionState(counts_losses=False) if alone else self._states.setdefault(session, _SessionState())
-        )
+        state = _SessionState(counts_losses=False)
+        if session.id is not None:
+            state = self._states.setdefault(session, _SessionState())
         try:
             key = self._named(message)
         except Exception as error:  # noqa: BLE001 - also what the caller's function raises
@@ -183,23 +182,30 @@ class Handling:
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
     ) -> Sent:
         """
-        Handle held messages in order, once each, and stop at the first that fails: the `Send` of a release.
+        Handle held messages in order and stop at the first that fails: the `Send` of a release. One that another writer was in the
+        way of is tried again.
         """
-        for number, parked in enumerate(held):
-            if number:
+        number, contention = 0, _Contention()
+        while number < len(held):
+            if number or contention.times:
                 await ensure_claimed()
+            parked, attempt = held[number], 1 + contention.times
             try:
                 message = self._keyed(message_of(parked.event, edited=parked.original is not None))
                 key = parked.event["partitionKey"]
-                effect = await self._effects.take(message, key, attempt=1, released=True)
+                effect = await self._effects.take(message, key, attempt=attempt, released=True)
             except _OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                return Sent(events=number, refusal=error)
+                if not contention.is_new(error) or isinstance(error, self._routes.permanent(message)):
+                    return Sent(events=number, refusal=error)
+                await asyncio.sleep(_BETWEEN_WRITERS.delay(contention.times))
+                continue
             if effect is Effect.UNKNOWN:
                 return Sent(events=number, refusal=_unknown(message))
             if effect is Effect.TAKEN:
                 self._given_up = 0
+            number, contention = number + 1, _Contention()
         return Sent(events=len(held))
 
     def _keyed(self, message: Message) -> Message:
@@ -242,12 +248,8 @@ class Handling:
                 contended = contention.is_new(error)
                 counted = attempt - contention.times
                 final = permanent or self.halted or (not contended and counted >= self._policy.attempts)
-                wait = (
-                    _BETWEEN_WRITERS.delay(contention.times)
-                    if contended
-                    else self._policy.backoff.delay(counted)
-                )
-                delay = None if final else wait
+                backoff = _BETWEEN_WRITERS if contended else self._policy.backoff
+                delay = None if final else backoff.delay(contention.times if contended else counted)
                 self._effects.report(
                     message, key, AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
                 )

@@ -10,6 +10,7 @@ import pytest
 from cosmos_outbox import Conflict, Entity, NotFound, PreconditionFailed, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
+from cosmos_outbox.errors import ReleaseTakenOver
 from cosmos_outbox.records import AttemptFailed, ConsumerHalted, MessageGivenUp
 from tests.support.shop import OrderPaid, World, message
 
@@ -114,3 +115,71 @@ async def test_handlers_that_fail_on_everything_dead_letter_a_handful_of_message
     broken[0] = False
     await world.run(seconds=3600)
     assert (5, 0) == (len(world.of(MessageGivenUp)), len(world.subscription.waiting))
+
+
+async def spoilt_by(writers: int) -> tuple[World, list[int]]:
+    """Return a world whose key o1 holds a message, and the calls of its handler: the first ones each meet another writer."""
+    consumer, calls = Consumer("c", attempts=1), list[int]()
+
+    @consumer.on(OrderPaid)
+    async def pay(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        calls.append(event.total)
+        if len(calls) == 1:
+            raise ValueError("not yet")
+        if len(calls) <= 1 + writers:
+            raise PreconditionFailed(expected="1", actual=str(len(calls)), document_id="total")
+        uow.save({"id": event.id, "partitionKey": event.order_id, "type": "paid"})
+
+    world = World(consumer)
+    for total in (1, 2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
+    await world.run()
+    return world, calls
+
+
+async def test_a_release_tries_again_what_another_writer_spoilt():
+    world, calls = await spoilt_by(9)
+    released = await world.keys.release("o1")
+
+    assert (2, True) == (released.sent, released.handed_back)
+    assert [1] * 11 + [2] == calls
+    assert 2 == len(world.documents("paid"))
+
+
+async def test_a_release_that_only_meets_other_writers_ends_with_what_the_last_of_them_left():
+    world, calls = await spoilt_by(1000)
+    released = await world.keys.release("o1")
+
+    assert released.failure is not None
+    assert ("PreconditionFailed", 0) == (released.failure.reason, released.sent)
+    assert 1 + 101 == len(calls)
+    assert 2 == len((await world.keys.show("o1")).held)
+
+
+async def test_a_release_does_not_try_again_what_the_handler_calls_permanent():
+    consumer, calls = Consumer("c", attempts=1), list[str]()
+
+    @consumer.on(OrderPaid, permanent=PreconditionFailed)
+    async def refuse(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        calls.append(event.order_id)
+        raise PreconditionFailed(expected="1", actual=str(len(calls)), document_id="d")
+
+    world = World(consumer)
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+    await world.keys.release("o1")
+
+    assert 2 == len(calls)
+
+
+async def test_a_release_that_is_taken_over_while_it_meets_other_writers_does_not_try_again():
+    world, calls = await spoilt_by(1000)
+    released = asyncio.create_task(world.keys.release("o1"))
+    await asyncio.sleep(1)
+    first, _ = (await world.keys.show("o1")).held
+    await world.keys.drop("o1", first.event_id, reason="of no use")
+    before = len(calls)
+    with pytest.raises(ReleaseTakenOver):
+        await released
+
+    assert len(calls) - before <= 1, "the attempt that was under way"
