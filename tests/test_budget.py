@@ -29,7 +29,7 @@ MAXIMA = {
     "parking": 942,
     "ports": 266,
     "relay": 987,
-    "sessions": 591,
+    "sessions": 606,
     "testing": 2_079,
     "the modules of the root": 1_114,
     "worker": 2_336,

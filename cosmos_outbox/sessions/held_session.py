@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from cosmos_outbox.background import retrieve
-from cosmos_outbox.errors import LockLost, OutboxError, SubscriptionUnavailable
+from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement
 from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
@@ -22,7 +22,7 @@ _SLICE_SECONDS = 1.0  # of waiting for a message: an idle session must not keep 
 _RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the lock is trusted
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
 _MARGIN = 0.1  # of the lock's time that is left when a handler is cancelled
-_TURN_SECONDS = 5.0  # for how long a session with more messages keeps its slot while another waits for one
+_TURN_SECONDS = 1.0  # for how long a session keeps its slot while others wait: less than those do
 # What the broker has at hand comes within this time: a session without it is idle, and leaves its slot to another.
 AT_HAND_SECONDS = 0.02
 _EARLY_SECONDS = 0.001  # a timer may fire this early: without it, a loop on virtual time would spin for ever
@@ -96,8 +96,8 @@ class HeldSession:
             self._see_lock()
             if self.due is None or (not self._stopping.is_set() and await self._took_slot()):
                 return await self._run()
-        except (LockLost, SubscriptionUnavailable) as error:
-            self.error = error
+        except Exception as error:  # noqa: BLE001 - one session must not end the others, whatever the client raises
+            self.error = subscription_error(error)
             return SessionEnd.LOST
         return SessionEnd.STOPPED if self._stopping.is_set() else SessionEnd.RETRY
 
@@ -111,8 +111,6 @@ class HeldSession:
             idle_until = idle_since + self._options.session_idle_timeout.total_seconds()
             if now >= idle_until or self.leaving:
                 return SessionEnd.IDLE
-            if self._slots.waiting and now >= began + _TURN_SECONDS:
-                return SessionEnd.TURN
             wait = min(_SLICE_SECONDS, idle_until - now, max(self._renew_at - now, 0.01))
             message = await self._received(wait, idle_since)
             if message is None:
@@ -131,6 +129,8 @@ class HeldSession:
                 return SessionEnd.RETRY
             self.due = None
             idle_since = self._loop.time()
+            if idle_since >= began + _TURN_SECONDS and self._slots.waiting:
+                return SessionEnd.TURN
         return SessionEnd.STOPPED
 
     def leave(self) -> None:
@@ -200,7 +200,7 @@ class HeldSession:
         """
         self._closed = True
         self._give_slot()
-        with suppress(LockLost, SubscriptionUnavailable):
+        with suppress(Exception):
             await self._session.close()
 
     async def _settle(self, message: Message, settlement: Settlement) -> None:
@@ -297,11 +297,8 @@ class HeldSession:
             except LockLost as error:
                 self.error = error
                 return False
-            except (OutboxError, TimeoutError) as error:
-                silent = SubscriptionUnavailable(
-                    "The lock of the session could not be renewed: the broker does not answer."
-                )
-                self.error = error if isinstance(error, OutboxError) else silent
+            except Exception as error:  # noqa: BLE001 - as in `run`
+                self.error = subscription_error(error)
                 await asyncio.sleep(min(_RENEWAL_PAUSE_SECONDS, max(self._cancel_at - self._loop.time(), 0)))
             else:
                 self.error, self.answered_at = None, self._loop.time()
@@ -316,6 +313,18 @@ class HeldSession:
         now, self._trusted_until = self._loop.time(), self._session.trusted_until
         left = self._trusted_until - now
         self._renew_at, self._cancel_at = now + left / 2, now + left * (1 - _MARGIN)
+
+
+def subscription_error(error: Exception) -> SubscriptionError:
+    """Return what a client raised as an error of the subscription: a session in trouble is received again, after a back-off."""
+    if isinstance(error, SubscriptionError):
+        return error
+    silent = isinstance(error, TimeoutError)
+    unforeseen = SubscriptionUnavailable(
+        "The broker does not answer." if silent else f"The subscription's client failed: {error!r}"
+    )
+    unforeseen.__cause__ = error
+    return unforeseen
 
 
 async def cancelled(task: asyncio.Task[Any]) -> bool:

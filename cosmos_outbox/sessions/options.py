@@ -32,10 +32,9 @@ class SessionOptions:
     backoff: Backoff = field(default_factory=Backoff)
 
     def __post_init__(self) -> None:
-        if self.max_concurrent_sessions < 1:
-            raise ConfigurationError(
-                f"max_concurrent_sessions must be at least 1, not {self.max_concurrent_sessions}."
-            )
+        for name in ("max_concurrent_sessions", "max_waiting_sessions"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ConfigurationError(f"{name} must be at least 1, not {number}.")
         for name in ("session_idle_timeout", "max_handling"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} must be more than 0, not {getattr(self, name)}.")

@@ -21,7 +21,13 @@ from cosmos_outbox.records import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.sessions.held_session import AT_HAND_SECONDS, HeldSession, SessionEnd, SessionHandler
+from cosmos_outbox.sessions.held_session import (
+    AT_HAND_SECONDS,
+    HeldSession,
+    SessionEnd,
+    SessionHandler,
+    subscription_error,
+)
 from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 
@@ -29,7 +35,8 @@ _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
 _FIRST_ACCEPT_SECONDS = 1.0  # short first calls: when one returns, the broker is reachable
 _OPENING_SECONDS = 4.0  # how long a call may take before it waits for a session: the SDK takes half a second, and 2 s on a busy machine
 _GROWTH = 3  # calls more for each session that is found
-# A session that was accepted waits so long for a slot, then goes back, as no other process can handle it meanwhile. Far shorter than a lock.
+# A session that was accepted waits so long for a slot, and as long as a message takes: then it goes back, as no other process can handle it
+# meanwhile.
 _AHEAD_SECONDS = 2.0
 _LOOK_AHEAD_SECONDS = 0.5  # at most so much of what the slots will do counts as known
 _MOST_TROUBLED = 10_000  # of which this process knows
@@ -85,6 +92,7 @@ class SessionProcessor:
         # Calls that wait for a session side by side: what lies there at the start finds all slots free.
         self._wanted = self._options.max_concurrent_sessions
         self._found_in = 0.0  # what the last call took that found one
+        self._handled_in = 0.0  # what the last message took
         self._stuck = False  # a session waited for a slot in vain, and no message was settled since
         self._answered_at = -inf  # when a message was last settled, or a call found none waiting
         self._failures = 0  # since then
@@ -185,10 +193,10 @@ class SessionProcessor:
         due = self._due.get(session.id)
         try:
             await self._end_before(session.id)
-            slotted = due is not None or await self._slots.take(_AHEAD_SECONDS)
+            slotted = due is not None or await self._slots.take(self._patience(session))
         finally:
             if not slotted:
-                with suppress(LockLost, SubscriptionUnavailable):
+                with suppress(Exception):
                     await session.close()
         if slotted:
             return HeldSession(
@@ -207,6 +215,11 @@ class SessionProcessor:
             if call is not task:
                 call.cancel()
         return None
+
+    def _patience(self, session: Session) -> float:
+        """Return how long a session waits for a slot: until another had its turn, and not until its lock is in doubt."""
+        left = session.trusted_until - asyncio.get_running_loop().time()
+        return min(_AHEAD_SECONDS + self._handled_in, left / 2)
 
     async def _end_before(self, session: str | None) -> None:
         # This process lost the session without noticing: the old handler must not run beside the new one.
@@ -246,8 +259,8 @@ class SessionProcessor:
         seconds = _FIRST_ACCEPT_SECONDS if self._answered_at == -inf else _ACCEPT_SECONDS
         try:
             session = await self._subscription.accept(seconds)
-        except SubscriptionError as error:
-            await self._failed(error, began, answered_at=began)
+        except Exception as error:  # noqa: BLE001 - whatever the client raises: it is asked again
+            await self._failed(subscription_error(error), began, answered_at=began)
             return None
         now = asyncio.get_running_loop().time()
         if session is not None:
@@ -288,7 +301,7 @@ class SessionProcessor:
     def _heard(self, record: Record) -> None:
         if isinstance(record, MessageSettled):
             self._answered()
-            self._stuck = False
+            self._stuck, self._handled_in = False, record.seconds
             if not self._accepting:
                 self._changed.set()
         self._notify(record)
