@@ -17,7 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 MAXIMA = {
-    "adapters/cosmos": 1_050,
+    "adapters/cosmos": 1_058,
     "adapters/memory": 674,
     "adapters/servicebus": 892,
     "amqp": 1_300,

@@ -26,6 +26,7 @@ LIMIT_SECONDS = 300.0
 RELAYS = ("tests/unit/relay", "tests/unit/parking", "tests/simulation/test_relay.py")
 CONSUMERS = ("tests/unit/sessions", "tests/unit/consumer", "tests/simulation/test_consumers.py")
 TESTS = {
+    "adapters": ("tests/unit/adapters",),
     "domain": ("tests/unit/domain",),
     "write": ("tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),

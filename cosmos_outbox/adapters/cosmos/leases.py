@@ -14,7 +14,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from cosmos_outbox.ports import Document, Listing
 
 
@@ -34,43 +34,44 @@ class CosmosLeases:
         if self._by_id is None:
             async with _called(needed="partition key /id and a default time to live of -1 for the leases"):
                 properties = await self._container.read()
-            if (properties.get("defaultTtl") or 0) > 0:
-                raise ConfigurationError(
-                    f"The lease container {self._container.id!r} deletes documents {properties['defaultTtl']} s after their last "
-                    "write, and with them the positions of workers that are down; set its default time to live to -1."
-                )
-            paths = properties["partitionKey"]["paths"]
-            if paths not in (["/id"], ["/partitionKey"]):
-                raise ConfigurationError(
-                    f"The lease container {self._container.id!r} is partitioned on {', '.join(paths)}; "
-                    "create one with partition key /id."
-                )
-            self._by_id = paths == ["/id"]
+                if (properties.get("defaultTtl") or 0) > 0:
+                    raise ConfigurationError(
+                        f"The lease container {self._container.id!r} deletes documents {properties['defaultTtl']} s after their "
+                        "last write, and with them the positions of workers that are down; set its default time to live to -1."
+                    )
+                paths = properties["partitionKey"]["paths"]
+                if paths not in (["/id"], ["/partitionKey"]):
+                    raise ConfigurationError(
+                        f"The lease container {self._container.id!r} is partitioned on {', '.join(paths)}; "
+                        "create one with partition key /id."
+                    )
+                self._by_id = paths == ["/id"]
         return self._by_id
 
     async def list(self, prefix: str) -> Listing:
-        headers: dict[str, str] = {}
+        headers: dict[str, Any] = {}
         async with _called():
             items = self._container.query_items(
                 "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)",
                 parameters=[{"name": "@prefix", "value": prefix}],
-                response_hook=lambda received, _: headers.update(received),
+                # An answer without a list would count as an empty one, and all leases as lost.
+                response_hook=lambda received, body: headers.update(received, listed=body["Documents"]),
             )
-            documents = tuple([document async for document in items])
-        return Listing(documents=documents, read_at=_service_time(headers))
+            documents = tuple([_stored(document) async for document in items])
+            return Listing(documents=documents, read_at=_service_time(headers))
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         async with _called():
-            return dict(await self._container.read_item(document_id, partition_key))
+            return _stored(await self._container.read_item(document_id, partition_key))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         routing = {} if await self.partitioned_by_id() else {"partitionKey": document["id"]}
         async with _called():
-            return dict(await self._container.create_item({**routing, **document}))
+            return _stored(await self._container.create_item({**routing, **document}))
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
         async with _called():
-            return dict(
+            return _stored(
                 await self._container.replace_item(document["id"], dict(document), **_condition(etag))
             )
 
@@ -85,11 +86,22 @@ def _condition(etag: str | None) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _called(*, needed: str = "") -> AsyncIterator[None]:
-    async with translated(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
-        yield
+    """Turn every failure of a call into an error of ours; an answer that cannot be read is an outage that passes."""
+    try:
+        async with translated(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
+            yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise StoreUnavailable(f"An answer of the lease container cannot be read: {error!r}") from error
 
 
-def _service_time(headers: Mapping[str, str]) -> datetime:
+def _stored(document: Any) -> Document:
+    match document:
+        case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:  # a datetime can hold it
+            return dict(document)
+    raise ValueError(f"no stored document: {document!r:.300}")
+
+
+def _service_time(headers: Mapping[str, Any]) -> datetime:
     # The service's clock decides expiry; our own is used if a proxy removed the header.
     date = next((value for name, value in headers.items() if name.lower() == "date"), None)
     return parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)

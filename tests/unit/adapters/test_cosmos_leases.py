@@ -4,11 +4,15 @@ What the adapter makes of the lease container's answers: its splits are outages,
 
 from __future__ import annotations
 
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
 
 import pytest
 from azure.cosmos import PartitionKey
-from azure.cosmos.aio import CosmosClient
+from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
@@ -79,3 +83,99 @@ async def test_in_a_container_partitioned_on_partition_key_a_document_without_on
 
     assert ["a", "c"] == [document["partitionKey"] for document in named]
     assert ["a", "b"] == [(await leases.read("a", "a"))["id"], (await leases.read("b", "c"))["id"]]
+
+
+class Odd:
+    """A container of which the next answer to a method, or page or document of a query, is made into another one."""
+
+    id = "leases"
+
+    def __init__(self, container: ContainerProxy) -> None:
+        self._container = container
+        self.next: dict[str, Callable[[Any], Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: object, **kwargs: object) -> Any:
+            return self._made(name, await getattr(self._container, name)(*args, **kwargs))
+
+        return call
+
+    async def query_items(
+        self, query: str, *, response_hook: Callable[..., None], **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        def hook(headers: dict[str, str], body: object) -> None:
+            response_hook(*self._made("page", (dict(headers), body)))
+
+        async for document in self._container.query_items(query, response_hook=hook, **kwargs):
+            yield self._made("document", document)
+
+    def _made(self, of: str, answer: Any) -> Any:
+        return self.next.pop(of, lambda found: found)(answer)
+
+
+def raising(error: Exception) -> Callable[[Any], Any]:
+    def make(_: Any) -> Any:
+        raise error
+
+    return make
+
+
+def without(name: str) -> Callable[[Any], Any]:
+    return lambda answer: {key: value for key, value in answer.items() if key != name}
+
+
+RAISED = [
+    raising(KeyError("Documents")),
+    raising(IndexError()),
+    raising(TypeError()),
+    raising(AttributeError()),
+    raising(json.JSONDecodeError("no JSON", "<html>", 0)),
+]
+NO_OBJECTS = [*RAISED, *(lambda _, odd=odd: odd for odd in (None, [], {}, "<html>", 7, [["id"]]))]
+NO_DOCUMENTS = [
+    *NO_OBJECTS,
+    *map(without, ("id", "_etag", "_ts")),
+    *(lambda answer, odd=odd: {**answer, **odd} for odd in ({"_etag": 7}, {"_ts": "soon"}, {"_ts": 1e300})),
+]
+NO_PAGES = [
+    *RAISED,
+    lambda answer: (answer[0], None),
+    lambda answer: (None, answer[1]),
+    lambda answer: ({"date": "the day before"}, answer[1]),
+]
+NO_CONTAINERS = [
+    *NO_OBJECTS,
+    *(lambda _, odd=odd: odd for odd in ({"partitionKey": None}, {"partitionKey": {"paths": 7}})),
+    lambda answer: {**answer, "defaultTtl": "never"},
+]
+
+
+@pytest.mark.parametrize(
+    ("answered", "nonsense", "call"),
+    [
+        ("read", NO_CONTAINERS, lambda leases, _: leases.partitioned_by_id()),
+        ("page", NO_PAGES, lambda leases, _: leases.list("a")),
+        ("document", NO_DOCUMENTS, lambda leases, _: leases.list("a")),
+        ("read_item", NO_DOCUMENTS, lambda leases, _: leases.read("a", "a")),
+        ("create_item", NO_DOCUMENTS, lambda leases, _: leases.create({"id": str(uuid4())})),
+        ("replace_item", NO_DOCUMENTS, lambda leases, a: leases.replace({"id": "a"}, etag=a["_etag"])),
+        ("delete_item", RAISED, lambda leases, a: leases.delete("a", "a", etag=a["_etag"])),
+    ],
+)
+async def test_an_answer_that_nobody_can_read_is_an_outage_that_passes(
+    client: CosmosClient,
+    answered: str,
+    nonsense: list[Callable[[Any], Any]],
+    call: Callable[[CosmosLeases, Any], Awaitable[object]],
+):
+    database = await client.create_database("db")
+    real = await database.create_container("leases", PartitionKey("/id"))
+    odd = Odd(real)
+    for make in nonsense:
+        leases = CosmosLeases(odd)  # type: ignore[arg-type] - it has every method
+        stored = await real.upsert_item({"id": "a"})
+        odd.next[answered] = make
+        with pytest.raises(StoreUnavailable):
+            await call(leases, stored)
+        assert not odd.next, "it was answered"
+        await call(leases, await real.upsert_item({"id": "a"}))
