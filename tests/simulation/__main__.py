@@ -23,7 +23,7 @@ import looptime
 
 from tests.simulation import consumers, relay
 from tests.simulation.changefeed import Simulation, Step, random_script
-from tests.simulation.consumers_script import random_consumers_script
+from tests.simulation.consumers_script import any_script
 from tests.simulation.relay_script import random_relay_script
 
 
@@ -47,7 +47,7 @@ def _drawn(seed: int) -> tuple[int, str, Coroutine[None, None, None]]:
         length = len(script.pages) + len(script.owners) + len(script.operators)
         return length, pformat(script), relay.Simulation(script).play()
     if seed % 3 == 2:
-        told = random_consumers_script(chance)
+        told = any_script(chance)
         length = len(told.deliveries) + len(told.processes) + len(told.operators)
         return length, pformat(told), consumers.Simulation(told).play()
     ranges, steps = random_script(chance)

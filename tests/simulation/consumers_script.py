@@ -7,7 +7,7 @@ from random import Random
 
 from cosmos_outbox.consumer import OnFailure
 from cosmos_outbox.messages import Message
-from tests.simulation.consumers import SUBJECT, Act, Faults, Habit, Operator, Process, Script, body
+from tests.simulation.consumers import SLOTS, SUBJECT, Act, Faults, Habit, Operator, Process, Script, body
 from tests.simulation.program import Fault, Port
 
 _BETWEEN = "/?#\\. -"
@@ -75,19 +75,54 @@ def random_consumers_script(chance: Random) -> Script:
 def stores_away_script(chance: Random) -> Script:
     """Return a script in which the stores of many keys are away, and messages of others come later."""
     away = [f"w{number}" for number in range(chance.randint(7, 14))]
-    producers = [_Producer(key) for key in _FEW]
     return Script(
         deliveries=(
             *((round(chance.uniform(0, 20), 1), _Producer(key).next()) for key in away),
-            *(
-                (float(at), chance.choice(producers).next())
-                for at in sorted(chance.sample(range(60, 140), 12))
-            ),
+            *_quiet(chance, range(60, 140), each=4),
         ),
         stores_away=dict.fromkeys(away, (0.0, 150.0)),
+        quiet=_FEW,
         within=12.0,
         processes=(Process(starts_at=0.0, lives_for=200.0, killed=False, seconds=0.05, faults={}),),
     )
+
+
+def busy_script(chance: Random) -> Script:
+    """Return a script in which as many keys as there are slots, or more, always have their next message at hand."""
+    busy = [f"h{number}" for number in range(chance.randint(SLOTS, 4 * SLOTS))]
+    each = chance.choice((0.5, 1.0, 3.0))
+    turns = (len(busy) + len(_FEW)) / SLOTS * max(1.0, each)  # how long it takes until each key had one
+    return Script(
+        deliveries=(
+            *(
+                (0.0, message)
+                for key in busy
+                for message in _backlog(key, int(SLOTS * 80 / each / len(busy)))
+            ),
+            *_quiet(chance, range(10, 60), each=1),
+        ),
+        handler_seconds=each,
+        quiet=_FEW,
+        within=5.0 + 2 * turns,
+        processes=(Process(starts_at=0.0, lives_for=300.0, killed=False, seconds=0.05, faults={}),),
+    )
+
+
+def _backlog(key: str, count: int) -> list[Message]:
+    producer = _Producer(key)
+    return [producer.next() for _ in range(count)]
+
+
+def _quiet(chance: Random, when: range, *, each: int) -> list[tuple[float, Message]]:
+    """Return so many messages of each quiet key, in turn."""
+    producers = [_Producer(key) for key in _FEW]
+    times = sorted(chance.sample(when, each * len(_FEW)))
+    return [(float(at), producers[number % len(_FEW)].next()) for number, at in enumerate(times)]
+
+
+def any_script(chance: Random) -> Script:
+    """Return a script of any kind, most often one of faults."""
+    return chance.choice((*(6 * [random_consumers_script]), stores_away_script, busy_script))(chance)
 
 
 def _deliveries(chance: Random, keys: tuple[str, ...]) -> tuple[tuple[float, Message], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pprint import pformat
 from random import Random
 
@@ -9,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
-from tests.simulation.consumers import Simulation
-from tests.simulation.consumers_script import random_consumers_script, stores_away_script
+from tests.simulation.consumers import Script, Simulation
+from tests.simulation.consumers_script import busy_script, random_consumers_script, stores_away_script
 from tests.support.effort import examples
 
 pytestmark = pytest.mark.timeout(900)  # the time is virtual; how long it takes is the machine's affair
@@ -24,9 +25,12 @@ async def test_no_script_loses_doubles_or_reorders_an_effect(chance: Random) -> 
     await Simulation(script).play()
 
 
+@pytest.mark.parametrize("scripted", [stores_away_script, busy_script])
 @settings(max_examples=examples(10, many=100), suppress_health_check=list(HealthCheck), deadline=None)
 @given(chance=st.randoms(use_true_random=False))
-async def test_keys_whose_stores_are_away_keep_no_other_from_being_handled(chance: Random) -> None:
-    script = stores_away_script(chance)
+async def test_keys_that_wait_or_are_busy_keep_no_other_from_being_handled(
+    scripted: Callable[[Random], Script], chance: Random
+) -> None:
+    script = scripted(chance)
     note(pformat(script))
     await Simulation(script).play()
