@@ -22,7 +22,7 @@ MAXIMA = {
     "adapters/servicebus": 892,
     "amqp": 1_300,
     "blocking": 299,
-    "changefeed": 1_953,
+    "changefeed": 1_943,
     "consumer": 1_015,
     "domain": 433,
     "fastapi": 334,

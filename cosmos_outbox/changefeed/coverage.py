@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from cosmos_outbox.changefeed.leases import Lease
-from cosmos_outbox.errors import OutboxError, RangeGone, StoreError, StoreUnavailable
+from cosmos_outbox.errors import OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed
 from cosmos_outbox.retries import Backoff
@@ -46,7 +46,7 @@ async def identified(
         The ids of partitions by their ranges, and for the silent ones, and those that changed meanwhile, why they are not known now.
 
     Raises:
-        StoreError: a request was refused for good.
+        OutboxError: a request was refused for good.
     """
     room = asyncio.Semaphore(_AT_ONCE)
     async with asyncio.TaskGroup() as group:
@@ -54,7 +54,7 @@ async def identified(
     answers = {feed_range: task.result() for feed_range, task in asked.items()}
     silent = {one: answer for one, answer in answers.items() if isinstance(answer, OutboxError)}
     for error in silent.values():
-        if isinstance(error, StoreError) and not error.retriable:
+        if not (error.retriable or isinstance(error, RangeGone)):
             raise error
     ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
     # Two leases with the same id would be one document, and no lease would cover the second range.
@@ -71,7 +71,7 @@ async def _answer(feed_range: FeedRange, feed: ChangeFeed, room: asyncio.Semapho
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await feed.partition_id(feed_range)
-        except (RangeGone, StoreError) as error:
+        except OutboxError as error:
             return error
         except TimeoutError:
             return StoreUnavailable(f"The partition did not return its id within {ANSWER_SECONDS:g} s.")

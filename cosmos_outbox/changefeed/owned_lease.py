@@ -208,19 +208,21 @@ class OwnedLease:
                         now=worker.utcnow(), properties=self._properties(), **changes
                     )
                     try:
-                        document = await worker.store.replace(changed.raw, etag=self.lease.etag or "")
+                        written = from_document(
+                            await worker.store.replace(changed.raw, etag=self.lease.etag or "")
+                        )
                     except PreconditionFailed:
                         await self._read_again()
                     except NotFound as gone:
                         raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
                     except TooManyRequests as error:
                         throttled, at_least = True, error.retry_after
-                    except StoreError:
+                    except (ConfigurationError, StoreError):
                         pass  # it may recover before trust runs out
                     else:
                         self._suspended_before = suspended
                         self._stretch_checkpoints(throttled=throttled)
-                        self._written(from_document(document), sent_at, pages)
+                        self._written(written, sent_at, pages)
                         return
                     # Also after a 412: what was read then may be older than what refused us.
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from cosmos_outbox.background import raise_if_cancelled
 from cosmos_outbox.changefeed.balancing import pause, plan
@@ -44,16 +44,8 @@ from cosmos_outbox.records import Hook, LeasesBalanced, LeasesLost, guarded, log
 
 # Requests on the lease container: a worker that starts on a thousand leases must not throttle it for the others.
 _TAKES_AT_ONCE = 8
-
-_Error = TypeVar("_Error", bound=BaseException)
-
-
-def _first_of(group: BaseExceptionGroup[BaseException], kind: type[_Error]) -> _Error | None:
-    for error in group.exceptions:
-        found: object = _first_of(error, kind) if isinstance(error, BaseExceptionGroup) else error
-        if isinstance(found, kind):
-            return found
-    return None
+# Of the containers, while the processor runs: they pass, or an operator mends them. At its start it ends with those that will not pass.
+_FAILURES = (ConfigurationError, RangeGone, StoreError)
 
 
 class ChangeFeedProcessor:
@@ -155,21 +147,15 @@ class ChangeFeedProcessor:
         except TimeoutError:
             return
         grace, interval = self._options.grace_period, self._options.acquire_interval
-        try:
-            async with asyncio.TaskGroup() as group:
-                while not self._stopping.is_set():
-                    self._wake.clear()
-                    pausing = interval
-                    with suppress(TimeoutError):
-                        pausing = await within_grace(
-                            self._balance(group), asked=self._stopping, seconds=grace.total_seconds()
-                        )
-                    await self._pause(pausing.total_seconds())
-        except BaseExceptionGroup as several:
-            first = _first_of(several, ConfigurationError)
-            if first is None:
-                raise
-            raise first from None
+        async with asyncio.TaskGroup() as group:
+            while not self._stopping.is_set():
+                self._wake.clear()
+                pausing = interval
+                with suppress(TimeoutError):
+                    pausing = await within_grace(
+                        self._balance(group), asked=self._stopping, seconds=grace.total_seconds()
+                    )
+                await self._pause(pausing.total_seconds())
 
     async def _prepare(self) -> None:
         name, attempt = self._options.processor_name, 0
@@ -231,7 +217,7 @@ class ChangeFeedProcessor:
             if not damaged:  # a damaged lease may cover anything
                 self._fill_gaps(gaps, group)
                 soon |= bool(self._left)
-        except (StoreError, RangeGone) as error:  # the store may be back at the next pass
+        except _FAILURES as error:  # the store may be back at the next pass
             self._failed(error)
             return options.acquire_interval
         return pause(
@@ -264,7 +250,7 @@ class ChangeFeedProcessor:
         """
         try:
             await step
-        except (StoreError, RangeGone) as error:
+        except _FAILURES as error:
             self._owned.failed(lease.id, error)
             return error.retriable
         return False
@@ -295,7 +281,7 @@ class ChangeFeedProcessor:
             await within_grace(self._bootstrap(only), asked=self._stopping, seconds=0)
         except TimeoutError:
             return
-        except (StoreError, RangeGone) as error:
+        except _FAILURES as error:
             self._failed(error)
         else:
             if only is None or len(self._left) < len(only):  # there are leases to take

@@ -24,7 +24,7 @@ from cosmos_outbox.changefeed.position import (
     regressed,
 )
 from cosmos_outbox.changefeed.reader import Reader
-from cosmos_outbox.errors import OutboxError, RangeGone, StoreError
+from cosmos_outbox.errors import ContainerRecreated, RangeGone
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
 
@@ -271,10 +271,9 @@ class Pump:
         while True:
             try:
                 page = await self._reader.read(continuation, start=self._start)
-            except Exception as error:
-                # Whatever a range answers is a page that failed: no other range must end for it
-                if isinstance(error, OutboxError) and not isinstance(error, StoreError):
-                    raise
+            except (ContainerRecreated, RangeGone):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a range answers is a failed page, and ends no other range
                 self._owned.ensure_active()
                 attempt += 1
                 if not await self._pause(self._failed(error, attempt, at_least=asked_to_wait([error]))):

@@ -82,7 +82,7 @@ MISTAKES = {
     ),
     "trust counts from the answer": Mistake(
         owner=owned_lease.OwnedLease, name="_write",
-        right="document), sent_at, pages)", wrong="document), loop.time(), pages)",
+        right="_written(written, sent_at, pages)", wrong="_written(written, loop.time(), pages)",
         story="start 0 0, wait 0 2, start 1 0, start 2 0, start 3 0, wait 0 4, late 0 2, wait 0 4, " + CUT_OFF,
         ranges=4, said="both trust",
     ),
@@ -164,7 +164,7 @@ MISTAKES = {
         story="start 0 0, wait 0 2, merge 0 0, wait 0 3", said="half an hour",
     ),
     "a hot range fails the whole list": Mistake(
-        owner=bootstrap, name="identified", right="isinstance(error, StoreError) and not error.retriable", wrong="isinstance(error, StoreError)",
+        owner=bootstrap, name="identified", right="error.retriable or isinstance(error, RangeGone)", wrong="isinstance(error, RangeGone)",
         story="hot 0 0, start 0 0, " + LOAD + "wait 0 3", said="half an hour",
     ),
     "a child waits until the other one cools": Mistake(

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
+
+import pytest
 
 from cosmos_outbox.changefeed.leases import STANDSTILL
-from cosmos_outbox.errors import StoreUnavailable
-from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, UsageError
+from cosmos_outbox.ports import ChangeBatch, ChangePage, Write, WriteKind
 from cosmos_outbox.records import PageFailed, Record, level_of
 from cosmos_outbox.retries import Backoff
 from tests.support.changefeed_world import Faulty, World
@@ -88,6 +92,78 @@ async def test_a_feed_that_fails_is_read_again_and_nothing_is_skipped():
     await world.stop_all()
 
     assert {key: list(range(3)) for key in world.handled} == world.handled
+
+
+@pytest.mark.parametrize("error", [ConfigurationError, UsageError, StoreUnavailable, AttributeError])
+async def test_a_container_that_is_gone_for_a_while_fails_pages_and_ends_no_worker(error: type[Exception]):
+    world, records = World(ranges=3), list[Record]()
+    feed = Faulty(world.container)
+    processor = world.start("a", feed=feed, hooks=[records.append])  # type: ignore[arg-type] - it has every method
+    await asyncio.sleep(20)
+    feed.failing["read_page"] = error
+    await world.write_many(30)
+    await asyncio.sleep(300)
+    failed = [record for record in records if isinstance(record, PageFailed)]
+    assert {lease.lease for lease in processor.status() if lease.stalled} == {one.lease for one in failed}
+    assert {error} == {type(one.error) for one in failed}
+    assert {"a": 3} == await world.owners()
+    feed.failing.clear()
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert world.first_copies_in_order()
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ["list"],
+        ["replace"],
+        ["list", "read", "create", "replace", "delete"],
+        ["physical_ranges", "read_page", "partition_id"],
+        ["read_page", "partition_id"],
+    ],
+)
+async def test_containers_that_are_gone_for_a_while_end_no_worker_whatever_it_asks_of_them(calls: list[str]):
+    world = World(ranges=3)
+    feed, leases = Faulty(world.container), Faulty(world.leases)
+    world.start("a", feed=feed, leases=leases)  # type: ignore[arg-type] - they have every method
+    await asyncio.sleep(20)
+    for call in calls:
+        feed.failing[call] = leases.failing[call] = ConfigurationError
+    await world.write_many(30)
+    for _ in range(3):  # what was lost is to be taken, and what was deleted to be created, while it lasts
+        await asyncio.sleep(100)
+        for lease in (await world.all_leases())[:2]:
+            await world.leases.delete(lease.id, lease.id)
+    feed.failing.clear()
+    leases.failing.clear()
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+
+async def test_a_page_whose_documents_are_none_is_read_again():
+    world, failed = World(), list[str]()  # of their errors no more than the names: they keep the pages alive
+    odd: list[Any] = [None, 7, "text", [None], [7, {"id": "a"}], [{"id": "a"}, "text"]]
+
+    class Odd(Faulty):
+        async def read_page(self, *args: Any, **kwargs: Any) -> ChangePage:
+            page = await world.container.read_page(*args, **kwargs)
+            return replace(page, documents=odd.pop()) if odd else page
+
+    await world.write_many(30)
+
+    def hook(record: Record) -> None:
+        if isinstance(record, PageFailed):
+            failed.append(type(record.error).__name__)
+
+    world.start("a", feed=Odd(world.container), hooks=[hook])  # type: ignore[arg-type] - as above
+    left = len(odd)
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    assert left == len(failed)
+    assert world.first_copies_in_order()
 
 
 async def test_a_stop_between_two_attempts_does_not_take_the_page_for_done():

@@ -18,7 +18,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.records import LeasesBalanced, LoopBlocked, Record
-from tests.support.changefeed_world import Faulty, World, virtual_utcnow
+from tests.support.changefeed_world import World, virtual_utcnow
 from tests.support.patience import HUNG_SECONDS
 
 PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
@@ -209,13 +209,3 @@ async def test_a_start_that_was_chosen_stays_and_one_that_no_worker_needs_is_not
     assert lease == with_start(lease, StartFrom.NOW, since=virtual_utcnow())
     assert read == with_start(read, StartFrom.NOW, since=virtual_utcnow())
     assert StartFrom.BEGINNING == start_of(from_document({**read.raw, "_etag": "x"}))
-
-
-async def test_a_container_that_is_gone_ends_the_processor_with_the_one_error_that_names_the_fix():
-    world = World(ranges=3)
-    feed = Faulty(world.container)
-    world.start("a", feed=feed)
-    await asyncio.sleep(20)
-    feed.failing["read_page"] = ConfigurationError
-    with pytest.raises(ConfigurationError):
-        await asyncio.wait_for(world.workers.pop("a")[1], 60)
