@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 606,
     "testing": 2_079,
     "the modules of the root": 1_114,
-    "worker": 2_336,
+    "worker": 2_348,
     "worker/cli": 1_173,
     "worker/doctor": 687,
     "write": 1_646,

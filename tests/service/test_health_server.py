@@ -49,3 +49,30 @@ async def test_more_connections_than_the_port_takes_end_the_oldest_and_a_probe_i
         async with asyncio.timeout(HUNG_SECONDS):
             assert b"" == await opened[0][0].read()
         assert not opened[-1][0].at_eof()
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("[::ffff:127.0.0.1]", True),
+        ("localhost:8080", True),
+        ("worker", True),
+        ("Worker.outbox.svc:8080", True),
+        ("worker.outbox.svc.cluster.local", True),
+        ("evil.example", False),
+        ("evil.example:8080", False),
+        ("127.0.0.1.evil.example", False),
+        ("svc.example.", False),
+    ],
+)
+async def test_a_name_that_a_site_of_the_web_could_have_reads_no_key(host: str, shown: bool):
+    async with served() as url, aiohttp.ClientSession(url, headers={"Host": host}) as client:
+        async with client.get("/") as page, client.get("/readyz") as ready:
+            assert (200 if shown else 421, 200) == (page.status, ready.status)
+            assert shown == ("lease" in await page.text())
+            assert shown == bool(await ready.json())
+        for path in ("/livez", "/metrics"):
+            async with client.get(path) as answer:
+                assert 200 == answer.status

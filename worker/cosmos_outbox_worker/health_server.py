@@ -24,6 +24,18 @@ _PAGE_HEADERS = {
 }
 # Strangers must not take the descriptors that the relay needs: a connection lives for so long, and of more the oldest ends at once.
 _CONNECTION_SECONDS, _MOST_CONNECTIONS = 10.0, 100
+# Names that no site on the web can bind to an address of this network, beside those without a dot.
+_OWN_DOMAINS = (".localhost", ".svc", ".cluster.local")
+_MISDIRECTED = (
+    "The status page is shown under an address, a name without a dot, or one that ends with "
+    f"{', '.join(_OWN_DOMAINS)}. A proxy in front has to name such a host.\n"
+)
+
+
+def _is_of_this_network(host: str) -> bool:
+    name = host.lower().partition(":")[0]
+    is_address = host.startswith("[") or name.replace(".", "").isdigit()
+    return is_address or "." not in name or name.endswith(_OWN_DOMAINS)
 
 
 @asynccontextmanager
@@ -51,15 +63,18 @@ async def serving_health(
     async def livez(_: web.Request) -> web.Response:
         return web.json_response({"status": "alive"})
 
-    async def readyz(_: web.Request) -> web.Response:
+    async def readyz(request: web.Request) -> web.Response:
         snapshot = snapshot_now()
-        return web.json_response(snapshot.readiness(), status=503 if snapshot.unready else 200)
+        said = snapshot.readiness() if _is_of_this_network(request.host) else {}  # any probe gets the status
+        return web.json_response(said, status=503 if snapshot.unready else 200)
 
     async def exposition(_: web.Request) -> web.Response:
         body, content_type = metrics()
         return web.Response(body=body, headers={"Content-Type": content_type})
 
-    async def page(_: web.Request) -> web.Response:
+    async def page(request: web.Request) -> web.Response:
+        if not _is_of_this_network(request.host):
+            raise web.HTTPMisdirectedRequest(text=_MISDIRECTED)
         return web.Response(text=page_of(snapshot_now()), content_type="text/html", headers=_PAGE_HEADERS)
 
     async def live(_: web.Request) -> web.Response:
