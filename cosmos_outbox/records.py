@@ -305,15 +305,16 @@ class MessageFailed(Record):
 class MessageHandled(Record):
     """
     A message took effect: what its handler did, and the record of that, are committed. Or it has none: it took effect before
-    (repeated), the consumer has no handler for its subject (ignored), or it was put behind those of its parked key (held).
+    (repeated), the consumer has no handler for its subject (ignored), an operator dropped it from its parked key (dropped), or it was
+    put behind those of its parked key (held).
 
     `age_seconds` is the time since the broker took it; None if it does not say. Only what took effect has that and the two before.
     """
 
     level = logging.DEBUG
-    levels: ClassVar = {"repeated": logging.INFO, "held": logging.INFO}
+    levels: ClassVar = {"repeated": logging.INFO, "dropped": logging.INFO, "held": logging.INFO}
     consumer: str
-    outcome: Literal["handled", "repeated", "ignored", "held"]
+    outcome: Literal["handled", "repeated", "ignored", "dropped", "held"]
     subject: str
     key: str
     message_id: str

@@ -35,7 +35,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
-from cosmos_outbox.parking.documents import failure_of
+from cosmos_outbox.parking.documents import EventStatus, failure_of
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.records import (
@@ -227,7 +227,8 @@ class Handling:
         if held.not_held:  # an operator released the key
             state.parked = False
             return False
-        self._effects.report(message, key, MessageHandled, outcome="held")
+        outcome = {None: "held", EventStatus.SENT: "repeated"}.get(held.decided, "dropped")
+        self._effects.report(message, key, MessageHandled, outcome=outcome)
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
@@ -326,7 +327,8 @@ class Handling:
         except RequestTooLarge:
             return self._dead_letter(message, key, error, reason="TooLargeToPark")
         # An operator dropped the message once, or had it sent edited: what is kept of that stands in its place
-        return None if held.parked else self._dead_letter(message, key, error, reason="DroppedBefore")
+        dropped = held.decided is not None or not held.parked
+        return self._dead_letter(message, key, error, reason="DroppedBefore") if dropped else None
 
     def _dead_letter(
         self, message: Message, key: str | None, error: Exception, *, reason: str | None = None

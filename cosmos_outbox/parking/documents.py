@@ -60,9 +60,8 @@ class KeyState(StrEnum):
 
     PARKED = "parked"
     RELEASING = "releasing"  # a release empties its queue, or was killed while it did
-    CLOSING = (
-        "closing"  # nearly empty: a relay waits before it appends, so that the release can hand the key back
-    )
+    # Nearly empty: a relay waits before it appends, so that the release can hand the key back
+    CLOSING = "closing"
 
 
 class EventStatus(StrEnum):
@@ -205,6 +204,10 @@ class ParkedEvent:
         """Return the payload; {} if it is only in the event's own container, or is not an object."""
         data = self.event.get("data")
         return data if isinstance(data, Mapping) else {}
+
+    def is_dropped_before(self, key: ParkedKey) -> bool:
+        """Say whether an operator dropped the event at an earlier parking of its key."""
+        return self.status in (EventStatus.DROPPED, EventStatus.PURGED) and self.epoch != key.epoch
 
     def as_reference(self) -> ParkedEvent:
         """

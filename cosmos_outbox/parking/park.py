@@ -60,10 +60,12 @@ class Held(Generic[ItemT]):
 
     parked: whether the key is parked; if not, its events are to be sent, or an operator has dealt with all of them.
     not_held: to be sent, because the key is not parked.
+    decided: what an operator did with the first one, a message, which is in no queue.
     """
 
     parked: bool
     not_held: list[ItemT]
+    decided: EventStatus | None = None
 
 
 class Parking:
@@ -154,12 +156,12 @@ class Parking:
             StoreError: the store refused or failed.
         """
         due, parked, partition = list(items), False, scope.partition_of(partition_key)
-        before: ParkedEvent | None = None  # what an operator dropped at an earlier parking of the key
+        decided: ParkedEvent | None = None  # what an operator dropped, or had sent with another payload
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
         async def step() -> None:
-            nonlocal due, parked, before
+            nonlocal due, parked, decided
             key = await key_in(self._store, partition)
             parked = key is not None
             if not due:
@@ -170,22 +172,24 @@ class Parking:
                 if failure is None or due[0].id != failure.event_id:
                     return
                 key = new_key(partition_key, scope, failure, now=self._utcnow())
-            replaced, before = before, None  # read again if another program writes it meanwhile
+            replaced, decided = decided, None  # read again if another program writes it meanwhile
             try:
                 count = await self._append(key, due, failure, replaced)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
-                    before = await self._dropped_before(key, due[0], failure)
-                    due = due if before else await self._behind_known(key.partition, due)
+                    decided = await self._decided(key, due[0])
+                    # A message that comes again after its key was handed back was sent again on purpose: it waits like any other.
+                    # One that fails again is not parked again.
+                    again = failure is None and decided is not None and decided.is_dropped_before(key)
+                    due = due if again else await self._behind_known(key.partition, due)
                 raise
             due, parked = due[count:], True
 
-        handed_back = False
-        while due and not handed_back:
+        left = 0
+        while due and len(due) != left:  # or else the key was handed back
             left = len(due)
             await retry_on_conflict(step, self._retry)
-            handed_back = len(due) == left
-        return Held(parked=parked, not_held=due)
+        return Held(parked=parked, not_held=due, decided=decided.status if decided else None)
 
     async def _append(
         self,
@@ -212,7 +216,7 @@ class Parking:
                 parked_at=now,
                 failure=failure if failure is not None and item.id == failure.event_id else None,
             )
-            if replaced is not None and item is due[0]:
+            if replaced is not None and item.id == replaced.event_id:
                 event = replace(event, decisions=replaced.decisions, etag=replaced.etag)
             size = copied_size(event.event)
             if size > MAX_EVENT_BYTES and self._references:
@@ -243,16 +247,11 @@ class Parking:
         writes = [changed.write(), *(event.write() for event in events)]
         await self._store.commit(key.partition, writes)
 
-    async def _dropped_before(
-        self, key: ParkedKey, item: Item, failure: Failure | None
-    ) -> ParkedEvent | None:
-        # An event comes again when its page does, and stays dropped. A message that comes again after its key was handed back was
-        # sent again on purpose: it waits like any other. One that fails again is not parked again.
-        if self._references or failure is not None:
+    async def _decided(self, key: ParkedKey, item: Item) -> ParkedEvent | None:
+        if self._references:  # an event comes again when its page does, and stays what it is
             return None
         record = event_of(await self._store.read(held_id(item.id), key.partition))
-        dropped = record.status in (EventStatus.DROPPED, EventStatus.PURGED)
-        return record if dropped and record.epoch != key.epoch else None
+        return None if record.status is EventStatus.HELD else record
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT]) -> list[ItemT]:
         # An event that is held already, was dropped, or was sent with another payload has a document there. It is done,

@@ -42,6 +42,7 @@ class Outcome(StrEnum):
     REPEATED = "repeated"  # it had taken effect before
     IGNORED = "ignored"  # no handler takes its subject
     PARKED = "parked"  # it failed, and its key is parked
+    DROPPED = "dropped"  # an operator dropped it, and its key is still parked
     HELD = "held"  # its key was parked before
     DEAD_LETTERED = "dead-lettered"
     WAITING = "waiting"  # a store cannot be used, or the handlers fail on every key: it is delivered again
@@ -135,8 +136,7 @@ async def consume_everything(
 
     for message in subscription.waiting:
         subscription.lose_lock(message.session_id or "" if subscription.with_sessions else "")
-    passing = adapted(_Passing(subscription, around))
-    processor = SessionProcessor(passing, handled, options, hooks=(heard,))
+    processor = SessionProcessor(adapted(_Passing(subscription, around)), handled, options, hooks=(heard,))
     await progress.run(processor, until=is_done)
 
 

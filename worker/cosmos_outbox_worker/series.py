@@ -91,7 +91,7 @@ _CONSUMER_GAUGES: _Gauges = (
 _CONSUMER_COUNTERS: _Counters = (
     (
         "outbox.messages.handled", "{message}", "Messages that this consumer is done with, by what became of them.",
-        tuple({"outbox.outcome": outcome} for outcome in ("handled", "repeated", "ignored", "held", "parked", "dead-lettered")),
+        tuple({"outbox.outcome": outcome} for outcome in ("handled", "repeated", "ignored", "dropped", "held", "parked", "dead-lettered")),
         dict.fromkeys((MessageHandled, MessageGivenUp), _by_outcome),
     ),
     (

@@ -423,3 +423,59 @@ async def test_a_message_that_was_dropped_and_comes_again_while_its_key_is_parke
     bad.clear()
     await world.keys.release("o1")
     assert [2, 1] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+
+
+@pytest.mark.parametrize("purged", [False, True])
+async def test_a_copy_of_a_message_that_was_dropped_is_said_to_be_dropped_and_not_held(purged: bool):
+    world = World(invoicing(attempts=1))
+    bad = message(OrderPaid(order_id="o1", total=-1))
+    world.subscription.deliver(bad)
+    await world.run()
+    await world.keys.drop("o1", bad.message_id, reason="no such order")
+    if purged:
+        await world.keys.purge("o1", bad.message_id, reason="personal data")
+    world.subscription.deliver(bad)
+    await world.run()
+
+    assert ["dropped"] == [handled.outcome for handled in world.of(MessageHandled)]
+    assert [Complete()] * 2 == [settlement for _, settlement in world.subscription.settled]
+    assert () == (await world.keys.show("o1")).held
+
+
+async def test_a_message_that_was_dropped_once_and_fails_while_its_key_is_parked_again_is_not_said_to_wait():
+    consumer, world = Consumer("c", attempts=1), None
+
+    @consumer.on(OrderPaid)
+    async def fail(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if world.of(MessageGivenUp):
+            await world.keys.park("o1", reason="the consumer of o1 is broken")
+        raise ValueError("not yet")
+
+    world = World(consumer)
+    bad = message(OrderPaid(order_id="o1"))
+    world.subscription.deliver(bad)
+    await world.run()
+    await world.keys.drop("o1", bad.message_id, reason="no such order")
+    await world.keys.release("o1")
+    world.subscription.deliver(bad)
+    await world.run()
+
+    assert ["DroppedBefore"] == [reason for _, reason, _ in world.subscription.dead_letters]
+    assert 1 == len(world.of(MessageGivenUp, "parked"))
+    assert () == (await world.keys.show("o1")).held
+
+
+async def test_a_copy_of_a_message_that_a_release_had_ignored_with_another_payload_is_said_to_be_repeated():
+    world = World(invoicing(attempts=1))
+    bad, worse = (message(OrderPaid(order_id="o1", total=-n)) for n in (1, 2))
+    unknown = message(OrderPaid(order_id="o1"), subject="Unknown")
+    for one in (bad, unknown):
+        world.subscription.deliver(one)
+    await world.run()
+    await world.keys.drop("o1", bad.message_id, reason="no such order")
+    await world.keys.release("o1", edited={}, event_id=unknown.message_id)
+    for one in (worse, unknown):
+        world.subscription.deliver(one)
+    await world.run()
+
+    assert ["held", "ignored", "repeated"] == [handled.outcome for handled in world.of(MessageHandled)]
