@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -152,7 +154,12 @@ class ParkedKeys:
 
         Returns:
             The key as it is parked now; one that was parked already stays as it is.
+
+        Raises:
+            UsageError: the key is an empty text.
         """
+        if not partition_key:
+            raise UsageError("An empty text is no partition key: name the one to park.")
         failure = Failure(event_id="", reason=BY_HAND, error=reason, attempts=0)
 
         async def step() -> ParkedKey:
@@ -192,7 +199,8 @@ class ParkedKeys:
             KeyNotParked: it is not parked, or holds no event to edit.
             ParkingError: the document of the key or of a held event cannot be read.
             ReleaseTakenOver: a later release or drop of the key began.
-            UsageError: `edited` has no `event_id`, or the first held event is another one; nothing was changed.
+            UsageError: `edited` has no `event_id`, or a value that a document does not keep; or the first held event is another one.
+                Nothing was changed.
             PublishError: the topic did not answer; what was not sent is still held.
         """
         if self._send is None:
@@ -200,9 +208,9 @@ class ParkedKeys:
                 "A release has to send events: give ParkedKeys a `send`, as `resending(publisher)` returns it."
             )
         if edited is not None and event_id is None:
-            raise UsageError(
-                "A release with an edited payload names the event that the payload is for: event_id."
-            )
+            raise UsageError("An edited payload is for one event: name it, as event_id.")
+        if edited is not None and not _is_kept(dict(edited)):
+            raise UsageError("The payload has a value that is no JSON, or no 64-bit float: write it as text.")
         release = Release(
             self._store, self._scope, partition_key, self._send, retry=self._retry, utcnow=self._utcnow
         )
@@ -307,3 +315,12 @@ class ParkedKeys:
             tuple(event for event in events if event.status is not EventStatus.HELD),
             tuple(event for event in found if isinstance(event, Unreadable)),
         )
+
+
+def _is_kept(payload: dict[str, Any]) -> bool:
+    try:
+        text = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError):
+        return False
+    # Cosmos DB documents its numbers as 64-bit floats
+    return bool(json.loads(text, parse_int=lambda digits: Decimal(repr(float(digits)))) == payload)

@@ -64,7 +64,7 @@ class TrackedModel(Tracked):
     def document(self, version: int, paths: KeyPaths) -> Document:
         return self._content()
 
-    def altered(self, document: Document) -> str | None:
+    def altered(self, document: Stored) -> str | None:
         read = self._mapper.to_document(self._mapper.from_document(dict(document)))
         read = {**self._others, **stripped(read)}
         for name in () if json_bytes(document) == json_bytes(read) else {**document, **read}:

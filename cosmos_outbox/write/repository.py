@@ -14,12 +14,7 @@ from pydantic_core import to_jsonable_python
 from cosmos_outbox.documents import Document, first_error, version_of
 from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted, kinds_of
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
-from cosmos_outbox.errors import (
-    NotFound,
-    NotModified,
-    UnreadableDocument,
-    UsageError,
-)
+from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads

@@ -4,13 +4,16 @@ Storable: whether what a commit would write can be read back as it is, and if no
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, PlainSerializer, TypeAdapter, ValidationError, WrapSerializer
 from pydantic_core import PydanticSerializationError
 
 from cosmos_outbox.documents import Document, copied_size, first_error
+from cosmos_outbox.domain.entities import altered_field
 from cosmos_outbox.domain.events import DomainEvent, found
 from cosmos_outbox.errors import UnstorableValue
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, bytes_of
@@ -18,43 +21,72 @@ from cosmos_outbox.ports import Write
 from cosmos_outbox.write.tracked import Part, Tracked
 
 OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
+_SERIALIZERS = PlainSerializer, WrapSerializer
 UNWRITABLE = PydanticSerializationError, UnicodeError
 
 
 def storable(part: Part, paths: KeyPaths) -> Document:
     """
-    Return what a commit stores of a tracked document, of which a read makes an equal model.
+    Return what a commit stores of a tracked document.
 
     Raises:
-        UnstorableValue: a field is not valid, or has a value that its JSON does not hold.
+        UnstorableValue: a field has a value that has no JSON.
     """
-    tracked, partition_key = part.document, part.partition_key
+    tracked = part.document
     try:
-        document = tracked.document(part.version, paths)
+        return tracked.document(part.version, paths)
     except UNWRITABLE as error:
-        raise unwritable(tracked, partition_key, error) from error
-    try:
-        field, reason, cause = tracked.altered(document), "its stored form reads back as another value", None
-    except ValidationError as error:
-        (field, reason), cause = first_error(error), error
-    if field is not None:
-        raise _refusal(tracked, partition_key, field=field, reason=reason) from cause
-    return document
+        raise unwritable(tracked, part.partition_key, error) from error
 
 
 def size_of(write: Write, owner: Tracked | DomainEvent, partition_key: PartitionKey) -> int:
     """
-    Return how many bytes the SDK sends for a write.
+    Return how many bytes the SDK sends for a write, of which a read makes what its owner is.
 
     Raises:
-        UnstorableValue: a number in it is infinite, or none; or a text has no UTF-8.
+        UnstorableValue: a field is not valid, or has a value that its JSON does not hold; a number in it is infinite, or none; or a
+            text has no UTF-8.
     """
     named, document = len(write.id) + len(write.etag or "") + OPERATION_OVERHEAD_BYTES, write.document or {}
+    try:
+        field, reason, cause = _altered(owner, document), "its stored form reads back as another value", None
+    except ValidationError as error:
+        (field, reason), cause = first_error(error), error
+    if field is not None:
+        raise _refusal(owner, partition_key, field=field, reason=reason) from cause
     try:
         return named + copied_size(document, finite=True)
     except ValueError as error:
         field = next(found(document, _no_json), "a field").removeprefix("data.")
         raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
+
+
+def _altered(owner: Tracked | DomainEvent, document: Mapping[str, Any]) -> str | None:
+    if isinstance(owner, Tracked):
+        return owner.altered(document) if document else None
+    if not (loose := _loose_fields(type(owner))):
+        return None
+    data = document["data"]  # without the fields, where it claims them
+    read = {name: one.validate_python([data[key]])[0] for name, (key, one) in loose.items() if key in data}
+    return altered_field(owner, owner.model_copy(update=read))
+
+
+@functools.cache
+def _loose_fields(kind: Any) -> dict[str, tuple[str, TypeAdapter[list[Any]]]]:
+    """
+    Return the names in the payload, and what reads a list of them, of an event's fields that take any value somewhere: the types of
+    others, and serializers, say how a field is written.
+    """
+    # As the event may have it; a list takes it for whatever is in it
+    config = ConfigDict(arbitrary_types_allowed=True)
+    written = kind.__pydantic_decorators__.field_serializers.values()
+    own = {name for one in written for name in one.info.fields}
+    fields = {
+        name: (field.serialization_alias or name, TypeAdapter(list[field.annotation], config=config))  # type: ignore[name-defined]
+        for name, field in kind.model_fields.items()
+        if name not in own and not any(isinstance(one, _SERIALIZERS) for one in field.metadata)
+    }
+    return {name: one for name, one in fields.items() if "'type': 'any'" in str(one[1].core_schema)}
 
 
 def unwritable(

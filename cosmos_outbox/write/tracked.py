@@ -88,11 +88,11 @@ class Tracked:
         """Return what the commit with this version stores."""
         return entity_document(self.model, version=version, paths=paths)
 
-    def altered(self, document: Document) -> str | None:
+    def altered(self, document: Stored) -> str | None:
         """
         Return the name of a field that a read of this document would give another value than the model has; None if there is none.
         """
-        return altered_field(self.model, document["data"])
+        return altered_field(self.model, type(self.model).model_validate(document["data"]))
 
     def content(self, stored: Stored | None = None) -> Any:
         """

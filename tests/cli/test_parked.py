@@ -272,6 +272,12 @@ def test_a_reason_is_not_empty(outbox: Local, command: tuple[str, ...]):
     )
 
 
+def test_an_empty_key_is_not_parked(outbox: Local):
+    empty = ("parked", "park", "", "--reason", "its variable was not set", "--yes")
+    assert "An empty text is no partition key" in outbox.run(*empty, code=2, **PARKED).stderr
+    assert [] == outbox.rows("parked", "list", **PARKED)
+
+
 def test_a_key_is_parked_by_hand_and_shown_with_the_reason(outbox: Local):
     park_ada = ("parked", "park", "ada", "--reason", "its consumer is broken")
     assert "--yes" in outbox.run(*park_ada, code=2, **PARKED).stderr

@@ -26,12 +26,7 @@ from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, usable_ke
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.polls import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import (
-    ContainerRecreated,
-    InvalidRequest,
-    RangeGone,
-    StoreUnavailable,
-)
+from cosmos_outbox.errors import ContainerRecreated, InvalidRequest, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
 
@@ -204,10 +199,7 @@ class CosmosChangeFeed:
         ).by_page()
 
     async def _properties(self) -> Mapping[str, Any]:
-        async with (
-            translated(of_feed=True, needed=NEEDED_BY_EVENTS),
-            asyncio.timeout(LONGEST_CALL_SECONDS),
-        ):
+        async with translated(of_feed=True, needed=NEEDED_BY_EVENTS), asyncio.timeout(LONGEST_CALL_SECONDS):
             return await self._container.read()
 
 

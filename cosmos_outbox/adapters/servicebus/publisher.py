@@ -73,10 +73,7 @@ def open_service_bus_client(
     """
     # The SDK's own retries would resend without the knowledge of the loop that keeps the order. Without a context it reads the
     # certificates again for each connection, which stops the loop for 40 ms.
-    options: dict[str, Any] = {
-        "retry_total": 0,
-        "ssl_context": verified_tls(),
-    }
+    options: dict[str, Any] = {"retry_total": 0, "ssl_context": verified_tls()}
     if websockets:
         options |= {
             "transport_type": TransportType.AmqpOverWebsocket,

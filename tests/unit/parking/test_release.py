@@ -5,8 +5,10 @@ Releases and appends where something stands in their way: half accepted calls, o
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from decimal import Decimal
 
 import pytest
 
@@ -328,6 +330,44 @@ async def test_a_payload_without_the_id_of_its_event_is_refused() -> None:
     world = await parked()
     with pytest.raises(UsageError, match="event_id"):
         await world.operator.release("b", edited={"state": "mended"})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        2**53 + 1,
+        [-(2**60)],
+        10**400,
+        float("nan"),
+        {"deep": float("inf")},
+        {1},
+        (1,),
+        Decimal(1),
+        "\ud800",
+        {1: 2},
+    ],
+    ids=repr,
+)
+async def test_a_payload_that_the_store_would_not_keep_as_it_is_is_refused(value: object) -> None:
+    world = await parked()
+    with pytest.raises(UsageError, match="no JSON, or no 64-bit float"):
+        await world.operator.release("b", edited={"state": value}, event_id="b/2")
+    assert [] == [event for event in (await world.operator.show("b")).held if event.original is not None]
+
+
+async def test_a_payload_of_all_that_json_has_is_sent_as_it_was_edited() -> None:
+    world = await parked(later=0)
+    world.broker.rejects = lambda message: False
+    edited = {"all": [None, True, -1, 2**53, 10**18, 1.5, 1.0, 1e300, "é", {"deep": []}]}
+    assert (await world.operator.release("b", edited=edited, event_id="b/2")).handed_back
+    assert edited == json.loads(world.broker.accepted[-1].body)
+
+
+async def test_an_empty_text_is_not_parked() -> None:
+    world = await parked()
+    with pytest.raises(UsageError, match="An empty text is no partition key"):
+        await world.operator.park("", reason="its variable was not set")
+    assert ["b"] == [key.partition_key for key in await world.operator.list()]
 
 
 async def test_a_release_that_waited_while_its_event_was_dropped_sends_it_no_more() -> None:

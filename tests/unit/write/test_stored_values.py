@@ -5,13 +5,22 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
+from pathlib import Path
 from time import perf_counter
 from typing import Annotated, Any, Literal
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel, Field, SecretStr, computed_field
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    computed_field,
+    field_serializer,
+)
 
 from cosmos_outbox import DomainEvent, Entity, Outbox, UnstorableValue
 from cosmos_outbox.adapters.memory.container import MemoryContainer
@@ -211,3 +220,93 @@ async def test_an_edit_that_shows_in_a_computed_field_alone_is_written():
         await uow.commit()
 
     assert ["x", "y"] == (await container.read("l", "l"))["data"]["lines"]
+
+
+class Anything(Entity):
+    value: Any = None
+
+
+class Said(DomainEvent):
+    value: Any = None
+
+
+class Line(BaseModel):
+    value: Any = None
+
+
+class SaidInside(DomainEvent):
+    lines: list[Line] = Field(default_factory=list)
+    kind: Path | None = None  # beside what takes any value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        float("inf"),
+        {"deep": [float("nan")]},
+        {1, 2},
+        (1, 2),
+        {"deep": (1, 2)},
+        {1: "a number as a name"},
+        Decimal("1.10"),
+        datetime(2026, 7, 1, tzinfo=UTC),
+        b"x",
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("of", ["entity", "event", "inside of an event"])
+async def test_a_value_of_any_type_that_would_be_read_back_as_another_one_is_refused(of: str, value: object):
+    container = MemoryContainer()
+    thing = Anything(id="t", value=value if of == "entity" else None)
+    events = {
+        "event": Said(id="e", value=value),
+        "inside of an event": SaidInside(id="e", lines=[Line(value=value)]),
+    }
+    async with Outbox(container).unit_of_work() as uow:
+        uow.repository(Anything).create(thing)
+        if of in events:
+            thing.record(events[of])
+        with pytest.raises(UnstorableValue, match="could not be read back as it is") as caught:
+            await uow.commit()
+    assert caught.value.field.startswith("lines" if of.startswith("inside") else "value")
+    assert () == container.documents()
+
+
+class Place:
+    """A type that pydantic does not know."""
+
+
+class SaidOften(DomainEvent):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    value: Any = None
+    pair: tuple[Any, ...] = ()
+    labels: set[Any] = Field(default_factory=set)
+    line: Line = Field(default_factory=Line)
+    place: Place | None = Field(default=None, exclude=True)
+    amount: Decimal = Decimal(1)
+    at: Annotated[Any, PlainSerializer(str)] = datetime(2026, 7, 1, tzinfo=UTC)
+    cause: Any = ValueError("no")
+
+    @field_serializer("cause")
+    def written(self, cause: Any) -> str:
+        return str(cause)
+
+    @computed_field
+    @property
+    def doubled(self) -> Decimal:
+        return self.amount * 2
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 1.5, 1.0, 2**60, "text", {"deep": [1, None]}, Line(value=1)], ids=repr
+)
+async def test_a_value_of_any_type_that_json_holds_is_committed(value: object):
+    container = MemoryContainer()
+    async with Outbox(container).unit_of_work() as uow:
+        thing = uow.repository(Anything).create(Anything(id="t", value=value))
+        said = SaidOften(value=value, pair=(1, "x"), labels={"a"}, line=Line(value=value), place=Place())
+        thing.record(said)
+        await uow.commit()
+    assert 2 == len(container.documents())
