@@ -22,7 +22,7 @@ MAXIMA = {
     "adapters/servicebus": 889,
     "amqp": 1_300,
     "blocking": 299,
-    "changefeed": 1_943,
+    "changefeed": 1_944,
     "consumer": 1_012,
     "domain": 432,
     "fastapi": 334,

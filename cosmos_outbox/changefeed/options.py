@@ -32,8 +32,9 @@ class ProcessorOptions:
         processor_name: names the group of workers that share the leases; part of every lease id.
         instance_name: must differ between live workers. Defaults to `default_instance_name()`.
         start: where a range without continuation begins. Defaults to the beginning.
-        earlier_life: asked before a first bootstrap that would begin now; returns what shows that this processor read the container before,
-            so that its leases are lost and all is read again. Defaults to nothing but the memory of this processor.
+        earlier_life: asked before the first bootstrap; returns what shows that this processor read the container before, so that its
+            leases are lost where there are none: `LeasesLost`, and what would begin now begins at the beginning. Defaults to nothing
+            but the memory of this processor.
         max_items: page size asked for while a lease is behind (100 else); a page may be longer, and is shorter where memory asks for it.
             Defaults to 1000.
         memory_bytes: of memory that the pages of all leases may take, about; see `reader`. Defaults to 256 MiB.

@@ -87,6 +87,7 @@ class ChangeFeedProcessor:
         self._utcnow = utcnow
         self._start = options.start
         self._began = False  # this processor has seen leases: if all are gone, they are lost
+        self._told = False  # that leases were lost: what showed it then is no new loss
         self._prefix = ""  # of the leases' ids
         self._container: MonitoredContainer
         self._seen_at: datetime | None = None  # when the leases were first listed, on the service's clock
@@ -303,13 +304,13 @@ class ChangeFeedProcessor:
                 self._start = start_from(began)
 
     def _tell_lost(self, reason: str) -> None:
-        told = start_property(self._start, now=self._utcnow())
+        self._told, told = True, start_property(self._start, now=self._utcnow())
         self._notify(LeasesLost(owner=self._options.instance_name, start=told, reason=reason))
 
     async def _earlier_life(self) -> str | None:
         """Return what shows that this processor had leases, if there are none now; None if nothing does."""
         proof: str | None = "this worker has seen them" if self._began else None
-        if proof is None and self._start is StartFrom.NOW and self._options.earlier_life is not None:
+        if proof is None and not self._told and self._options.earlier_life is not None:
             proof = await self._options.earlier_life()
         # Asked last: a worker that shows life now may have created them meanwhile.
         if proof is None or await marker_of(self._prefix, self._store) is not None:

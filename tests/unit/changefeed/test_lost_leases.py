@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 
 import pytest
 
+from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangeBatch, StartFrom
-from cosmos_outbox.records import LeasesLost, Record
-from tests.support.changefeed_world import World
+from cosmos_outbox.records import LeasesBalanced, LeasesLost, Record
+from tests.support.changefeed_world import Faulty, World
 
 
 async def lose_leases(world: World) -> None:
@@ -68,6 +70,50 @@ async def test_a_new_worker_that_would_begin_now_begins_at_the_beginning_where_s
 
     assert handled == [*world.handled]
     assert [proof] * bool(proof) == [one.reason for one in told(records)]
+
+
+@pytest.mark.parametrize("start", [StartFrom.BEGINNING, datetime(2001, 2, 3, tzinfo=UTC)])
+async def test_a_new_worker_raises_the_alarm_once_wherever_it_is_to_begin_and_begins_there(
+    start: StartFrom | datetime,
+):
+    world, records = World(ranges=2), list[Record]()
+    await world.write_many(10)
+    feed = Faulty(world.container)
+    feed.failing["physical_ranges"] = StoreUnavailable
+
+    async def earlier_life() -> str | None:
+        return "it parked keys"
+
+    world.start("a", start=start, feed=feed, hooks=[records.append], earlier_life=earlier_life)  # type: ignore[arg-type]
+    await asyncio.sleep(60)
+    feed.failing.clear()
+    await world.until(world.all_handled)
+    await world.stop_all()
+
+    text = "beginning" if start is StartFrom.BEGINNING else "2001-02-03T00:00:00.000000Z"
+    assert [(text, "it parked keys")] == [(one.start, one.reason) for one in told(records)]
+
+
+@pytest.mark.parametrize("start", StartFrom)
+@pytest.mark.parametrize("apart", [0.0, 0.5, 3.0, 14.0])
+async def test_the_first_start_of_a_fleet_raises_no_alarm_whatever_its_workers_see_of_each_other(
+    start: StartFrom, apart: float
+):
+    world, records = World(ranges=4), list[Record]()
+
+    async def earlier_life() -> str | None:
+        ran = any(isinstance(one, LeasesBalanced) and one.outcome == "listed" for one in records)
+        noted = bool(await world.all_leases())
+        await asyncio.sleep(0.3)
+        return "a heartbeat" if ran else "a note" if noted else None
+
+    for number in range(3):
+        world.start(f"w{number}", start=start, hooks=[records.append], earlier_life=earlier_life)
+        await asyncio.sleep(apart)
+    await asyncio.sleep(60)
+    await world.stop_all()
+
+    assert [] == told(records)
 
 
 async def test_a_restart_that_finds_its_leases_asks_for_no_earlier_life_and_keeps_its_positions():

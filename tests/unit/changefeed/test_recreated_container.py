@@ -39,7 +39,11 @@ class Seen:
 async def test_the_processor_raises_one_alarm_and_works_on_leases_of_the_new_container():
     world = World(ranges=3)
     records: list[Record] = []
-    processor = world.start("a", start=StartFrom.NOW, hooks=[records.append])
+
+    async def earlier_life() -> str | None:
+        return "its own heartbeat" if records else None
+
+    processor = world.start("a", start=StartFrom.NOW, hooks=[records.append], earlier_life=earlier_life)
     await asyncio.sleep(10)
     before = {status.lease for status in processor.status()}
     world.container.recreate(ranges=3)
