@@ -485,3 +485,17 @@ async def test_a_lock_that_another_took_since_it_was_found_stale_is_not_broken()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_no_range_is_left_without_a_lease_where_two_partitions_answer_with_one_id():
+    """As while they are merged, or a gateway mixes up two answers."""
+    world, wrong = World(ranges=3), ["0"]
+
+    class Mixing(Faulty):
+        async def partition_id(self, feed_range: FeedRange) -> str:
+            found = await world.container.partition_id(feed_range)
+            return wrong.pop() if wrong and found == "1" else found
+
+    await run_on(world, Mixing(world.container))
+
+    assert ["..0", "..1", "..2", ".info"] == await ids(world)
