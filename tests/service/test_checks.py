@@ -167,6 +167,15 @@ def test_what_is_planted_is_the_one_finding(
     assert finding.fix.endswith((".", ")", "…"))
 
 
+def test_what_waits_is_counted_in_words_that_are_true_of_one_change_too():
+    idle, standing = (
+        told(leases.OF_LEASES, replace(GOOD, lag=lag(transactions=1, **changes)))[0].message
+        for changes in ({"owner": None}, {"standstill": "The topic is full."})
+    )
+    assert "No worker owns these ranges: 0. Changes that wait there: 1." == idle
+    assert "Range 0 stands still (changes that wait: 1): The topic is full." == standing
+
+
 def test_every_check_has_its_words_and_all_words_have_a_check():
     """Those of tables are asked of what was read; the others are told where something fails."""
     modules = (check_module, containers, leases, service_bus, programs)

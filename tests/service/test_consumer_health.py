@@ -185,7 +185,7 @@ async def test_of_very_many_stalled_keys_ten_are_named_and_a_thousand_known(heal
         await asyncio.sleep(31)
     seen = health.snapshot()
     assert 1000 == len(seen.stalled)
-    assert (11, "So have 990 more keys.") == (len(seen.unready), seen.unready[-1])
+    assert (11, "So have 990 more.") == (len(seen.unready), seen.unready[-1])
 
 
 async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, state):

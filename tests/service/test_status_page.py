@@ -116,7 +116,7 @@ KEYS = (
         ),
         ({"parked": ParkedSeen(count=2, keys=KEYS, events=8)}, ["ada", "4", "e-1", "too large"]),
         ({"parked": ParkedSeen(count=2, keys=KEYS, events=8)}, ["2026-11-21 07:30:00 UTC", "yesterday"]),
-        ({"parked": ParkedSeen(count=5000)}, ["5,000 keys in all:"]),
+        ({"parked": ParkedSeen(count=5000)}, ["5,000 in all:"]),
         ({"parked": ParkedSeen(count=1, unreadable={"ada": ParkingError("So.")})}, ["ada", "unknown", "So."]),
         ({"parked_at": AT}, ["Unknown since 2026-11-21 12:00:00 UTC; the last errors say why."]),
         ({"lag": None, "lag_at": None, "mine": ()}, ["unknown", "No lease is known yet."]),
@@ -254,6 +254,12 @@ def test_the_banner_is_green_only_when_nothing_waits_for_a_person():
     )
 
 
+@pytest.mark.parametrize(("number", "said"), [(1, "1"), (1234, "1,234")])
+def test_a_range_without_owner_says_how_much_waits_be_it_one_change_or_many(number: int, said: str):
+    idle = replace(QUIET, lag=Lag(leases=(waiting("1", None, number, None),)))
+    assert [f"Range 1 has no owner; changes that wait: {said}."] == list(idle.waits())
+
+
 def test_a_worker_that_is_not_ready_itself_still_names_the_leases_of_others_that_stand_still():
     elsewhere = replace(
         waiting("1", "worker-2", 3, None), standstill="No progress for 60 s: The store is full."
@@ -331,7 +337,7 @@ def test_very_many_causes_are_a_small_page_too():
     ]
     page = page_of(replace(QUIET, parked=ParkedSeen(count=200, causes=by_cause(keys))))
     assert len(page) < 100_000
-    assert "And 180 more causes:" in Page(page).texts
+    assert "And 180 more:" in Page(page).texts
 
 
 def test_a_thousand_leases_are_a_small_page():

@@ -141,7 +141,7 @@ class Snapshot(State):
         leases = self.leases()
         for lease in leases:
             if lease.owner is None and lease.waiting:
-                yield f"Range {lease.token} has no owner, and {lease.waiting:,} changes wait."
+                yield f"Range {lease.token} has no owner; changes that wait: {lease.waiting:,}."
         named = {lease.owner for lease in leases if lease.halted}
         for other in self.others or ():
             if other.troubled and other.worker not in named:

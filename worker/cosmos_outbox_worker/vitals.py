@@ -360,7 +360,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
                 waited = f"has waited for {key.waited_seconds:.0f} s, through no fault of its messages"
                 yield f"Key {key.key!r} {waited}: {key.error}"
             if len(stalled) > MOST_SHOWN:
-                yield f"So have {len(stalled) - MOST_SHOWN} more keys."
+                yield f"So have {len(stalled) - MOST_SHOWN} more."
         if self._is_halted():
             why = self._halted_by or "see the errors"
             yield f"The handlers fail on every key, so messages wait: {why}"

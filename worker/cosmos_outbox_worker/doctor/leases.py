@@ -67,7 +67,7 @@ class Leases:
     @property
     def standing(self) -> list[str]:
         return [
-            f"Range {lease.token} stands still, and {lease.transactions} changes wait: {lease.standstill}"
+            f"Range {lease.token} stands still (changes that wait: {lease.transactions}): {lease.standstill}"
             for lease in self.lag.leases
             if lease.standstill
         ]
