@@ -14,7 +14,7 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,13 +25,12 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from cosmos_outbox.adapters.servicebus import open_service_bus_client, processing
+from cosmos_outbox.background import end
 from cosmos_outbox.proxies import proxy_for
 from examples.contacts.received import ReceivedMessage, to_line
 from examples.contacts.settings import SubscriberSettings
 
 logger = logging.getLogger(__name__)
-
-_CLOSE_SECONDS = 2  # what an orderly close of a receiver takes at most
 
 Record = Callable[[ReceivedMessage], None]
 
@@ -66,17 +65,8 @@ async def subscribe(settings: SubscriberSettings, record: Record, times: Session
             for receiver in ended:
                 receiver.result()
         finally:
-            await _cancel(receivers)
-
-
-async def _cancel(tasks: Sequence[asyncio.Task[None]]) -> None:
-    # More than once: the SDK waits by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes
-    # together with the result it waits for. A TaskGroup cancels once and would then wait for that task for ever.
-    running = set(tasks)
-    while running:
-        for task in running:
-            task.cancel()
-        _, running = await asyncio.wait(running, timeout=_CLOSE_SECONDS)
+            # A TaskGroup cancels once, and would wait for ever where the SDK loses a cancellation.
+            await end(set(receivers))
 
 
 async def _receive_sessions(

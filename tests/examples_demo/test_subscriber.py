@@ -18,7 +18,6 @@ from azure.servicebus.aio import ServiceBusClient
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from demo.received import RecordReader
-from examples.contacts import subscriber
 from examples.contacts.received import ReceivedMessage
 from examples.contacts.settings import SubscriberSettings
 from examples.contacts.subscriber import SessionTimes, subscribe
@@ -122,24 +121,3 @@ async def test_every_wrong_setting_is_named_and_the_exit_code_is_2(tmp_path):
     assert 2 == process.returncode
     assert b"OUTBOX_SERVICEBUS_CONNECTION_STRING" in errors
     assert b"OUTBOX_RECEIVERS" in errors
-
-
-async def test_a_receiver_that_loses_a_cancellation_is_cancelled_again(monkeypatch):
-    monkeypatch.setattr(subscriber, "_CLOSE_SECONDS", 0.01)
-    lost = 0
-
-    async def lose_the_first_two() -> None:
-        nonlocal lost
-        while True:
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                lost += 1
-                if lost > 2:
-                    raise
-
-    task = asyncio.create_task(lose_the_first_two())
-    await asyncio.sleep(0)
-    async with asyncio.timeout(HUNG_SECONDS):
-        await subscriber._cancel([task])
-    assert (3, True) == (lost, task.cancelled())
