@@ -9,19 +9,19 @@ naming a message may fail because of it. What else the topic accepts decides:
     the same, nothing accepted yet, and a few keys are parked already   the topic's fault, or each start would park more
     failed several times in a row with the same unclear answer          the same; if that is accepted: the messages' fault
 
-The message that is sent again is the last one that the topic accepted, under its id, so duplicate detection drops it. One that was
-accepted longer ago than duplicate detection may remember is none. If there is none, a batch counts as at fault, so that its sender halves it, and a single message as doubtful, so that its
-sender tries others first.
+The message that is sent again is the last one that the topic accepted, under its id, so duplicate detection drops it; a topic without
+it delivers a copy. One that was accepted longer ago than duplicate detection may remember is none. If there is none, a batch counts as
+at fault, so that its sender halves it, and a single message as doubtful, so that its sender tries others first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicRefusesAll
 from cosmos_outbox.messages import REMEMBERED_FOR, OutboundMessage
+from cosmos_outbox.retries import suspended_seconds
 
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
 BELIEVED_IN_A_ROW = 5
@@ -48,7 +48,7 @@ class Refusals:
         self._refused: set[str] = set()  # ids of messages refused since the last one was accepted
         self._refuses_all = False
         # Answer and attempts, by call
-        self._unclear: OrderedDict[tuple[str, int], tuple[str, int]] = OrderedDict()
+        self._unclear: dict[tuple[str, int], tuple[str, int]] = {}
 
     async def judge(self, send: Send, messages: Sequence[OutboundMessage], parked: Callable[[], int]) -> None:
         """
@@ -71,17 +71,17 @@ class Refusals:
         self._unclear.pop(_call(messages), None)
 
     def _accepted(self, message: OutboundMessage) -> None:
-        self._last_accepted, self._accepted_at = message, asyncio.get_running_loop().time()
+        self._last_accepted = message
+        self._accepted_at = asyncio.get_running_loop().time() + suspended_seconds()
         self._forget_refusals()
 
     def _forget_refusals(self) -> None:
-        self._refuses_all = False
-        self._refused.clear()
+        self._refused, self._refuses_all = set(), False
 
     @property
     def _probe(self) -> OutboundMessage | None:
         """Return a message that may be sent again to see whether the topic accepts anything."""
-        age = asyncio.get_running_loop().time() - self._accepted_at
+        age = asyncio.get_running_loop().time() + suspended_seconds() - self._accepted_at
         return self._last_accepted if age <= REMEMBERED_FOR.total_seconds() else None
 
     async def _judge_refusal(
@@ -116,7 +116,7 @@ class Refusals:
         attempts = attempts + 1 if before == condition else 1
         self._unclear[_call(rest)] = condition, attempts
         if len(self._unclear) > _REMEMBERED:
-            self._unclear.popitem(last=False)
+            del self._unclear[next(iter(self._unclear))]
         first = self._last_accepted is None  # nothing was accepted for comparison yet
         if attempts < UNCLEAR_ATTEMPTS:
             return

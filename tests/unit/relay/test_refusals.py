@@ -15,7 +15,7 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch, Notes
 from cosmos_outbox.records import KeyParked, PublishFailed, Record
-from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay import Relay, refusals
 from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import Topics, parse_routes
@@ -108,13 +108,17 @@ async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refu
     assert 4 == asked.count("calm/1")
 
 
-@pytest.mark.parametrize(("quiet_for", "copies"), [(290, 2), (310, 1)])
+@pytest.mark.parametrize(
+    ("quiet_for", "asleep", "copies"), [(290, 0, 2), (310, 0, 1), (10, 280, 2), (10, 300, 1)]
+)
 async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have_forgotten_it(
-    quiet_for: float, copies: int
+    quiet_for: float, asleep: float, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, asked = World(), list[str]()
+    world, asked, slept = World(), list[str](), 5.0
+    monkeypatch.setattr(refusals, "suspended_seconds", lambda: slept)
     await world.relay(batch(event("calm")))
     await asyncio.sleep(quiet_for)
+    slept += asleep
 
     def refuse(message: OutboundMessage) -> bool:
         asked.append(message.message_id)
