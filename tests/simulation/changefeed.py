@@ -28,7 +28,7 @@ from cosmos_outbox.records import PositionAhead, Record
 from cosmos_outbox_worker.cli.leases import reset_leases
 from tests.simulation.attributed_leases import AttributedLeases
 from tests.simulation.dotnet import DotNetNeighbour
-from tests.simulation.freeze import freezable
+from tests.simulation.freeze import freezable, service_time
 from tests.simulation.invariants import Invariants
 from tests.simulation.worker import Worker
 
@@ -40,7 +40,7 @@ LEAP = 100_000  # more LSNs than a script writes
 KINDS = (
     "write", "write", "write", "wait", "wait", "start", "start", "start", "stop", "kill", "doom",
     "cut", "cut-leases", "heal", "lose-answers", "refuse", "refuse", "nonsense", "slow", "late", "race",
-    "fail", "hang", "swallow", "freeze", "thaw", "touch",
+    "fail", "hang", "swallow", "freeze", "sleep", "thaw", "touch",
     "split", "split-again", "merge", "neighbour", "neighbour-gone", "delete-lease", "wipe", "recreate", "hot", "hot", "cool", "ahead", "leap", "lose",
 )  # fmt: skip
 
@@ -97,7 +97,7 @@ class Simulation:
         return MemoryContainer(ranges=ranges, now=self.now)
 
     def now(self) -> float:
-        return EPOCH + asyncio.get_running_loop().time()
+        return EPOCH + service_time()
 
     async def play(self, script: Sequence[Step]) -> None:
         """
@@ -164,6 +164,8 @@ class Simulation:
                 worker.leases.raced = 1 + step.b % 3
             case "freeze" if worker:
                 worker.freeze.frozen = True
+            case "sleep" if worker and not worker.freeze.frozen:
+                worker.freeze.sleep(service_time())
             case "thaw" if worker and not worker.dead:
                 worker.thaw()
             case "touch":
@@ -307,7 +309,9 @@ class Simulation:
     async def _kill(self, name: str) -> None:
         worker = self.workers.pop(name)
         worker.die()
-        worker.freeze.thaw()  # only to end its tasks: nothing leaves a dead process, nor does its handler do anything
+        worker.freeze.thaw(
+            service_time()
+        )  # only to end its tasks: nothing leaves a dead process, nor does its handler do anything
         await _cancelled(worker.task)
 
     def _start_neighbour(self, *, skew: float) -> None:

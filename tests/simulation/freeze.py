@@ -1,5 +1,6 @@
 """
-Freezing one worker of several on one loop, as SIGSTOP does: nothing of it runs, not even its timers, while time goes on.
+Freezing one worker of several on one loop: nothing of it runs, not even its timers, while time goes on. As SIGSTOP does, where the
+loop's clock goes on too, or as a machine that is asleep, where it stands still.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 
@@ -17,52 +17,78 @@ class Freeze:
 
     def __init__(self) -> None:
         self.frozen = False
+        self.slept = 0.0  # seconds by which the worker's clock is behind
+        self._asleep_since: float | None = None
         self._held: list[Callable[[], object]] = []
+
+    def sleep(self, now: float) -> None:
+        self.frozen, self._asleep_since = True, now
 
     def hold(self, run: Callable[[], object]) -> None:
         self._held.append(run)
 
-    def thaw(self) -> None:
+    def thaw(self, now: float) -> None:
+        if self._asleep_since is not None:
+            self.slept, self._asleep_since = self.slept + now - self._asleep_since, None
         self.frozen = False
         held, self._held = self._held, []
         for run in held:
             run()
 
 
+_TICK_SECONDS = 0.001  # a timer may fire this early
 FREEZE: ContextVar[Freeze | None] = ContextVar("FREEZE", default=None)
 
 
+def service_time() -> float:
+    """Return the time on a clock that nobody's sleep stops."""
+    freeze = FREEZE.get()
+    return asyncio.get_running_loop().time() + (freeze.slept if freeze else 0.0)
+
+
 @contextmanager
-def freezable(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+def freezable(loop: asyncio.AbstractEventLoop) -> Iterator[None]:  # noqa: C901 - three methods of one loop
     """
     Have the loop hold back every callback whose context belongs to a frozen worker, for as long as the block lasts.
     """
-    call_soon, call_at = loop.call_soon, loop.call_at
+    call_soon, call_at, time = loop.call_soon, loop.call_at, loop.time
 
-    def guarded(schedule: Callable[..., asyncio.Handle], callback: Any, args: Any, context: Any) -> Any:
+    def guarded(when: float | None, callback: Any, args: Any, context: Any) -> Any:
         freeze = FREEZE.get() if context is None else context.get(FREEZE)
+
+        def scheduled(run: Callable[..., object], *args: Any) -> Any:
+            if when is None:
+                return call_soon(run, *args, context=context)
+            return call_at(when + (freeze.slept if freeze else 0.0), run, *args, context=context)
+
         if freeze is None:
-            return schedule(callback, *args, context=context)
+            return scheduled(callback, *args)
 
         def run() -> None:
             if handle.cancelled():
                 return
             if freeze.frozen:
                 freeze.hold(lambda: call_soon(run, context=context))
+            elif when is not None and time() + _TICK_SECONDS < when + freeze.slept:  # it slept since
+                scheduled(run)
             else:
                 callback(*args)
 
-        handle = schedule(run, context=context)
+        handle = scheduled(run)
         return handle
 
     def soon(callback: Any, *args: Any, context: Any = None) -> Any:
-        return guarded(call_soon, callback, args, context)
+        return guarded(None, callback, args, context)
 
     def at(when: float, callback: Any, *args: Any, context: Any = None) -> Any:
-        return guarded(partial(call_at, when), callback, args, context)
+        return guarded(when, callback, args, context)
 
-    loop.call_soon, loop.call_at = soon, at  # type: ignore[method-assign]
+    def local_time() -> float:
+        freeze = FREEZE.get()
+        return time() - (freeze.slept if freeze else 0.0)
+
+    loop.call_soon, loop.call_at, loop.time = soon, at, local_time  # type: ignore[method-assign]
     try:
         yield
     finally:
-        loop.call_soon, loop.call_at = call_soon, call_at  # type: ignore[method-assign]
+        loop.call_soon, loop.call_at, loop.time = call_soon, call_at, time  # type: ignore[method-assign]

@@ -8,7 +8,6 @@ the trust that it had at that moment ends.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
+from tests.simulation.freeze import service_time
 
 T = TypeVar("T")
 
@@ -198,7 +198,7 @@ class Invariants:
 
     def _is_robbed(self, lease: Lease) -> None:
         if lease.owner not in (None, *STRANGERS):
-            self._robbed[str(lease.owner), lease.id] = asyncio.get_running_loop().time()
+            self._robbed[str(lease.owner), lease.id] = service_time()
 
     def _is_created(self, actor: str, lease: Lease) -> None:
         others = [o for o in self.leases.values() if o.id != lease.id and self._same_container(o, lease)]

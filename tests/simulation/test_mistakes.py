@@ -102,6 +102,10 @@ MISTAKES = {
         right="asyncio.get_running_loop().time() >= self.trusted_until", wrong="False",
         story="start 0 0, wait 0 2, freeze 0 0, wait 0 4, thaw 0 0, wait 0 0", said="not trusting it any more",
     ),
+    "a machine that wakes counts its sleep for nothing": Mistake(
+        owner=owned_lease.OwnedLease, name="ensure_trusted", right="self.trusted_until - asleep", wrong="self.trusted_until",
+        story="start 0 0, wait 0 2, sleep 0 0, wait 0 4, thaw 0 0, write 0 5, wait 0 0", said="begins a page",
+    ),
     "a cancellation that the handler keeps to itself is none": Mistake(
         owner=owned_lease.OwnedLease, name="ensure_active", right="if self._ended:", wrong="if True:\n        return\n    if self._ended:",
         story="start 0 0, wait 0 2, swallow 0 0, hang 0 2, write 0 20, write 1 20, cut-leases 0 0, wait 0 4, wait 0 2",

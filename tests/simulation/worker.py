@@ -7,18 +7,20 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease
+from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
 from cosmos_outbox.records import Record
 from tests.simulation.attributed_leases import AttributedLeases
 from tests.simulation.faulty_network import Link
-from tests.simulation.freeze import FREEZE, Freeze
+from tests.simulation.freeze import FREEZE, Freeze, service_time
 from tests.simulation.invariants import Invariants
 
 
@@ -53,6 +55,8 @@ class Worker:
         self._invariants, self._arrives, self._looks = invariants, arrives, looks
         self.failures, self.hang, self.swallows = 0, 0.0, False
         self.freeze, self._thawed_at = Freeze(), 0.0
+        self._handling: list[ChangeBatch] = []
+        self._finishing: list[ChangeBatch] = []
         self.feed = Link(lambda: container, hot=hot)
         self.leases = Link(lambda: attributed, sending=self._check_sent, race=race, die=self.die)
         self.processor = ChangeFeedProcessor(
@@ -67,6 +71,8 @@ class Worker:
             hooks=(hears,),
             utcnow=lambda: datetime.fromtimestamp(now(), UTC),
         )
+        ownership = self.processor._owned
+        ownership._worker = replace(ownership._worker, suspended=lambda: self.freeze.slept)
         context = contextvars.copy_context()
         context.run(FREEZE.set, self.freeze)
         self.task = asyncio.get_running_loop().create_task(self.processor.run(), context=context)
@@ -79,8 +85,10 @@ class Worker:
         self.feed.dead = self.leases.dead = self.freeze.frozen = True
 
     def thaw(self) -> None:
-        self._thawed_at = asyncio.get_running_loop().time()
-        self.freeze.thaw()
+        if self.freeze.frozen:
+            self._finishing = [*self._handling]
+        self._thawed_at = service_time()
+        self.freeze.thaw(self._thawed_at)
 
     def heal(self) -> None:
         self.feed.heal()
@@ -90,12 +98,16 @@ class Worker:
 
     def trusted(self) -> list[tuple[str, Lease, float]]:
         """Return what this worker may act on, and until when."""
-        now = asyncio.get_running_loop().time()
+        now = service_time()
         return [
-            (self.instance, owned.lease, owned.trusted_until)
+            (self.instance, owned.lease, until)
             for owned in self.processor._owned._owned.values()
-            if not self.dead and not owned.splitting and owned.trusted_until > now
+            if not self.dead and not owned.splitting and (until := self._trusts(owned)) > now
         ]
+
+    def _trusts(self, owned: OwnedLease) -> float:
+        """Return until when a lease is trusted, on the service's clock: sleep does not put it off."""
+        return owned.trusted_until + owned._suspended_before
 
     # its handler
 
@@ -107,6 +119,7 @@ class Worker:
         if task.cancelling() or not self._may_handle(batch):
             self._violated(f"begins a page of {batch.lease}, which it does not own any more")
         self._invariants.page_begins(self.instance, batch)
+        self._handling.append(batch)
         try:
             if self.hang:
                 hang, self.hang = self.hang, 0.0
@@ -123,17 +136,20 @@ class Worker:
         except asyncio.CancelledError:
             if not self.swallows or self.dead:
                 raise
+        finally:
+            self._handling = [one for one in self._handling if one is not batch]
         if not task.cancelling():
             self._invariants.page_is_done(self.instance, batch)
 
     def _may_handle(self, batch: ChangeBatch) -> bool:
         """
-        Return whether a page may be worked on now; a process that was frozen may finish the step that it was in.
+        Return whether a page may be worked on now; a process that was frozen may finish the step that it was in, and a handler on a machine
+        that was asleep its page: no time has passed for it.
         """
         owned = self.processor._owned._owned.get(batch.lease)
-        now = asyncio.get_running_loop().time()
-        trusted = owned is not None and owned.number == batch.tenure and now <= owned.trusted_until
-        return trusted or now == self._thawed_at
+        now = service_time()
+        trusted = owned is not None and owned.number == batch.tenure and now <= self._trusts(owned)
+        return trusted or now == self._thawed_at or any(batch is one for one in self._finishing)
 
     def _end_if_dead(self) -> None:
         if self.dead:
@@ -150,12 +166,12 @@ class Worker:
         if operation not in ("create", "replace", "delete"):
             return
         document = args[0] if isinstance(args[0], dict) else {"id": args[0]}
-        now = asyncio.get_running_loop().time()
+        now = service_time()
         for owned in self.processor._owned._owned.values():
             lease = owned.lease
             own = document["id"] == lease.id and document.get("Owner") in (self.instance, None)
             creates_child = operation == "create" and _is_child(document, lease)
-            if (own or creates_child) and owned.trusted_until <= now:
+            if (own or creates_child) and self._trusts(owned) <= now:
                 self._violated(
                     f"sends {operation} of {document['id']} for {lease.id}, not trusting it any more"
                 )
