@@ -246,4 +246,4 @@ def test_keys_of_a_consumer_are_named_as_such_to_the_workers_of_the_outbox(outbo
     outbox.run("bootstrap")
     findings = outbox.json("doctor", code=None, OUTBOX_PARKED_CONTAINER="parked")["findings"]
     (strange,) = [one for one in findings if one["check"] == "strange-parked-keys"]
-    assert "1 keys of consumer 'invoicing' of events/all" in strange["message"]
+    assert "keys of consumer 'invoicing' of events/all, 1 in all" in strange["message"]
