@@ -271,7 +271,10 @@ async def _entered(server: Server) -> Server:
 
 
 async def _ended(server: Server) -> None:
-    # What has connected is accepted before the listener closes: asyncio leaves open what it accepts behind that.
+    # Nobody is accepted any more, and what was accepted has its transport, before the listener closes: asyncio leaves open what it
+    # makes one for behind that.
+    for listening in server.listener.sockets if server.listener else ():
+        asyncio.get_running_loop().remove_reader(listening)
     for _ in range(3):
         await asyncio.sleep(0)
     await server.__aexit__(None, None, None)

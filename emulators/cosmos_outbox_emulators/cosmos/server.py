@@ -45,6 +45,7 @@ class CosmosServer:
         self.port = port
         self._tls = tls
         self.before_output: Callable[[], None] | None = None
+        self.listener: asyncio.Server | None = None
         self._runner: web.ServerRunner | None = None
 
     @property
@@ -67,18 +68,20 @@ class CosmosServer:
         runner = web.ServerRunner(server, shutdown_timeout=_LONGEST_STOP_SECONDS)
         await runner.setup()
         try:
-            await web.TCPSite(runner, self.host, self.port, ssl_context=self._tls).start()
+            loop = asyncio.get_running_loop()
+            self.listener = await loop.create_server(server, self.host, self.port, backlog=512, ssl=self._tls)
         except BaseException:
             await runner.cleanup()
             raise
         self._runner = runner
-        self.port = runner.addresses[0][1]
+        self.port = self.listener.sockets[0].getsockname()[1]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._runner is not None:
+        if self._runner is not None and self.listener is not None:
+            self.listener.close()
             await self._runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -32,7 +32,7 @@ class ServiceBusServer:
         self.host = host
         self.port = port
         self._tls = tls
-        self._server: asyncio.Server | None = None
+        self.listener: asyncio.Server | None = None
         self._http = HttpSide(broker, self._accept_frames)
         self._http_protocol: Callable[[], asyncio.Protocol] | None = None
         self._connections: set[Connection] = set()
@@ -52,8 +52,8 @@ class ServiceBusServer:
         loop = asyncio.get_running_loop()
         self._http_protocol = await self._http.start()
         accept = self._accept if self._tls is None else lambda: _AfterHandshake(self._accept)
-        self._server = await loop.create_server(accept, self.host, self.port, backlog=512, ssl=self._tls)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.listener = await loop.create_server(accept, self.host, self.port, backlog=512, ssl=self._tls)
+        self.port = self.listener.sockets[0].getsockname()[1]
         self.broker.timers.on_earlier = self._set_alarm
         self.broker.on_down = self.drop_connections
         self._set_alarm(self.broker.timers.next_due)
@@ -62,8 +62,8 @@ class ServiceBusServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._server:
-            self._server.close()
+        if self.listener:
+            self.listener.close()
         for connection in list(self._connections):
             connection.close(AmqpError(Condition.CONNECTION_FORCED, "The broker shuts down."))
             connection.abort()
@@ -71,8 +71,8 @@ class ServiceBusServer:
         if self._alarm:
             self._alarm.cancel()
         await self._http.stop()
-        if self._server:
-            await self._server.wait_closed()
+        if self.listener:
+            await self.listener.wait_closed()
         # An aborted transport frees its socket in the next turn of the loop; the set is empty after one or two.
         while self._connections:  # noqa: ASYNC110  # nothing to wait for lasts longer than a turn
             await asyncio.sleep(0)
