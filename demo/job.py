@@ -113,6 +113,8 @@ class _Job:
         while True:
             self._read_record()
             self._progress.owners = await lease_owners(self._stack.leases)
+            if self._stack.consumers:
+                self._progress.effects = await count_effects(self._stack.directory)
             await asyncio.sleep(OBSERVE_SECONDS)
 
     def _read_record(self) -> None:
