@@ -59,12 +59,15 @@ async def test_more_connections_than_the_port_takes_end_the_oldest_and_a_probe_i
         ("[::ffff:127.0.0.1]", True),
         ("localhost:8080", True),
         ("worker", True),
-        ("Worker.outbox.svc:8080", True),
+        ("Worker.Outbox.SVC:8080", True),
         ("worker.outbox.svc.cluster.local", True),
         ("evil.example", False),
         ("evil.example:8080", False),
         ("127.0.0.1.evil.example", False),
         ("svc.example.", False),
+        ("www.evilsvc", False),
+        ("www.mylocalhost", False),
+        ("www.mycluster.local", False),
     ],
 )
 async def test_a_name_that_a_site_of_the_web_could_have_reads_no_key(host: str, shown: bool):

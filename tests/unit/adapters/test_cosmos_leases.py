@@ -135,7 +135,8 @@ NO_OBJECTS = [*RAISED, *(lambda _, odd=odd: odd for odd in (None, [], {}, "<html
 NO_DOCUMENTS = [
     *NO_OBJECTS,
     *map(without, ("id", "_etag", "_ts")),
-    *(lambda answer, odd=odd: {**answer, **odd} for odd in ({"_etag": 7}, {"_ts": "soon"}, {"_ts": 1e300})),
+    *(lambda answer, ts=ts: {**answer, "_ts": ts} for ts in ("soon", 1e300, 1 << 37, -1)),
+    lambda answer: {**answer, "_etag": 7},
 ]
 NO_PAGES = [
     *RAISED,

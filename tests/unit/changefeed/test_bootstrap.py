@@ -499,3 +499,17 @@ async def test_no_range_is_left_without_a_lease_where_two_partitions_answer_with
     await run_on(world, Mixing(world.container))
 
     assert ["..0", "..1", "..2", ".info"] == await ids(world)
+
+
+async def test_a_range_that_splits_while_its_partition_is_asked_for_its_id_keeps_no_other_from_its_lease():
+    world = World(ranges=3)
+
+    class Splitting(Faulty):
+        async def partition_id(self, feed_range: FeedRange) -> str:
+            if (found := await world.container.partition_id(feed_range)) == "1":
+                raise RangeGone
+            return found
+
+    await run_on(world, Splitting(world.container))
+
+    assert ["..0", "..2", ".info"] == await ids(world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -10,13 +11,13 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.errors import TopicRefusesAll
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicRefusesAll
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch, Notes
 from cosmos_outbox.records import KeyParked, PublishFailed, Record
 from cosmos_outbox.relay import Relay, refusals
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW, UNCLEAR_ATTEMPTS, Refusals
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import Topics, parse_routes
 from cosmos_outbox.retries import Backoff
@@ -114,7 +115,7 @@ async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refu
 async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have_forgotten_it(
     quiet_for: float, asleep: float, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, asked, slept = World(), list[str](), 5.0
+    world, asked, slept = World(), list[str](), 3600.0
     monkeypatch.setattr(refusals, "suspended_seconds", lambda: slept)
     await world.relay(batch(event("calm")))
     await asyncio.sleep(quiet_for)
@@ -163,6 +164,29 @@ async def test_many_messages_that_are_to_blame_one_after_another_are_parked_afte
     await world.relay(crowd(keys=3 * BELIEVED_IN_A_ROW))
     assert 3 * BELIEVED_IN_A_ROW == len(await world.parked())
     assert world.broker.duplicates, "what the topic took before was sent again, and dropped by its id"
+
+
+async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_longest_ago(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(refusals, "_REMEMBERED", 2)
+    evidence = Refusals(believed=BELIEVED_IN_A_ROW)
+
+    async def send(messages: Sequence[OutboundMessage]) -> None:
+        if messages[0].message_id != "calm":
+            raise BrokerUnavailable("no", condition="amqp:internal-error")
+
+    async def judged(message_id: str) -> PublishError | None:
+        message = OutboundMessage(message_id=message_id, session_id="k", subject="S", body=b"", properties={})
+        try:
+            await evidence.judge(send, [message], lambda: 0)
+        except PublishError as error:
+            return error
+        return None
+
+    for message_id in ("calm", "a", "b", *["c"] * (UNCLEAR_ATTEMPTS - 1)):
+        await judged(message_id)
+    assert isinstance(await judged("c"), MessageRejected)
 
 
 async def test_a_poisoned_event_that_is_the_first_a_worker_sees_is_parked() -> None:
