@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from cosmos_outbox_worker import health_server
 from cosmos_outbox_worker.health_server import serving_health
@@ -79,3 +80,17 @@ async def test_a_name_that_a_site_of_the_web_could_have_reads_no_key(host: str, 
         for path in ("/livez", "/metrics"):
             async with client.get(path) as answer:
                 assert 200 == answer.status
+
+
+async def test_a_request_that_names_no_host_is_answered_and_no_name_of_this_machine_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """No browser sends one. What aiohttp takes for the host then depends on its version, and may be looked up."""
+    monkeypatch.setattr(web.Request, "host", "worker.evil.example")
+    async with served() as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        async with asyncio.timeout(HUNG_SECONDS):
+            answer = await reader.read()
+        writer.close()
+    assert (True, True) == (answer.startswith(b"HTTP/1.0 200"), b"lease" in answer)

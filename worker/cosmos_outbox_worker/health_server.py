@@ -32,9 +32,10 @@ _MISDIRECTED = (
 )
 
 
-def _is_of_this_network(host: str) -> bool:
-    name = host.lower().partition(":")[0]
-    is_address = host.startswith("[") or name.replace(".", "").isdigit()
+def _is_of_this_network(request: web.Request) -> bool:
+    # The header itself: without one, which no browser leaves out, `request.host` may be a name that is looked up meanwhile.
+    name = request.headers.get("Host", "").lower().partition(":")[0]
+    is_address = name.startswith("[") or name.replace(".", "").isdigit()
     return is_address or "." not in name or name.endswith(_OWN_DOMAINS)
 
 
@@ -65,7 +66,7 @@ async def serving_health(
 
     async def readyz(request: web.Request) -> web.Response:
         snapshot = snapshot_now()
-        said = snapshot.readiness() if _is_of_this_network(request.host) else {}  # any probe gets the status
+        said = snapshot.readiness() if _is_of_this_network(request) else {}  # any probe gets the status
         return web.json_response(said, status=503 if snapshot.unready else 200)
 
     async def exposition(_: web.Request) -> web.Response:
@@ -73,7 +74,7 @@ async def serving_health(
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def page(request: web.Request) -> web.Response:
-        if not _is_of_this_network(request.host):
+        if not _is_of_this_network(request):
             raise web.HTTPMisdirectedRequest(text=_MISDIRECTED)
         return web.Response(text=page_of(snapshot_now()), content_type="text/html", headers=_PAGE_HEADERS)
 
