@@ -11,7 +11,13 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
-from cosmos_outbox.errors import BrokerUnavailable, ParkingFull, StoreUnavailable, TopicUnavailable
+from cosmos_outbox.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    ParkingFull,
+    StoreUnavailable,
+    TopicUnavailable,
+)
 from cosmos_outbox.ports import Document
 from cosmos_outbox.records import (
     EventRejected,
@@ -68,6 +74,18 @@ async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
     assert ("The leases could not be listed for 61 s.",) == watched.snapshot().unready
     watched(LeasesBalanced(owner="w", outcome="listed"))
     assert () == watched.snapshot().unready
+
+
+async def test_a_worker_that_is_refused_the_leases_says_why_until_it_sees_them():
+    watched = vitals(status())
+    refused = LeasesBalanced(owner="w", outcome="failed", error=AccessDenied("Grant the role."))
+    watched(refused)
+    assert ("The worker has not seen the leases yet: Grant the role.",) == watched.snapshot().unready
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    await asyncio.sleep(61)
+    assert ("The leases could not be listed for 61 s.",) == watched.snapshot().unready
+    watched(refused)
+    assert ("The leases could not be listed for 61 s: Grant the role.",) == watched.snapshot().unready
 
 
 async def test_a_worker_that_sees_leases_but_cannot_give_every_range_one_is_not_ready():

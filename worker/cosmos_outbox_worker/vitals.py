@@ -169,6 +169,7 @@ class WorkerVitals(Vitals[Snapshot]):
         super().__init__("worker", named, **times)
         self._leases, self._event_ttl = leases, event_ttl
         self._balanced_at: float | None = None
+        self._unlisted = "."  # how a sentence ends that says why
         self._unreached: str | None = None
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
@@ -178,8 +179,9 @@ class WorkerVitals(Vitals[Snapshot]):
     def _hear(self, record: Record, now: float) -> None:
         if isinstance(record, MessagesPublished):
             self._count(record.messages)
-        elif isinstance(record, LeasesBalanced) and record.outcome == "listed":
-            self._balanced_at = now
+        elif isinstance(record, LeasesBalanced):
+            self._balanced_at = now if record.outcome == "listed" else self._balanced_at
+            self._unlisted = f": {record.error}" if record.error else "."
 
     def unreached(self, why: str | None) -> None:
         """Note why it is not known that events can be sent; None once a link to each topic was opened."""
@@ -229,17 +231,16 @@ class WorkerVitals(Vitals[Snapshot]):
     def _reasons(self, mine: Iterable[LeaseStatus]) -> Iterator[str]:
         """Yield what keeps it from being ready; one without leases is: it takes over as soon as another one ends."""
         if self._balanced_at is None:
-            yield "The worker has not seen the leases yet."
+            yield f"The worker has not seen the leases yet{self._unlisted}"
         elif (unlisted := self._loop.time() - self._balanced_at) > self._stalled_seconds:
-            yield f"The leases could not be listed for {unlisted:.0f} s."
+            yield f"The leases could not be listed for {unlisted:.0f} s{self._unlisted}"
         if self._unreached is not None:
             yield f"No link to the topics was opened yet: {self._unreached}"
         # A lease that waits for the topic has no error of its own.
-        last_error = self._errors.last_since(self._utcnow() - self.stalled_after)
+        last_error = self._errors.last_since(self._utcnow() - self.stalled_after) or "no error known"
         for lease in mine:
             if lease.stalled:
-                why = lease.error or last_error or "no error known"
-                yield f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: {why}."
+                yield f"Lease {lease.token} did not move for {lease.idle_seconds:.0f} s: {lease.error or last_error}."
 
     def _aged(self, lag: Lag, polled_at: float) -> Lag:
         # What waited in a range that could not be read is older by now; where nothing waited, something may.
@@ -362,8 +363,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             if len(stalled) > MOST_SHOWN:
                 yield f"So have {len(stalled) - MOST_SHOWN} more."
         if self._is_halted():
-            why = self._halted_by or "see the errors"
-            yield f"The handlers fail on every key, so messages wait: {why}"
+            yield f"The handlers fail on every key, so messages wait: {self._halted_by or 'see the errors'}"
         for one in sessions:
             if one.handling_seconds is not None and one.handling_seconds > least:
                 message = f"A message{f' of session {one.session!r}' if one.session else ''}"
