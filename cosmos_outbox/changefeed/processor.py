@@ -309,13 +309,18 @@ class ChangeFeedProcessor:
 
     async def _earlier_life(self) -> str | None:
         """Return what shows that this processor had leases, if there are none now; None if nothing does."""
+        # First, as what shows an earlier life may be away, which must not delay a worker that has its leases
+        if await self._has_leases():
+            return None
         proof: str | None = "this worker has seen them" if self._began else None
         if proof is None and not self._told and self._options.earlier_life is not None:
             proof = await self._options.earlier_life()
-        # Asked last: a worker that shows life now may have created them meanwhile.
-        if proof is None or await marker_of(self._prefix, self._store) is not None:
-            return None
-        return None if (await self._store.list(f"{self._prefix}..")).documents else proof
+        # Once more: a worker that shows life now may have created them meanwhile.
+        return None if proof is None or await self._has_leases() else proof
+
+    async def _has_leases(self) -> bool:
+        marker = await marker_of(self._prefix, self._store)
+        return marker is not None or bool((await self._store.list(f"{self._prefix}..")).documents)
 
     def _id_for(self, feed_range: FeedRange) -> str:
         return f"{self._prefix}..{feed_range.min}-{feed_range.max}"

@@ -14,7 +14,7 @@ side by side.
                  accept --> slot --> HELD --idle, turn, stop, or a message to retry--> closed: the broker gives it to any process
                              |        |
                              |        +-- lock lost, or may be --> the handler is cancelled, nothing is settled
-                             +-- none in 2 s --> closed, and no other is accepted until a message is settled
+                             +-- none in time --> closed, and no other is accepted until a message is settled
 
 What holds, and why
 -------------------
@@ -26,12 +26,13 @@ request was sent. At the end of that time the handler is cancelled and nothing i
 the lock is lost or says nothing. What the handler wrote by then stays written: `cosmos_outbox.consumer` makes that harmless.
 
 *No key waits for another's.* A session is accepted although no slot is free: it has the session that is idle for longest leave
-its slot at once, or one that is never idle end its turn, 5 s after it began. A session that waits for another attempt has no slot,
-and takes one of half of them then, so that no number of those keeps another from being handled.
+its slot at once, or one that is never idle end its turn, with the first message that it settles a second after it began. A
+session that waits for another attempt has no slot, and takes one of half of them then, so that no number of those keeps another
+from being handled.
 
 *Little is hoarded.* What is accepted and not handled is a key that no process handles. So no more is asked for than finds a slot
-by then, as the slots went until now: opening a session may take half a second. What waits in vain goes back after 2 s, far before
-its lock ends.
+by then, as the slots went until now: opening a session may take half a second. What waits in vain goes back after 2 s and as long as
+the last message took, up to 10 s more, and before half of its lock is over.
 
 *Cheap when idle.* Each call that waits for a session costs the SDK some wake-ups a second, so only one waits while nothing
 comes. Each session that is found adds calls, so where many are found they are soon as many as find a slot. Where another call
@@ -40,7 +41,7 @@ has slots, for a second: what came before it is handled at once.
 
 Failures: a handler that raises gets the message again after a back-off, and the broker counts it as a delivery: after its
 limit it moves the message to the dead-letter queue. While the broker cannot be reached, or settles nothing, the processor asks
-it again with a back-off.
+it again with a back-off. Whatever else its client raises counts as that, of one session.
 """
 
 from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler

@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from cosmos_outbox.background import retrieve
-from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
+from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement
 from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
@@ -97,7 +97,7 @@ class HeldSession:
             if self.due is None or (not self._stopping.is_set() and await self._took_slot()):
                 return await self._run()
         except Exception as error:  # noqa: BLE001 - one session must not end the others, whatever the client raises
-            self.error = subscription_error(error)
+            self.error = error
             return SessionEnd.LOST
         return SessionEnd.STOPPED if self._stopping.is_set() else SessionEnd.RETRY
 
@@ -200,8 +200,12 @@ class HeldSession:
         """
         self._closed = True
         self._give_slot()
-        with suppress(Exception):
+        try:
             await self._session.close()
+        except (LockLost, SubscriptionUnavailable):
+            pass
+        except Exception as error:  # noqa: BLE001 - as in `run`
+            self.error = self.error or error
 
     async def _settle(self, message: Message, settlement: Settlement) -> None:
         now = self._loop.time()
@@ -298,7 +302,8 @@ class HeldSession:
                 self.error = error
                 return False
             except Exception as error:  # noqa: BLE001 - as in `run`
-                self.error = subscription_error(error)
+                silent = isinstance(error, TimeoutError)
+                self.error = SubscriptionUnavailable("The broker does not answer.") if silent else error
                 await asyncio.sleep(min(_RENEWAL_PAUSE_SECONDS, max(self._cancel_at - self._loop.time(), 0)))
             else:
                 self.error, self.answered_at = None, self._loop.time()
@@ -313,18 +318,6 @@ class HeldSession:
         now, self._trusted_until = self._loop.time(), self._session.trusted_until
         left = self._trusted_until - now
         self._renew_at, self._cancel_at = now + left / 2, now + left * (1 - _MARGIN)
-
-
-def subscription_error(error: Exception) -> SubscriptionError:
-    """Return what a client raised as an error of the subscription: a session in trouble is received again, after a back-off."""
-    if isinstance(error, SubscriptionError):
-        return error
-    silent = isinstance(error, TimeoutError)
-    unforeseen = SubscriptionUnavailable(
-        "The broker does not answer." if silent else f"The subscription's client failed: {error!r}"
-    )
-    unforeseen.__cause__ = error
-    return unforeseen
 
 
 async def cancelled(task: asyncio.Task[Any]) -> bool:

@@ -10,7 +10,7 @@ from math import inf
 from typing import cast
 
 from cosmos_outbox.background import end
-from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
+from cosmos_outbox.errors import LockLost
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.records import (
     Hook,
@@ -21,13 +21,7 @@ from cosmos_outbox.records import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.sessions.held_session import (
-    AT_HAND_SECONDS,
-    HeldSession,
-    SessionEnd,
-    SessionHandler,
-    subscription_error,
-)
+from cosmos_outbox.sessions.held_session import AT_HAND_SECONDS, HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 
@@ -37,7 +31,7 @@ _OPENING_SECONDS = 4.0  # how long a call may take before it waits for a session
 _GROWTH = 3  # calls more for each session that is found
 # A session that was accepted waits so long for a slot, and as long as a message takes: then it goes back, as no other process can handle it
 # meanwhile.
-_AHEAD_SECONDS = 2.0
+_AHEAD_SECONDS, _MOST_MORE_SECONDS = 2.0, 10.0
 _LOOK_AHEAD_SECONDS = 0.5  # at most so much of what the slots will do counts as known
 _MOST_TROUBLED = 10_000  # of which this process knows
 
@@ -249,7 +243,7 @@ class SessionProcessor:
             self._notify(
                 SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)
             )
-        if isinstance(held.error, SubscriptionUnavailable) and not self._stopping.is_set():
+        if not isinstance(held.error, LockLost | None) and not self._stopping.is_set():
             # Without a pause the processor would accept it and lose it again in a tight loop.
             del self._serving[task]
             self._accepting[task] = asyncio.get_running_loop().time()
@@ -260,7 +254,7 @@ class SessionProcessor:
         try:
             session = await self._subscription.accept(seconds)
         except Exception as error:  # noqa: BLE001 - whatever the client raises: it is asked again
-            await self._failed(subscription_error(error), began, answered_at=began)
+            await self._failed(error, began, answered_at=began)
             return None
         now = asyncio.get_running_loop().time()
         if session is not None:
@@ -279,7 +273,7 @@ class SessionProcessor:
     def _answered(self) -> None:
         self._failures, self._answered_at = 0, asyncio.get_running_loop().time()
 
-    async def _failed(self, error: SubscriptionError, began: float, *, answered_at: float) -> None:
+    async def _failed(self, error: BaseException, began: float, *, answered_at: float) -> None:
         """
         Back off before the next call. `began`: of the failed call or session; `answered_at`: the broker's last answer to it, or `began`.
         """
@@ -289,7 +283,7 @@ class SessionProcessor:
         # Calls and sessions that ran side by side fail together: one failure.
         one_more = began > self._failed_at or not self._failures
         self._failures, self._failed_at = self._failures + one_more, now
-        delay = self._options.backoff.delay(self._failures, at_least=error.retry_after)
+        delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
         lasting = now - self._failing_since
         failed = ReceivingFailed(
             attempt=self._failures, delay_seconds=delay, lasting_seconds=lasting, error=error
@@ -301,7 +295,9 @@ class SessionProcessor:
     def _heard(self, record: Record) -> None:
         if isinstance(record, MessageSettled):
             self._answered()
-            self._stuck, self._handled_in = False, record.seconds
+            self._stuck = False
+            if record.outcome != "retry":  # whose time has its back-off in it
+                self._handled_in = min(record.seconds, _MOST_MORE_SECONDS)
             if not self._accepting:
                 self._changed.set()
         self._notify(record)

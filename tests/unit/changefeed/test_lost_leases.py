@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.errors import StoreUnavailable, TooManyRequests
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.records import LeasesBalanced, LeasesLost, Record
 from tests.support.changefeed_world import Faulty, World
@@ -116,19 +116,23 @@ async def test_the_first_start_of_a_fleet_raises_no_alarm_whatever_its_workers_s
     assert [] == told(records)
 
 
-async def test_a_restart_that_finds_its_leases_asks_for_no_earlier_life_and_keeps_its_positions():
+@pytest.mark.parametrize("start", StartFrom)
+async def test_a_restart_that_finds_its_leases_asks_for_no_earlier_life_and_keeps_its_positions(
+    start: StartFrom,
+):
     world, records = World(), list[Record]()
 
     async def earlier_life() -> str | None:
-        return "a heartbeat"
+        raise TooManyRequests  # the parked container is busy
 
-    world.start("a", start=StartFrom.NOW)
+    world.start("a", start=start)
     await asyncio.sleep(30)
     await world.write("k")
     await world.until(world.all_handled)
     await world.stop("a")
-    world.start("b", start=StartFrom.NOW, hooks=[records.append], earlier_life=earlier_life)
-    await asyncio.sleep(60)
+    await world.write("l")
+    world.start("b", start=start, hooks=[records.append], earlier_life=earlier_life)
+    await world.until(world.all_handled, within=timedelta(seconds=30))
     await world.stop_all()
 
-    assert ([], [0]) == (told(records), world.handled["k"])
+    assert ([], [0], [0]) == (told(records), world.handled["k"], world.handled["l"])

@@ -18,7 +18,7 @@ from cosmos_outbox.records import MessageSettled, SessionClosed
 from cosmos_outbox.sessions import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
 from tests.unit.sessions.test_processor import LETTERS, Counting, now
-from tests.unit.sessions.world import Slow, World, by_id, seconds, takes
+from tests.unit.sessions.world import Slow, Work, World, by_id, seconds, takes
 
 
 def held(world: World) -> set[str | None]:
@@ -139,6 +139,40 @@ async def test_a_session_that_finds_no_slot_goes_back_soon_and_no_call_of_this_p
     await world.until(lambda: "c1" in world.begun)
     assert now() < sent + 3
     assert 0 == world.subscription.waiting[0].delivery_count
+    await world.kill("busy")
+    await world.stop("free")
+
+
+async def away(message: Message) -> Settlement:
+    return Retry(after_seconds=60, counted=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "lock_seconds", "within"),
+    [
+        (takes(5), 300, 2 + 5),
+        (takes(100), 300, 2 + 10),  # a process that hoards a key for longer keeps it from others
+        (takes(8), 12, 12 / 2),  # half of its lock
+        (away, 300, 2),  # a back-off is no handling
+    ],
+)
+async def test_a_session_waits_for_a_slot_for_as_long_as_the_last_message_took_within_bounds(
+    before: Work, lock_seconds: float, within: float
+) -> None:
+    world = World(subscription=(broker := Counting(lock_seconds=lock_seconds)))
+    world.deliver("z1")
+    world.start("busy", by_id(z1=before, a1=takes(290)), max_concurrent_sessions=1)
+    await asyncio.sleep(70)
+    world.deliver("a1")
+    await world.until(lambda: "a1" in world.begun)
+    world.deliver("b1")
+    sent = now()
+    await asyncio.sleep(0.1)
+    assert "b" in held(world)
+    world.start("free", max_concurrent_sessions=8)
+    await world.until(lambda: "b1" in world.begun)
+    assert within - 0.5 < now() - sent < within + 1.5
+    assert 0 == broker.waiting[-1].delivery_count
     await world.kill("busy")
     await world.stop("free")
 
