@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 598,
     "testing": 2_079,
     "the modules of the root": 1_114,
-    "worker": 2_341,
+    "worker": 2_343,
     "worker/cli": 1_173,
     "worker/doctor": 687,
     "write": 1_663,

@@ -48,6 +48,19 @@ async def test_the_first_signal_drains_and_the_work_ends_by_itself():
 
 
 @pytest.mark.looptime(True)
+async def test_a_signal_that_is_sent_twice_ends_no_process_whose_work_has_drained_meanwhile():
+    asked = asyncio.Event()
+
+    async def work() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asked.wait()
+        asyncio.get_running_loop().call_later(0.2, os.kill, os.getpid(), signal.SIGTERM)
+
+    await run_until_signalled(work(), drain=asked.set)
+    await asyncio.sleep(1)  # else the signal would end the tests
+
+
+@pytest.mark.looptime(True)
 async def test_a_second_signal_cancels_the_work():
     cancelled = False
 

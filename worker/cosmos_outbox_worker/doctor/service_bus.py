@@ -149,7 +149,7 @@ async def check_topics(outbox: Connection, found: Findings) -> None:
                     found.judge(TOPIC_SETTINGS, topic)
                     found.judge({**SUBSCRIPTION, **KEPT}, *topic.topic.subscriptions)
     except SettingsUnknown as error:
-        found.add(finding("topic.unread", "Not all topics", error))
+        found.add(finding("topic.unread", "Some topics", error))
 
 
 async def check_source(
