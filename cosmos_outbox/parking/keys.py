@@ -139,9 +139,8 @@ class ParkedKeys:
         document_ids = [held_id(event_id) for event_id in event_ids]
         partition = self._scope.partition_of(partition_key)
         found: dict[str, ParkedEvent] = {}
-        for document_id in await retry_reads(
-            lambda: self._store.present(partition, document_ids), self._retry
-        ):
+        present = partial(self._store.present, partition, document_ids)
+        for document_id in await retry_reads(present, self._retry):
             with suppress(NotFound):
                 read = partial(self._store.read, document_id, partition)
                 event = event_of(await retry_reads(read, self._retry))
@@ -204,9 +203,7 @@ class ParkedKeys:
             PublishError: the topic did not answer; what was not sent is still held.
         """
         if self._send is None:
-            raise UsageError(
-                "A release has to send events: give ParkedKeys a `send`, as `resending(publisher)` returns it."
-            )
+            raise UsageError("A release needs a `send`, as `resending(publisher)` returns it.")
         if edited is not None and event_id is None:
             raise UsageError("An edited payload is for one event: name it, as event_id.")
         if edited is not None and not _is_kept(dict(edited)):

@@ -182,6 +182,8 @@ class Parking:
                     # One that fails again is not parked again.
                     again = failure is None and decided is not None and decided.is_dropped_before(key)
                     due = due if again else await self._behind_known(key.partition, due)
+                    if not due and not self._references:
+                        return  # it has a record, whatever becomes of the key
                 raise
             due, parked = due[count:], True
 
@@ -248,7 +250,9 @@ class Parking:
         await self._store.commit(key.partition, writes)
 
     async def _decided(self, key: ParkedKey, item: Item) -> ParkedEvent | None:
-        if self._references:  # an event comes again when its page does, and stays what it is
+        # An event comes again when its page does, and stays what it is. Where the key was not parked, the message has the record of an
+        # earlier time, whatever that says: one that a newer version wrote holds nothing up.
+        if self._references or key.etag is None:
             return None
         record = event_of(await self._store.read(held_id(item.id), key.partition))
         return None if record.status is EventStatus.HELD else record
