@@ -19,10 +19,12 @@ from azure.cosmos.aio import DatabaseProxy
 from typer.testing import CliRunner
 
 from cosmos_outbox.adapters.cosmos import open_cosmos_client, open_store
+from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_testing.emulated import OutboxEmulators, running_emulators
 from cosmos_outbox_worker import Worker, load, running_worker
 from cosmos_outbox_worker.cli.app import app
+from cosmos_outbox_worker.fleet import Fleet, Heartbeat, Phase
 from examples.contacts.api import create_app
 from examples.contacts.settings import Settings
 from tests.support.contacts_api import JANE, Client, served
@@ -240,6 +242,34 @@ def test_a_container_is_restored_as_a_new_one_and_read_from_its_beginning(place:
     place.relay(3)
     assert 1 == place.topic["duplicates"]
     assert "strange-parked-keys" in place.findings(code=1)
+
+
+@pytest.mark.parametrize(("killed", "read"), [(True, 1), (False, 0)])
+def test_now_is_the_beginning_of_a_new_container_where_a_worker_of_the_old_one_was_killed_lately(
+    place: Place, killed: bool, read: int
+):
+    """Its heartbeat names the container, not the resource id."""
+    place.environment |= {"OUTBOX_START": "now"}
+
+    async def leave_a_heartbeat(database: DatabaseProxy) -> None:
+        leases = CosmosLeases(database.get_container_client("leases"))
+        fleet = Fleet(leases, processor="outbox", container=f"{place.emulators.database}/data")
+        await fleet.beat(Heartbeat(worker="killed", every=timedelta(seconds=15), phase=Phase.RUNNING))
+
+    if killed:
+        place.on_database(leave_a_heartbeat)
+    place.lose("data", "/partitionKey")
+    place.commit("1")
+    place.cosmos.advance(60)
+    alarms = set[str]()
+
+    def all_is_read(worker: Worker) -> bool:
+        now = worker.snapshot()
+        alarms.update(error.event for error in now.errors)
+        return now.lag is not None and bool(now.lag.leases) and nothing_waits(worker)
+
+    place.work(all_is_read)
+    assert (read, killed) == (place.sent(), "LeasesLost" in alarms)
 
 
 def test_the_parked_container_is_lost_and_a_replay_sends_what_it_held(place: Place):
