@@ -157,12 +157,9 @@ def assembled(
         written = part.document
         if not part.taken.events:
             continue
+        version = written.counted(part.version)
         meta = event_meta(
-            written.kind,
-            written.id,
-            version=written.counted(part.version),
-            commit_id=commit_id,
-            correlation=correlation,
+            written.kind, written.id, version=version, commit_id=commit_id, correlation=correlation
         )
         for own in part.taken.events:
             for event in published.get(own.id, (own,)):
@@ -249,9 +246,7 @@ def _create(document: Document) -> Write:
     return Write(kind=WriteKind.CREATE, id=document["id"], document=document)
 
 
-def _check_identities(
-    writes: Sequence[Write], events: Sequence[DomainEvent], partition_key: PartitionKey
-) -> None:
+def _check_identities(writes: Sequence[Write], events: Sequence[DomainEvent], key: PartitionKey) -> None:
     # In a batch that names a document twice, the second write fails on the first, which looks like a repeated commit.
     ids = [write.id for write in writes]
     if len(set(ids)) < len(ids):
@@ -259,16 +254,16 @@ def _check_identities(
         recorded = [event.action for event in events if event.id == twice]
         if len(recorded) > 1:
             raise UsageError(
-                f"The event {recorded[0]} {twice!r} of partition key {partition_key!r} was recorded {len(recorded)} times: make a "
+                f"The event {recorded[0]} {twice!r} of partition key {key!r} was recorded {len(recorded)} times: make a "
                 "new event each time, which has an id of its own.",
                 document_id=twice,
-                partition_key=partition_key,
+                partition_key=key,
             )
         raise UsageError(
-            f"One commit would write two documents with the id {twice!r} of partition key {partition_key!r}; all entities and "
+            f"One commit would write two documents with the id {twice!r} of partition key {key!r}; all entities and "
             "events of one partition key need different ids, whatever their types: give one of them another id.",
             document_id=twice,
-            partition_key=partition_key,
+            partition_key=key,
         )
 
 

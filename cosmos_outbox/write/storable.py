@@ -7,13 +7,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer, TypeAdapter, ValidationError, WrapSerializer
-from pydantic_core import PydanticSerializationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticSerializationError, SchemaSerializer
+from pydantic_core.core_schema import any_schema, plain_serializer_function_ser_schema
 
 from cosmos_outbox.documents import Document, copied_size, first_error
-from cosmos_outbox.domain.entities import altered_field
 from cosmos_outbox.domain.events import DomainEvent, found
 from cosmos_outbox.errors import UnstorableValue
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, bytes_of
@@ -21,7 +22,8 @@ from cosmos_outbox.ports import Write
 from cosmos_outbox.write.tracked import Part, Tracked
 
 OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
-_SERIALIZERS = PlainSerializer, WrapSerializer
+_LOST, _LOSSY = "\0lost", (tuple, set, frozenset, Decimal)
+_ANY = any_schema()
 UNWRITABLE = PydanticSerializationError, UnicodeError
 
 
@@ -53,49 +55,57 @@ def size_of(write: Write, owner: Tracked | DomainEvent, partition_key: Partition
     except ValidationError as error:
         (field, reason), cause = first_error(error), error
     if field is not None:
-        raise _refusal(owner, partition_key, field=field, reason=reason) from cause
+        raise _refusal(owner, partition_key, field, reason) from cause
     try:
         return named + copied_size(document, finite=True)
     except ValueError as error:
         field = next(found(document, _no_json), "a field").removeprefix("data.")
-        raise _refusal(owner, partition_key, field=field, reason=str(error)) from error
+        raise _refusal(owner, partition_key, field, str(error)) from error
 
 
 def _altered(owner: Tracked | DomainEvent, document: Mapping[str, Any]) -> str | None:
     if isinstance(owner, Tracked):
         return owner.altered(document) if document else None
-    if not (loose := _loose_fields(type(owner))):
-        return None
-    data = document["data"]  # without the fields, where it claims them
-    read = {name: one.validate_python([data[key]])[0] for name, (key, one) in loose.items() if key in data}
-    return altered_field(owner, owner.model_copy(update=read))
+    marking = _marking(type(owner))
+    said = marking.to_python(owner, mode="json", warnings=False) if marking else {}
+    return next(found(said | _marked(owner.__pydantic_extra__ or {}), lambda part: part == _LOST), None)
+
+
+def _marked(value: Any) -> Any:
+    """Return a value, which may be of any type, with a mark in place of what JSON turns into something else without a word."""
+    if isinstance(value, dict):
+        return {str(name): _marked(one) if isinstance(name, str) else _LOST for name, one in value.items()}
+    if isinstance(value, list):
+        return [_marked(one) for one in value]
+    return _LOST if isinstance(value, _LOSSY) or _no_json(value) else value
 
 
 @functools.cache
-def _loose_fields(kind: Any) -> dict[str, tuple[str, TypeAdapter[list[Any]]]]:
-    """
-    Return the names in the payload, and what reads a list of them, of an event's fields that take any value somewhere: the types of
-    others, and serializers, say how a field is written.
-    """
-    # As the event may have it; a list takes it for whatever is in it
-    config = ConfigDict(arbitrary_types_allowed=True)
-    written = kind.__pydantic_decorators__.field_serializers.values()
-    own = {name for one in written for name in one.info.fields}
-    fields = {
-        name: (field.serialization_alias or name, TypeAdapter(list[field.annotation], config=config))  # type: ignore[name-defined]
-        for name, field in kind.model_fields.items()
-        if name not in own and not any(isinstance(one, _SERIALIZERS) for one in field.metadata)
-    }
-    return {name: one for name, one in fields.items() if "'type': 'any'" in str(one[1].core_schema)}
+def _marking(kind: type[DomainEvent]) -> SchemaSerializer | None:
+    """Return what writes an event as its class does, with marks where it takes any value; None if it does so nowhere."""
+    if "'type': 'any'" not in str(schema := kind.__pydantic_core_schema__):
+        return None
+    try:
+        return SchemaSerializer(_with_marks(schema), _use_prebuilt=False)
+    except TypeError:  # before pydantic 2.12, which marks nothing inside of inner models
+        return SchemaSerializer(_with_marks(schema))
 
 
-def unwritable(
-    owner: Tracked | DomainEvent, partition_key: PartitionKey, error: ValueError
-) -> UnstorableValue:
+def _with_marks(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return (tuple if isinstance(schema, tuple) else list)(map(_with_marks, schema))
+    if not isinstance(schema, dict) or "serialization" in schema:  # it says how the values are written
+        return schema
+    if schema.get("type") == "any" or schema.get("keys_schema") == schema.get("values_schema") == _ANY:
+        return {**schema, "serialization": plain_serializer_function_ser_schema(_marked)}
+    return {name: _with_marks(part) for name, part in schema.items()}
+
+
+def unwritable(owner: Tracked | DomainEvent, key: PartitionKey, error: ValueError) -> UnstorableValue:
     """Return the refusal of an owner that has no JSON."""
     model = owner.model if isinstance(owner, Tracked) else owner
     field = next((name for name in type(model).model_fields if not _serialises(model, name)), "a field")
-    return _refusal(owner, partition_key, field=field, reason=str(error))
+    return _refusal(owner, key, field, str(error))
 
 
 def _serialises(owner: BaseModel, name: str) -> bool:
@@ -112,10 +122,6 @@ def _no_json(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _refusal(
-    owner: Tracked | DomainEvent, partition_key: PartitionKey, *, field: str, reason: str
-) -> UnstorableValue:
+def _refusal(owner: Tracked | DomainEvent, key: PartitionKey, field: str, reason: str) -> UnstorableValue:
     kind = type(owner.model if isinstance(owner, Tracked) else owner)
-    return UnstorableValue(
-        kind.__name__, document_id=owner.id, partition_key=partition_key, field=field, reason=reason
-    )
+    return UnstorableValue(kind.__name__, document_id=owner.id, partition_key=key, field=field, reason=reason)
