@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -207,7 +206,7 @@ class ParkedKeys:
         if edited is not None and event_id is None:
             raise UsageError("An edited payload is for one event: name it, as event_id.")
         if edited is not None and not _is_kept(dict(edited)):
-            raise UsageError("The payload has a value that is no JSON, or no 64-bit float: write it as text.")
+            raise UsageError("The payload has a value that is no JSON: write it as text.")
         release = Release(
             self._store, self._scope, partition_key, self._send, retry=self._retry, utcnow=self._utcnow
         )
@@ -316,8 +315,6 @@ class ParkedKeys:
 
 def _is_kept(payload: dict[str, Any]) -> bool:
     try:
-        text = json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()
+        return bool(json.loads(json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()) == payload)
     except (TypeError, ValueError):
         return False
-    # Cosmos DB documents its numbers as 64-bit floats
-    return bool(json.loads(text, parse_int=lambda digits: Decimal(repr(float(digits)))) == payload)

@@ -335,9 +335,6 @@ async def test_a_payload_without_the_id_of_its_event_is_refused() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        2**53 + 1,
-        [-(2**60)],
-        10**400,
         float("nan"),
         {"deep": float("inf")},
         {1},
@@ -348,9 +345,9 @@ async def test_a_payload_without_the_id_of_its_event_is_refused() -> None:
     ],
     ids=repr,
 )
-async def test_a_payload_that_the_store_would_not_keep_as_it_is_is_refused(value: object) -> None:
+async def test_a_payload_whose_json_is_another_value_is_refused(value: object) -> None:
     world = await parked()
-    with pytest.raises(UsageError, match="no JSON, or no 64-bit float"):
+    with pytest.raises(UsageError, match="no JSON: write it as text"):
         await world.operator.release("b", edited={"state": value}, event_id="b/2")
     assert [] == [event for event in (await world.operator.show("b")).held if event.original is not None]
 
@@ -358,7 +355,7 @@ async def test_a_payload_that_the_store_would_not_keep_as_it_is_is_refused(value
 async def test_a_payload_of_all_that_json_has_is_sent_as_it_was_edited() -> None:
     world = await parked(later=0)
     world.broker.rejects = lambda message: False
-    edited = {"all": [None, True, -1, 2**53, 10**18, 1.5, 1.0, 1e300, "é", {"deep": []}]}
+    edited = {"all": [None, True, -1, 2**53 + 1, -(10**18) - 1, 1.5, 1.0, 1e300, "é", {"deep": []}]}
     assert (await world.operator.release("b", edited=edited, event_id="b/2")).handed_back
     assert edited == json.loads(world.broker.accepted[-1].body)
 
