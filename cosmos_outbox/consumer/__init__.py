@@ -54,12 +54,4 @@ from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.messages import Message
 
-__all__ = [
-    "Consumer",
-    "HandlerStuck",
-    "Handling",
-    "Message",
-    "OnFailure",
-    "OnUnknown",
-    "Policy",
-]
+__all__ = ["Consumer", "HandlerStuck", "Handling", "Message", "OnFailure", "OnUnknown", "Policy"]

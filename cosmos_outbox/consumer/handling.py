@@ -199,7 +199,10 @@ class Handling:
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 if not contention.is_new(error) or isinstance(error, self._routes.permanent(message)):
                     return Sent(events=number, refusal=error)
-                await asyncio.sleep(_BETWEEN_WRITERS.delay(contention.times))
+                delay = _BETWEEN_WRITERS.delay(contention.times)
+                told = {"attempt": attempt, "delay_seconds": delay, "error": error}
+                self._effects.report(message, key, AttemptFailed, **told)
+                await asyncio.sleep(delay)
                 continue
             if effect is Effect.UNKNOWN:
                 return Sent(events=number, refusal=_unknown(message))

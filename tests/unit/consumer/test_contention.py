@@ -144,6 +144,30 @@ async def test_a_release_tries_again_what_another_writer_spoilt():
     assert (2, True) == (released.sent, released.handed_back)
     assert [1] * 11 + [2] == calls
     assert 2 == len(world.documents("paid"))
+    first, *again = world.of(AttemptFailed)
+    assert (1, None) == (first.attempt, first.delay_seconds), "which parked the key"
+    assert [*range(1, 10)] == [failed.attempt for failed in again]
+    assert all(failed.delay_seconds is not None for failed in again)
+
+
+async def test_a_release_tries_each_message_again_that_one_writer_spoilt():
+    consumer, calls = Consumer("c", attempts=1), list[int]()
+
+    @consumer.on(OrderPaid)
+    async def pay(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        calls.append(event.total)
+        if len(calls) == 1:
+            raise ValueError("not yet")
+        if calls.count(event.total) == (2 if event.total == 1 else 1):
+            raise PreconditionFailed(expected="1", actual="2", document_id="total")
+
+    world = World(consumer)
+    for total in (1, 2):
+        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
+    await world.run()
+
+    assert 2 == (await world.keys.release("o1")).sent
+    assert [1, 1, 1, 2, 2] == calls
 
 
 async def test_a_release_that_only_meets_other_writers_ends_with_what_the_last_of_them_left():

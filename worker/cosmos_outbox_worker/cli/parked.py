@@ -142,7 +142,7 @@ async def release(
     """
     Send what a key holds, in order, and hand the key back to the workers. Exit code 2 if it stays parked.
 
-    With --consumer the consumer's handlers take the messages in this process, once each, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
+    With --consumer the consumer's handlers take the messages in this process, again where another writer was in the way, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
 
     Of many keys, one that stays parked does not stop the others. An interrupted command is run again: what it released is not
     parked any more.
