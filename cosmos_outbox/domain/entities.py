@@ -155,18 +155,18 @@ def progress_of(entity: Entity) -> Progress:
     return progress
 
 
-def altered_field(model: BaseModel, read: BaseModel) -> str | None:
-    """Return the name of a field that has another value in an entity or event than in what a read of it makes; None if there is none."""
-    fields = () if model.__dict__ == read.__dict__ else type(model).model_fields
-    return next((name for name in fields if not _is_same(model, read, name)), None)
+def altered_field(entity: Entity, read: Entity) -> str | None:
+    """Return the name of a field that has another value in an entity than in what a read of it makes; None if there is none."""
+    fields = () if entity.__dict__ == read.__dict__ else type(entity).model_fields
+    return next((name for name in fields if not _is_same(entity, read, name)), None)
 
 
-def _is_same(model: BaseModel, read: BaseModel, name: str) -> bool:
-    mine, stored = getattr(model, name), getattr(read, name)
+def _is_same(entity: Entity, read: Entity, name: str) -> bool:
+    mine, stored = getattr(entity, name), getattr(read, name)
     if mine is stored or mine == stored:
         return True
     # Values that cannot be compared, and models that differ in private attributes alone, are the same in all they show.
-    shown = [one.model_dump(include={name}, serialize_as_any=True, warnings=False) for one in (model, read)]
+    shown = [one.model_dump(include={name}, serialize_as_any=True, warnings=False) for one in (entity, read)]
     return name in shown[0] and shown[0] == shown[1]
 
 
