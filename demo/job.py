@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from demo.audit import Audit, CommittedEvent, audit
@@ -206,10 +207,7 @@ class _Job:
         if not self._stack.consumers:
             return []
 
-        async def count() -> int:
-            self._progress.effects = await count_effects(self._stack.directory)
-            return self._progress.effects
-
+        count = partial(count_effects, self._stack.directory)
         wanted, stalled = len(self._committed), self._options.stalled_seconds
         if await counted_up_to(wanted, count, stalled_seconds=stalled) < wanted:
             return [f"the directory has not changed for {stalled:g} s"]
