@@ -271,8 +271,8 @@ async def _entered(server: Server) -> Server:
 
 
 async def _ended(server: Server) -> None:
-    # Nobody is accepted any more, and what was accepted has its transport, before the listener closes: asyncio leaves open what it
-    # makes one for behind that.
+    # The server stops accepting some turns before it closes its listener: asyncio makes a transport for each connection that the
+    # server accepted, and leaves the connection open where the listener closed before that.
     for listening in server.listener.sockets if server.listener else ():
         asyncio.get_running_loop().remove_reader(listening)
     for _ in range(3):

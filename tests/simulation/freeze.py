@@ -41,7 +41,7 @@ FREEZE: ContextVar[Freeze | None] = ContextVar("FREEZE", default=None)
 
 
 def service_time() -> float:
-    """Return the time on a clock that nobody's sleep stops."""
+    """Return the time on the service's clock, which goes on while a worker's machine is asleep."""
     freeze = FREEZE.get()
     return asyncio.get_running_loop().time() + (freeze.slept if freeze else 0.0)
 
