@@ -9,11 +9,9 @@ message are one transactional batch; the message is completed only then.
     consumer      the handlers and the rules
       routes      the handler of a subject and version, and the event it is given
       policy      the rules
-    handling      one message: is its key parked? have it take effect, or give up
-      effects     did it take effect before? run the handler and commit
-      handler_call    a handler runs for a bounded time
-      inbox       what took effect: a record for each message
-      waits       how long a message waits for a store that is away
+    handling      one message: is its key parked? have it take effect, wait for a store that is away, or give up
+      effects     did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
+      threads     where the handler's blocking calls run
       stored_messages   a message as a document of the parked store
 
     delivered --> key parked? --yes--> held behind the others --> completed
@@ -49,7 +47,7 @@ Limits: what a handler does outside of the unit of work is done again with each 
 """
 
 from cosmos_outbox.consumer.consumer import Consumer
-from cosmos_outbox.consumer.handler_call import HandlerStuck
+from cosmos_outbox.consumer.effects import HandlerStuck
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.messages import Message

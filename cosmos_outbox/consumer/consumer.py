@@ -15,8 +15,7 @@ from pydantic import BaseModel
 
 from cosmos_outbox.consumer.effects import Effects
 from cosmos_outbox.consumer.handling import Handling
-from cosmos_outbox.consumer.inbox import DEFAULT_RECORD_TTL
-from cosmos_outbox.consumer.policy import DEFAULT_MAX_DELIVERIES, OnFailure, OnUnknown, Policy
+from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import ConfigurationError, UsageError
@@ -33,6 +32,8 @@ UnitT = TypeVar("UnitT", bound=UnitOfWork)
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 Handler = Callable[[EventT, Message, UnitT], Awaitable[None]]
 _LONGEST_NAME = 100
+# The broker's default window for duplicates, and the longest lock; `doctor` reads both
+_SHORTEST_RECORD_TTL = timedelta(minutes=15)
 
 
 class Consumer:
@@ -77,17 +78,28 @@ class Consumer:
         *,
         partition_key: Callable[[Message], PartitionKey] | None = None,
         outbox_of: Callable[[Message], Outbox] | None = None,
-        record_ttl: timedelta = DEFAULT_RECORD_TTL,
+        record_ttl: timedelta = timedelta(days=30),
         on_failure: OnFailure | str = OnFailure.PARK,
         unknown: OnUnknown | str = OnUnknown.IGNORE,
         attempts: int = 5,
-        max_deliveries: int = DEFAULT_MAX_DELIVERIES,
+        max_deliveries: int = 8,
         backoff: Backoff | None = None,
         handler_timeout: timedelta = timedelta(seconds=30),
     ) -> None:
         if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or "." in name or "/" in name:
             raise ConfigurationError(
                 f"A consumer needs a name of 1 to {_LONGEST_NAME} characters without dots and slashes, not {name!r}."
+            )
+        if attempts < 1:
+            raise ConfigurationError(f"A consumer needs at least one attempt, not {attempts}.")
+        if max_deliveries < 1:
+            raise ConfigurationError(f"max_deliveries must be at least 1, not {max_deliveries}.")
+        if handler_timeout <= timedelta(0):
+            raise ConfigurationError(f"handler_timeout must be more than 0, not {handler_timeout}.")
+        if record_ttl < _SHORTEST_RECORD_TTL:
+            raise ConfigurationError(
+                f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {record_ttl}: the broker may deliver a message "
+                "again for so long, and without its record it would take effect again."
             )
         self.policy = Policy(
             record_ttl=record_ttl,
@@ -97,7 +109,7 @@ class Consumer:
             attempts=attempts,
             max_deliveries=max_deliveries,
             handler_timeout=handler_timeout,
-            **({} if backoff is None else {"backoff": backoff}),
+            backoff=backoff or Backoff(initial_seconds=0.2, maximum_seconds=5.0),
         )
         self.name, self._outbox, self._outbox_of = name, outbox, outbox_of
         self._bound: Outbox | None = None
@@ -211,9 +223,9 @@ class Consumer:
             ConfigurationError: there is no parked store, and the consumer parks; or there is no handler.
             UsageError: it has no outbox.
         """
-        if not self.subjects:
+        if not (subjects := self.subjects):
             raise ConfigurationError(f"The consumer {self.name!r} has no handler.")
-        if unknown := self._routes.upcasted - self.subjects:
+        if unknown := self._routes.upcasted - subjects:
             raise ConfigurationError(
                 f"The upcasters of {min(unknown)!r} have no handler: correct the subject."
             )

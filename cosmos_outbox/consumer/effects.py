@@ -1,26 +1,60 @@
-"""Effects: a message takes effect once, with the entry in the inbox that proves it in the same batch."""
+"""
+Effects: a message takes effect once: its handler runs for a bounded time, and one batch takes what it changed and the inbox's record.
+
+The inbox has one record for each message that took effect, `inbox.<consumer>.<message id>`. Of any number of attempts, one creates it. Its
+time to live deletes it once no copy of the message can come.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import functools
+import hashlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from datetime import datetime, timedelta
 from enum import Enum, auto
+from typing import Any
 
 from opentelemetry import trace
 
-from cosmos_outbox.consumer.handler_call import called
-from cosmos_outbox.consumer.inbox import may_be_known, record_id, record_of
 from cosmos_outbox.consumer.policy import OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
+from cosmos_outbox.consumer.threads import calls_of_handler
 from cosmos_outbox.correlation import processing_message
+from cosmos_outbox.documents import KEPT_FOREVER
+from cosmos_outbox.domain.identifiers import INBOX_TYPE, check_id
 from cosmos_outbox.domain.sources import utc_now
-from cosmos_outbox.errors import Conflict, MessageUnreadable, MixedPartitionKeys
-from cosmos_outbox.messages import Message
-from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.errors import (
+    Conflict,
+    HandlerTimeout,
+    MessageError,
+    MessageUnreadable,
+    MixedPartitionKeys,
+    UsageError,
+    said,
+)
+from cosmos_outbox.messages import REMEMBERED_FOR, Message
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
+from cosmos_outbox.sessions.held_session import cancelled
 from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, is_stored, run_event_handlers
+from cosmos_outbox.write.unit_of_work import (
+    UnitOfWork,
+    commit_with,
+    commits_left_to,
+    is_stored,
+    run_event_handlers,
+)
+
+_LONGEST_NAME = 200
+
+
+class HandlerStuck(HandlerTimeout):
+    """
+    A handler, or a thread that it started, went on after it was cancelled; it was left behind, and its unit of work commits nothing.
+    """
 
 
 class Effect(Enum):
@@ -58,6 +92,7 @@ class Effects:
         tracer_provider: trace.TracerProvider | None,
     ) -> None:
         self.name, self.routes, self.policy, self.source = name, routes, policy, source
+        self._inbox = f"inbox.{_short(name)}"
         self.notify = guarded(notify)
         self._outbox_of = outbox_of
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
@@ -81,17 +116,22 @@ class Effects:
         began = asyncio.get_running_loop().time()
         if (found := self.routes.find(message)) is None:
             return self._without_handler(message, key)
-        outbox, effect_key = self._outbox_of(message), self.key_of(message)
-        record = record_of(
-            message,
-            consumer=self.name,
-            key=effect_key,
-            paths=outbox.key_paths,
-            ttl=None if released else self.policy.record_ttl,
-            now=utc_now(),
-        )
+        outbox = self._outbox_of(message)
+        paths = outbox.key_paths
+        asks = released or attempt > 1 or _may_be_known(message, created_at=found.created_at)
+        effect_key = self._key_in(paths, message)
+        ttl = KEPT_FOREVER if released else int(self.policy.record_ttl.total_seconds())
+        document = {
+            "id": self._record_id(message),
+            **paths.fields(effect_key),
+            "type": INBOX_TYPE,
+            "consumer": self.name,
+            "ttl": ttl,
+            "messageId": message.message_id,
+            "handledAt": utc_now().isoformat(),
+        }
+        record = CommitRecord(partition_key=effect_key, document=document)
         async with outbox.unit_of_work(found.route.kind) as uow:
-            asks = released or attempt > 1 or may_be_known(message, created_at=found.created_at)
             if asks and await is_stored(uow, record.id, effect_key):
                 return self.repeated(message, key)
 
@@ -135,7 +175,7 @@ class Effects:
     async def was_taken(self, message: Message) -> bool:
         """Say whether the inbox knows a message."""
         async with self._outbox_of(message).unit_of_work() as uow:
-            return await is_stored(uow, record_id(self.name, message.message_id), self.key_of(message))
+            return await is_stored(uow, self._record_id(message), self.key_of(message))
 
     def repeated(self, message: Message, key: str) -> Effect:
         """Report that a message took effect before."""
@@ -149,13 +189,15 @@ class Effects:
         Raises:
             MessageUnreadable: it has no session, or one that names no key of the container, and the policy names no other place.
         """
+        return self._key_in(self._outbox_of(message).key_paths, message)
+
+    def _key_in(self, paths: KeyPaths, message: Message) -> PartitionKey:
         if self.policy.partition_key is not None:
             return self.policy.partition_key(message)
         if message.session_id is None:
             raise MessageUnreadable(
                 "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
             )
-        paths = self._outbox_of(message).key_paths
         if len(paths.levels) == 1:
             return message.session_id  # a string is its own text, also one that looks like a list
         try:
@@ -164,6 +206,9 @@ class Effects:
             raise MessageUnreadable(
                 f"The session of the message: {error} Or give `partition_key=`."
             ) from error
+
+    def _record_id(self, message: Message) -> str:
+        return f"{self._inbox}.{_short(message.message_id)}"
 
     def _without_handler(self, message: Message, key: str) -> Effect:
         if self.policy.unknown is OnUnknown.DEAD_LETTER:
@@ -193,3 +238,81 @@ async def _committed(uow: UnitOfWork, record: CommitRecord, *, of: str) -> bool:
             raise
         return False
     return True
+
+
+async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
+    """
+    Call a handler, and raise what it raises.
+
+    Args:
+        handler: with its arguments.
+        of: the consumer, which commits in its place.
+        subject: of the message.
+        within: the time that it may take.
+
+    Raises:
+        HandlerTimeout: it took longer; HandlerStuck if it, or a thread of it, still runs.
+        MessageError: other code cancelled it, or it raised what ends a process.
+    """
+    threads: set[Future[Any]] = set()
+
+    async def ended() -> None:
+        calls_of_handler.set(threads)
+        try:
+            await handler()
+        except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, and every key would stop
+            raise MessageError(
+                f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {said(error)}"
+            ) from error
+
+    with commits_left_to(f"The consumer {of!r}"):
+        task = asyncio.ensure_future(ended())
+    try:
+        done, _ = await asyncio.wait({task}, timeout=within.total_seconds())
+    except BaseException:  # the lock is lost, or the process ends
+        await cancelled(task)
+        raise
+    if task.cancelled():  # by other code, not by this attempt: report an error, not a cancellation
+        raise MessageError(f"The handler of {subject} ended because what it awaited was cancelled.")
+    if done:
+        return task.result()
+    late = f"The handler of {subject} did not end within {within}"
+    if not await cancelled(task):
+        raise HandlerStuck(f"{late}, and went on after it was cancelled. It must let CancelledError pass.")
+    if threads:
+        raise HandlerStuck(
+            f"{late}, and a thread that it started goes on. Give what blocks there a time-out of its own."
+        )
+    raise HandlerTimeout(f"{late}.")
+
+
+def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
+    """
+    Say whether a message may be in the inbox already, so that the inbox is worth a read before its handler is called.
+
+    Without the read, what the inbox knows is refused with the batch, and its handler was called in vain. So it is asked about what was
+    delivered before, and about what was sent long after its event was created: a replay, say, or a relay that lost its position.
+
+    Args:
+        message: that is to be handled.
+        created_at: when its event was created; None if it does not say so.
+    """
+    if message.delivery_count or created_at is None or message.enqueued_at is None:
+        return True
+    # Of copies that are sent so soon after the event, the broker delivers one.
+    return abs(message.enqueued_at - created_at) > REMEMBERED_FOR  # also where a producer's clock is wrong
+
+
+@functools.lru_cache(maxsize=1024)
+def _short(name: str) -> str:
+    # Two names with dots could form the same id
+    try:
+        check_id(name)
+    except UsageError:
+        usable = False
+    else:
+        usable = len(name.encode()) <= _LONGEST_NAME and "." not in name
+    return name if usable else f"sha256-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from cosmos_outbox.consumer.effects import Effect, Effects
-from cosmos_outbox.consumer.handler_call import HandlerStuck
+from cosmos_outbox.consumer.effects import Effect, Effects, HandlerStuck
 from cosmos_outbox.consumer.policy import OnFailure
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
-from cosmos_outbox.consumer.waits import Waits
 from cosmos_outbox.errors import (
     AccessDenied,
     CommitOutcomeUnknown,
@@ -34,7 +32,7 @@ from cosmos_outbox.errors import (
     said,
 )
 from cosmos_outbox.messages import Message
-from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
+from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.documents import EventStatus, failure_of
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
@@ -50,6 +48,11 @@ from cosmos_outbox.retries import Backoff
 # So many keys parked while no message takes effect show that the fault is not the messages'
 _BELIEVED_IN_A_ROW = 5
 _BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)
+_BETWEEN_DELAYS = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
+# While others take effect, a message waits for 8 s at most, because it occupies a slot
+_MOST_ALONE = 5
+_MOST_MESSAGES = 1000  # whose delays are counted
+_HALTED = 4  # A slot is free soon for another key: only an attempt shows which key can be handled
 _MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
 # While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
 _OUTAGES = (
@@ -130,7 +133,8 @@ class Handling:
         self._notify = effects.notify
         self.scope = Scope(processor=effects.name, container=effects.source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
-        self._waits = Waits()
+        self._delays = 0  # since a message took effect
+        self._delays_of: dict[str, int] = {}  # of each message that waits
         self._given_up = 0  # keys parked since a message took effect
         # Keys that an operator may have parked while their session is held
         self.seen_parked: Container[str] = ()
@@ -143,7 +147,7 @@ class Handling:
     @property
     def delayed(self) -> bool:
         """Say whether the last message had to wait for a store."""
-        return self._waits.delayed
+        return self._delays > 0
 
     async def __call__(self, message: Message, session: Holding) -> Settlement:
         """
@@ -162,19 +166,9 @@ class Handling:
         except RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
-            asked = error.retry_after if isinstance(error, OutboxError) else None
-            delay = self._waits.wait(message.message_id, at_least=asked)
-            self._notify(
-                ConsumingDelayed(
-                    consumer=self._name,
-                    key=key,
-                    message_id=message.message_id,
-                    delay_seconds=delay,
-                    error=error,
-                )
-            )
-            return Retry(after_seconds=delay, counted=False)
-        self._waits.ended(message.message_id)
+            return self._delayed(message, key, error)
+        self._delays = 0
+        self._delays_of.pop(message.message_id, None)
         state.counts_losses = False
         return settlement
 
@@ -267,6 +261,18 @@ class Handling:
                 return Complete()
             await (asyncio.sleep(delay) if contended else session.pause(delay))
 
+    def _delayed(self, message: Message, key: str, error: Exception) -> Retry:
+        """Have a message wait for a store, longer each time that one has to, and no less than what the service asked for."""
+        self._delays += 1
+        alone = self._delays_of[message.message_id] = self._delays_of.pop(message.message_id, 0) + 1
+        if len(self._delays_of) > _MOST_MESSAGES:
+            del self._delays_of[next(iter(self._delays_of))]
+        asked = error.retry_after if isinstance(error, OutboxError) else None
+        delay = _BETWEEN_DELAYS.delay(max(self._delays, min(alone, _MOST_ALONE)), at_least=asked)
+        told = {"consumer": self._name, "key": key, "message_id": message.message_id}
+        self._notify(ConsumingDelayed(**told, delay_seconds=delay, error=error))
+        return Retry(after_seconds=delay, counted=False)
+
     async def _was_taken(self, message: Message) -> bool:
         try:
             return await self._effects.was_taken(message)
@@ -293,45 +299,37 @@ class Handling:
         if not self.halted:
             return await self._give_up(message, key, state, error, attempts)
         self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
-        return Retry(after_seconds=self._waits.of_halted(), counted=False)
+        return Retry(after_seconds=_BETWEEN_DELAYS.delay(_HALTED), counted=False)
 
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
-        failure = failure_of(message.message_id, error, attempts=attempts)
+        """Park the key of a message that cannot be handled, or dead-letter it alone."""
+        counts = False
         self._given_up += 1  # before anything is awaited, as other sessions fail meanwhile
         try:
-            instead = await self._park(message, key, failure, error)
-        except BaseException:
-            self._given_up -= 1
-            raise
-        if instead is not None:
-            # What the policy dead-letters counts as what it parks: if handlers fail on everything, the others wait.
-            counts = self._policy.on_failure is OnFailure.DEAD_LETTER and isinstance(instead, DeadLetter)
+            # Another process may have been first, so that this one failed on what that one wrote
+            if await self._was_taken(message):
+                self._effects.repeated(message, key)
+                return Complete()
+            if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
+                counts = True  # as what is parked: if handlers fail on everything, the others wait
+                return self._dead_letter(message, key, error)
+            failure = failure_of(message.message_id, error, attempts=attempts)
+            try:
+                held = await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
+            except RequestTooLarge:
+                return self._dead_letter(message, key, error, reason="TooLargeToPark")
+            if held.decided is not None or not held.parked:
+                # An operator dropped the message once, or had it sent edited: what is kept of that stands in its place
+                return self._dead_letter(message, key, error, reason="DroppedBefore")
+            counts = True
+            state.parked = True
+        finally:
             self._given_up -= not counts
-            return instead
-        state.parked = True
         told = {"reason": failure.reason, "attempts": attempts, "error": error}
         self._effects.report(message, key, MessageGivenUp, outcome="parked", **told)
         return Complete()
-
-    async def _park(
-        self, message: Message, key: str, failure: Failure, error: Exception
-    ) -> Settlement | None:
-        """Park a message's key; return how to settle the message if it is not to be parked."""
-        # Another process may have been first, so that this one failed on what that one wrote
-        if await self._was_taken(message):
-            self._effects.repeated(message, key)
-            return Complete()
-        if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
-            return self._dead_letter(message, key, error)
-        try:
-            held = await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
-        except RequestTooLarge:
-            return self._dead_letter(message, key, error, reason="TooLargeToPark")
-        # An operator dropped the message once, or had it sent edited: what is kept of that stands in its place
-        dropped = held.decided is not None or not held.parked
-        return self._dead_letter(message, key, error, reason="DroppedBefore") if dropped else None
 
     def _dead_letter(
         self, message: Message, key: str | None, error: Exception, *, reason: str | None = None

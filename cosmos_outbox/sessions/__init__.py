@@ -8,7 +8,7 @@ of slots, each of which can handle one session. Messages of a session are handle
 side by side.
 
     processor      how many sessions are asked for, held, and given back at the end
-      slots          which accepted sessions wait for a slot
+      slots          the options, and which sessions have a slot, wait for one, or leave theirs
       held_session   one session: receive, handle while the lock is renewed, settle; repeat
 
                  accept --> slot --> HELD --idle, turn, stop, or a message to retry--> closed: the broker gives it to any process
@@ -45,8 +45,8 @@ it again with a back-off. Whatever else its client raises counts as that, of one
 """
 
 from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler
-from cosmos_outbox.sessions.options import SessionOptions
 from cosmos_outbox.sessions.processor import SessionProcessor, SessionStatus
+from cosmos_outbox.sessions.slots import SessionOptions
 
 __all__ = [
     "HeldSession",

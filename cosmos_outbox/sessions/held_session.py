@@ -14,8 +14,7 @@ from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement
 from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
-from cosmos_outbox.sessions.options import SessionOptions
-from cosmos_outbox.sessions.slots import Slots
+from cosmos_outbox.sessions.slots import AT_HAND_SECONDS, SessionOptions, Slots
 
 _CANCELLED_SECONDS = 1.0  # for a cancelled task to end
 _SLICE_SECONDS = 1.0  # of waiting for a message: an idle session must not keep a processor that stops
@@ -23,8 +22,6 @@ _RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the 
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
 _MARGIN = 0.1  # of the lock's time that is left when a handler is cancelled
 _TURN_SECONDS = 1.0  # for how long a session keeps its slot while others wait: less than those do
-# What the broker has at hand comes within this time: a session without it is idle, and leaves its slot to another.
-AT_HAND_SECONDS = 0.02
 _EARLY_SECONDS = 0.001  # a timer may fire this early: without it, a loop on virtual time would spin for ever
 OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 
@@ -51,7 +48,6 @@ class HeldSession:
         options: those of the processor.
         stopping: set when no further message is to be handled.
         slots: one of which this session has, or takes.
-        idle: called when it begins to wait for a message, and when one came although it was to leave.
         notify: hears what happens.
         due: when its next attempt is, in the loop's time, and then it has no slot yet. Defaults to None: its last one did not fail.
     """
@@ -64,12 +60,12 @@ class HeldSession:
         *,
         stopping: asyncio.Event,
         slots: Slots,
-        idle: Callable[[], None],
         notify: Hook,
         due: float | None = None,
     ) -> None:
         self._session, self._handler, self._options = session, handler, options
-        self._stopping, self._slots, self._idle, self._notify = stopping, slots, idle, notify
+        self._stopping, self._slots, self._notify = stopping, slots, notify
+        self.id = session.id  # None on an entity without sessions
         self.due = due
         # Whether it is one of those for sessions in trouble; None without one
         self._slot: bool | None = False if due is None else None
@@ -84,11 +80,6 @@ class HeldSession:
         self.handling_since: float | None = None  # in the loop's time
         self.answered_at = self._loop.time()  # by the broker, last
         self.error: BaseException | None = None  # why it was lost
-
-    @property
-    def id(self) -> str | None:
-        """Return the session's id; None on an entity without sessions."""
-        return self._session.id
 
     async def run(self) -> SessionEnd:
         """Handle messages until none comes, one is to be retried, the processor stops or the lock is lost."""
@@ -148,7 +139,7 @@ class HeldSession:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None) as self._waiting:
-                    self._idle()
+                    self._slots.make_room()
                     message = await self._session.receive(wait_seconds)
         finally:
             # Also where the lock is lost: while the session is closed, others may ask it to leave.
@@ -157,7 +148,7 @@ class HeldSession:
             self.idle_since = None
             if self.leaving:
                 self.leaving = False
-                self._idle()
+                self._slots.make_room()
         return message
 
     async def pause(self, seconds: float) -> None:

@@ -21,9 +21,8 @@ from cosmos_outbox.records import (
     guarded,
     log_hook,
 )
-from cosmos_outbox.sessions.held_session import AT_HAND_SECONDS, HeldSession, SessionEnd, SessionHandler
-from cosmos_outbox.sessions.options import SessionOptions
-from cosmos_outbox.sessions.slots import Slots
+from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler
+from cosmos_outbox.sessions.slots import SessionOptions, Slots
 
 _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
 _FIRST_ACCEPT_SECONDS = 1.0  # short first calls: when one returns, the broker is reachable
@@ -79,10 +78,10 @@ class SessionProcessor:
         self._options = options or SessionOptions()
         self._notify = guarded(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
-        self._slots = Slots(self._options, crowded=self._make_room, freed=self._changed.set)
         self._due: dict[str | None, float] = {}  # of sessions in trouble, when the next attempt is
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
+        self._slots = Slots(self._options, self._serving.values(), freed=self._changed.set)
         # Calls that wait for a session side by side: what lies there at the start finds all slots free.
         self._wanted = self._options.max_concurrent_sessions
         self._found_in = 0.0  # what the last call took that found one
@@ -137,35 +136,13 @@ class SessionProcessor:
             raise self._error
 
     def _fill(self) -> None:
-        for _ in range(min(self._wanted, self._worth_accepting()) - len(self._accepting)):
+        # Without sessions none waits for another's turn.
+        probing = not self._stuck and all(held.id is not None for held in self._serving.values())
+        worth = self._slots.worth_accepting(self._found_in, probing=probing)
+        for _ in range(min(self._wanted, worth) - len(self._accepting)):
             task = asyncio.create_task(self._serve())
             self._accepting[task] = asyncio.get_running_loop().time()
             task.add_done_callback(self._ended)
-
-    def _worth_accepting(self) -> int:
-        """
-        Return how many sessions would find a slot by when they are found, those that wait for one included.
-        """
-        if self._slots.crammed:
-            return 0
-        now = asyncio.get_running_loop().time()
-        idle = sum(
-            held.idle_since is not None and held.idle_since < now - AT_HAND_SECONDS
-            for held in self._serving.values()
-        )
-        # One more tells whether others wait for a session with many messages. Without sessions none does.
-        probe = 0 if self._stuck or any(held.id is None for held in self._serving.values()) else 1
-        soon = self._slots.free_after(self._found_in) if probe else 0
-        return max(probe, self._slots.free + idle + soon)
-
-    def _make_room(self) -> None:
-        """Have as many idle sessions leave as others wait for their slots, the longest idle first."""
-        if not self._slots.waiting:
-            return
-        more = self._slots.waiting - sum(held.leaving for held in self._serving.values())
-        idle = [held for held in self._serving.values() if held.idle_since is not None and not held.leaving]
-        for held in sorted(idle, key=lambda one: one.idle_since or 0.0)[: max(0, more)]:
-            held.leave()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._accepting.pop(task, None)
@@ -199,7 +176,6 @@ class SessionProcessor:
                 self._options,
                 stopping=self._stopping,
                 slots=self._slots,
-                idle=self._make_room,
                 notify=self._heard,
                 due=due,
             )

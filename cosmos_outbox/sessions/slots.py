@@ -1,20 +1,77 @@
 """
-Slots: how many sessions are handled side by side, which accepted sessions wait for one that handles, and which for another attempt.
+Slots: how many sessions are handled side by side, and which of them leaves for one that waits.
+
+An accepted session waits for a slot; one in trouble waits for another attempt without one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Protocol
 
-from cosmos_outbox.sessions.options import SessionOptions
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.retries import Backoff
 
 _BESIDE = 3  # sessions for each slot that may be accepted ahead, and that may rest
 # What rests stays so long before another takes its place: a broker with more keys that wait than may rest gives each in turn, and a key
 # that can be handled among them.
 _STAY_SECONDS = 2.0
+# What the broker has at hand comes within this time: a session without it is idle, and leaves its slot to another.
+AT_HAND_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """
+    How many sessions a processor holds, and for how long.
+
+    Raises:
+        ConfigurationError: a value cannot work.
+    """
+
+    # Of sessions handled side by side; some more are accepted ahead. Defaults to 32.
+    max_concurrent_sessions: int = 32
+    # Of sessions held beside them that wait for another attempt; the others of these take turns. Defaults to 3 for each handled.
+    max_waiting_sessions: int | None = None
+    # After this time without a message a session is given back; at once if another waits for its slot. Defaults to 5 s.
+    session_idle_timeout: timedelta = timedelta(seconds=5)
+    # For how long the lock is renewed while one message is handled; then the handler is cancelled. Defaults to 5 min.
+    max_handling: timedelta = timedelta(minutes=5)
+    # How long handlers may work on after `stop`. Defaults to 20 s.
+    grace_period: timedelta = timedelta(seconds=20)
+    # Between attempts to reach the broker, and before a message whose handler failed is delivered again.
+    backoff: Backoff = field(default_factory=Backoff)
+
+    def __post_init__(self) -> None:
+        for name in ("max_concurrent_sessions", "max_waiting_sessions"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ConfigurationError(f"{name} must be at least 1, not {number}.")
+        for name in ("session_idle_timeout", "max_handling"):
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigurationError(f"{name} must be more than 0, not {getattr(self, name)}.")
+        if self.grace_period < timedelta(0):
+            raise ConfigurationError(f"grace_period must be at least 0, not {self.grace_period}.")
+
+
+class Holder(Protocol):
+    """
+    A session that has a slot.
+
+    idle_since: since when it is without a message, in the loop's time.
+    leaving: unless a message comes at once.
+    """
+
+    idle_since: float | None
+    leaving: bool
+
+    def leave(self) -> None:
+        """Give the slot back, unless a message is at hand."""
+        ...
 
 
 class Slots:
@@ -23,7 +80,7 @@ class Slots:
 
     Args:
         options: how many, and how many sessions may wait for another attempt without one.
-        crowded: called when a session begins to wait for a slot.
+        holders: the sessions that have one.
         freed: called when a slot is free, or another session may rest.
 
     Attributes:
@@ -31,10 +88,10 @@ class Slots:
     """
 
     def __init__(
-        self, options: SessionOptions, *, crowded: Callable[[], None], freed: Callable[[], None]
+        self, options: SessionOptions, holders: Collection[Holder], *, freed: Callable[[], None]
     ) -> None:
         self.free = number = options.max_concurrent_sessions
-        self._crowded, self._on_free = crowded, freed
+        self._holders, self._on_free = holders, freed
         self._for_troubled = asyncio.Semaphore(max(1, number // 2))
         self._most_ahead = _BESIDE * number
         self._most_resting = options.max_waiting_sessions or self._most_ahead
@@ -55,7 +112,7 @@ class Slots:
             return True
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._queue.append(turn)
-        self._crowded()
+        self.make_room()
         try:
             await asyncio.wait({turn}, timeout=seconds)
         except BaseException:
@@ -92,12 +149,6 @@ class Slots:
         """Say whether as many sessions rest as may."""
         return len(self._resting) >= self._most_resting
 
-    @property
-    def crammed(self) -> bool:
-        """Say whether no other session may begin to rest now, as those that do came just before."""
-        since = asyncio.get_running_loop().time() - _STAY_SECONDS
-        return self.full and self._came[0] > since
-
     @contextmanager
     def rest(self, *, may_leave: bool) -> Iterator[asyncio.Future[None]]:
         """
@@ -121,10 +172,29 @@ class Slots:
             del self._resting[leave]
             leave.set_result(None)
 
-    def free_after(self, seconds: float) -> int:
+    def make_room(self) -> None:
+        """Have as many idle sessions leave as others wait for their slots, the longest idle first."""
+        if not self._queue:
+            return
+        more = len(self._queue) - sum(held.leaving for held in self._holders)
+        idle = [held for held in self._holders if held.idle_since is not None and not held.leaving]
+        for held in sorted(idle, key=lambda one: one.idle_since or 0.0)[: max(0, more)]:
+            held.leave()
+
+    def worth_accepting(self, seconds: float, *, probing: bool) -> int:
         """
-        Return for how many sessions slots will soon be free, if it takes so long to accept one: twice those of the last time, so that
-        what is accepted can become more.
+        Return how many sessions would find a slot by when they are found, if it takes so long to accept one; those that wait included.
+
+        Probing, one more is accepted than that, which tells whether others wait for a session with many messages.
         """
-        since = asyncio.get_running_loop().time() - seconds
-        return min(2 * sum(moment > since for moment in self._freed), self._most_ahead)
+        now = asyncio.get_running_loop().time()
+        if self.full and self._came[0] > now - _STAY_SECONDS:
+            return 0  # no other may begin to rest now
+        soon = self.free + sum(
+            held.idle_since is not None and held.idle_since < now - AT_HAND_SECONDS for held in self._holders
+        )
+        if not probing:
+            return soon
+        # Twice those of the last time, so that what is accepted can become more
+        freed = sum(moment > now - seconds for moment in self._freed)
+        return max(1, soon + min(2 * freed, self._most_ahead))

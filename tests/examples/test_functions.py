@@ -17,7 +17,7 @@ from azure.servicebus.aio import ServiceBusClient
 from cosmos_outbox import EventSizes, Outbox
 from cosmos_outbox.adapters.cosmos import CosmosChangeFeed, open_cosmos_client, open_store
 from cosmos_outbox.adapters.servicebus import message_from
-from cosmos_outbox.consumer.policy import Policy
+from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.ports import StartFrom
 from tests.support.functions_host import documents, received
 from tests.support.local import Local, emulators
@@ -70,7 +70,7 @@ def test_the_consumer_gets_single_messages_of_sessions_as_they_are(app: ModuleTy
 
 def test_the_host_renews_locks_and_lets_functions_run_for_longer_than_they_take():
     bus = HOST["extensions"]["serviceBus"]
-    longest = (Policy().longest_handling + timedelta(minutes=2)).total_seconds()
+    longest = (Consumer("account").policy.longest_handling + timedelta(minutes=2)).total_seconds()
 
     assert longest < seconds(HOST["functionTimeout"]) <= seconds(bus["maxAutoLockRenewalDuration"])
     assert (0, True) == (bus["prefetchCount"], bus["autoCompleteMessages"])

@@ -216,7 +216,7 @@ MISTAKES = {
         ),
     ),
     "a message is dead-lettered where it should be parked": planted(
-        (Handling, "_park", "self._policy.on_failure is OnFailure.DEAD_LETTER", "True")
+        (Handling, "_give_up", "self._policy.on_failure is OnFailure.DEAD_LETTER", "True")
     ),
     "a process forgets that it parked the key": planted(
         (Handling, "_give_up", "state.parked = True", "pass")

@@ -13,7 +13,6 @@ import pytest
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked
 from cosmos_outbox.consumer import Consumer, Handling, Message
-from cosmos_outbox.consumer.policy import Policy
 from cosmos_outbox.errors import MessageError, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.records import MessageHandled, Record
@@ -171,7 +170,7 @@ async def test_after_its_patience_a_function_gives_the_message_back_before_the_h
 
 
 def test_all_attempts_of_a_handler_and_the_patience_fit_into_the_five_minutes_of_a_consumption_plan():
-    assert Policy().longest_handling + timedelta(minutes=2) < timedelta(minutes=5)
+    assert Consumer("account").policy.longest_handling + timedelta(minutes=2) < timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(

@@ -285,10 +285,7 @@ async def test_a_session_that_waits_for_a_retry_needs_no_slot() -> None:
 
 
 async def test_slots_are_handed_on_in_order_and_none_is_lost_with_a_call_that_is_cancelled() -> None:
-    slots, got = (
-        Slots(SessionOptions(max_concurrent_sessions=1), crowded=lambda: None, freed=lambda: None),
-        [],
-    )
+    slots, got = Slots(SessionOptions(max_concurrent_sessions=1), (), freed=lambda: None), []
 
     async def take(name: str, patience: float) -> None:
         if await slots.take(patience):
