@@ -176,11 +176,13 @@ class OwnedLease:
         await self._write(continuation=self.continuation)
 
     async def release(self) -> None:
-        """Save what is done and give the lease up; a loss of the lease on the way is no error."""
-        try:
-            await self._write(continuation=self.continuation, owner=None)
-        except LeaseLost:
-            return
+        """
+        Save what is done and give the lease up.
+
+        Raises:
+            LeaseLost: as `keep`.
+        """
+        await self._write(continuation=self.continuation, owner=None)
 
     async def _until_a_write_is_due(self) -> None:
         loop = asyncio.get_running_loop()

@@ -5,14 +5,13 @@ Tenure: the life of one owned lease, from its acquisition to its end: kept and w
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from enum import StrEnum
 
 from cosmos_outbox.changefeed.grace import within_grace
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.changefeed.pump import Pump
 from cosmos_outbox.changefeed.splits import split
-from cosmos_outbox.errors import ConfigurationError, LeaseLost, RangeGone, StoreError
+from cosmos_outbox.errors import ConfigurationError, LeaseLost, RangeGone, StoreError, StoreUnavailable
 from cosmos_outbox.records import LeaseMoved
 
 
@@ -39,7 +38,7 @@ async def serve(owned: OwnedLease) -> LeaseMoved:
         if owned.unfinished_split:
             raise RangeGone  # noqa: TRY301 - the same end as if the pump had found out
         await _keep_and_pump(owned)
-        await _release(owned)
+        error = await _release(owned)
         reason = CloseReason.HANDED_OVER if owned.handover_requested else CloseReason.STOPPED
     except* LeaseLost as lost:
         reason, error = CloseReason.LOST, lost.exceptions[0]
@@ -67,11 +66,19 @@ async def _keep_and_pump(owned: OwnedLease) -> None:
             task.cancel()
 
 
-async def _release(owned: OwnedLease) -> None:
+async def _release(owned: OwnedLease) -> Exception | None:
+    """Save what is done and give the lease up; return why that failed: then it expires by itself."""
     seconds = max(1.0, owned.worker.options.grace_period.total_seconds() / 2)
-    with suppress(TimeoutError):  # the store does not answer: the lease expires by itself
+    try:
         async with asyncio.timeout(seconds):
             await owned.release()
+    except LeaseLost as lost:
+        return lost
+    except TimeoutError:
+        return StoreUnavailable(
+            f"Lease {owned.lease.id} could not be released in time; it expires by itself."
+        )
+    return None
 
 
 async def _split(owned: OwnedLease) -> Exception | None:
@@ -79,7 +86,7 @@ async def _split(owned: OwnedLease) -> Exception | None:
     try:
         async with asyncio.timeout_at(owned.trusted_until):
             await within_grace(split(owned), asked=owned.drain, seconds=grace)
-    except (ConfigurationError, LeaseLost, RangeGone, StoreError, TimeoutError) as error:
+    except (ConfigurationError, LeaseLost, RangeGone, StoreError, StoreUnavailable, TimeoutError) as error:
         await _release(owned)
         return error
     return None

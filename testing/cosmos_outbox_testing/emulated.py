@@ -134,7 +134,7 @@ class OutboxEmulators:
                     publisher=publisher,
                     parking=Parking(parked),
                     notify=log_hook,
-                    stored=(feed, leases),
+                    stored=feed,
                     pause=_PAUSE,
                 )
             return await self._received(bus) if self._waiting() else []

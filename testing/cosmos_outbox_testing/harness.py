@@ -144,7 +144,7 @@ class OutboxHarness:
                 self._adapted("parked", self.parked_store), retry=_RETRIES, utcnow=self.clock.now
             ),
             notify=self._notify,
-            stored=(self.container, self.leases),
+            stored=self.container,
         )
         await self.faults.arrived()
         return self.broker.accepted[before:]

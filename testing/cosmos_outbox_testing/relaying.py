@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.changefeed.estimator import estimate_lag
+from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
 from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import BrokerUnavailable
 from cosmos_outbox.messages import OutboundMessage
@@ -14,6 +13,7 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, Publisher
 from cosmos_outbox.records import (
     Hook,
+    LeaseMoved,
     LeasesBalanced,
     MessagesPublished,
     PageFailed,
@@ -22,7 +22,7 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.relay import Relay
-from cosmos_outbox_testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress
+from cosmos_outbox_testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress, Stuck
 
 _ATTEMPTS = 100  # failures in a row; the verdict on a broker needs 15 of them
 
@@ -35,7 +35,7 @@ async def relay_everything(
     publisher: Publisher,
     parking: Parking,
     notify: Hook,
-    stored: tuple[ChangeFeed, LeaseStore],
+    stored: ChangeFeed,
     pause: timedelta = MOMENT,
 ) -> None:
     """
@@ -45,22 +45,22 @@ async def relay_everything(
         name: of the processor.
         feed, leases, publisher, parking: what the worker uses.
         notify: hears what it reports.
-        stored: the feed and the leases as they are, to see what waits.
+        stored: the feed as it is, which names the ranges.
         pause: between two looks. Defaults to a millisecond.
 
     Raises:
         Stuck: it failed many times in a row, or did nothing for long.
         OutboxError: as `ChangeFeedProcessor.run`.
     """
-    if await _is_done(name, *stored):
-        return
-    progress = Progress(attempts=_ATTEMPTS)
+    progress, unsaved = Progress(attempts=_ATTEMPTS), list[BaseException]()
 
     def heard(record: Record) -> None:
         if isinstance(record, PageFailed | PublishFailed | LeasesBalanced) and record.error is not None:
             progress.failed(record.error)
         elif isinstance(record, PageHandled | MessagesPublished):
             progress.moved()
+        elif isinstance(record, LeaseMoved) and record.outcome == CloseReason.STOPPED and record.error:
+            unsaved.append(record.error)
         notify(record)
 
     relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=heard)
@@ -75,14 +75,15 @@ async def relay_everything(
         backoff=AT_ONCE,
     )
     processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(heard,))
-    await progress.run(processor, until=lambda: _is_done(name, *stored), pause=pause)
 
+    async def is_done() -> bool:
+        ranges = processor.status()
+        # A worker that has just begun takes its leases one by one.
+        return len(ranges) >= len(await stored.physical_ranges()) and all(one.lag == 0 for one in ranges)
 
-async def _is_done(name: str, feed: ChangeFeed, leases: LeaseStore) -> bool:
-    lag = await estimate_lag(name, feed=feed, leases=leases)
-    # A worker that has just begun creates its leases one by one; what waits in a range without one is not counted.
-    begun = len(lag.leases) >= len(await feed.physical_ranges())
-    return begun and not lag.transactions and not lag.damaged
+    await progress.run(processor, until=is_done, pause=pause)
+    if unsaved:
+        raise Stuck(f"The last checkpoint could not be written: {unsaved[0]}") from unsaved[0]
 
 
 class _Prompt:

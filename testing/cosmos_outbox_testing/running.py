@@ -66,12 +66,13 @@ class Progress:
         """
         running = asyncio.create_task(processor.run())
         given_up = asyncio.create_task(self._given_up.wait())
-        seconds = pause.total_seconds()
+        seconds, stopped = pause.total_seconds(), False
         try:
             while not running.done():
                 if given_up.done() or self._loop.time() - self._moved_at > _PATIENCE_SECONDS:
                     raise self._stuck()
-                if await until():
+                if not stopped and await until():
+                    stopped = True
                     processor.stop()
                 await asyncio.wait({running, given_up}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
                 seconds = min(1.5 * seconds, SHORT_WHILE.total_seconds())

@@ -91,6 +91,16 @@ async def test_what_stays_ends_a_commit_with_its_error(fault: str, error: type[E
         await place(harness.outbox, "o1")
 
 
+async def test_a_worker_that_cannot_write_its_checkpoint_ends_and_the_next_one_goes_on():
+    harness = OutboxHarness()
+    await place(harness.outbox, "o1")
+    harness.fail("lease", "unavailable", times=None, skip=1)  # all but the taking of the lease
+    with pytest.raises(Stuck, match="checkpoint"):
+        await harness.relay_all()
+
+    assert [] == await harness.restarted().relay_all()  # it sends them again, which the topic notices
+
+
 @pytest.mark.parametrize(
     ("operation", "fault"),
     [("lease", "conflict"), ("park", "slow"), ("settle", "lock_lost"), ("feed", "unavailable")],
