@@ -1,5 +1,7 @@
 """
-Messages: what is sent to Service Bus and received from it, without SDK types, and what Service Bus takes.
+Messages: what is sent to Service Bus and received from it, without SDK types; the message of an event, and what Service Bus takes.
+
+The message of an event is a pure function of it, so every resend by any worker is the same message.
 """
 
 from __future__ import annotations
@@ -11,12 +13,29 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from cosmos_outbox.documents import StoredEvent, json_bytes
+
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
 # So long after it took a message the broker still knows its id: half of the window that duplicate detection has by default
 REMEMBERED_FOR = timedelta(minutes=5)
 HASHED = "sha256:"  # begins every id that replaces one the broker would not take
+
+_PROPERTIES = {
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+    "entityType": "entity-type",
+    "entityId": "entity-id",
+    "entityVersion": "entity-version",
+    "commitId": "commit-id",
+    "sequence": "sequence",
+    "schemaVersion": "schema-version",
+    "correlationId": "correlation-id",
+    "causationId": "causation-id",
+    "claimCheck": "claim-check",
+}
+_LEAST_INT, _MOST_INT = -(2**31), 2**31 - 1  # the SDK sends a whole number as a 32-bit AMQP int
 
 PropertyValue = str | int
 
@@ -58,6 +77,43 @@ class Message:
     delivery_count: int = 0
     enqueued_at: datetime | None = None
     idempotency_key: str = ""
+
+
+def message_of(event: StoredEvent) -> OutboundMessage:
+    """
+    Return the message that carries an event; it has a property for each known field of the event's `meta`.
+    """
+    return OutboundMessage(
+        message_id=broker_id(event.id),
+        session_id=broker_id(event.partition_key),
+        subject=text(event.action),
+        body=json_bytes(event.data),
+        properties=_properties(event.meta),
+    )
+
+
+def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
+    """
+    Return how many bytes the body and the properties of an event's message have; frames and ids come on top.
+    """
+    properties = _properties(meta).items()
+    return len(json_bytes(data)) + sum(len(name) + len(str(value).encode()) for name, value in properties)
+
+
+def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
+    properties: dict[str, PropertyValue] = {}
+    for key, name in _PROPERTIES.items():
+        value = meta.get(key)
+        # Nearly all of our own events' without a call
+        if type(value) is str and value.isascii():
+            if value:
+                properties[name] = value
+        elif type(value) is int and _LEAST_INT <= value <= _MOST_INT:
+            properties[name] = value
+        elif value is not None:
+            # Other programs write documents too: a value without an AMQP type is sent as JSON.
+            properties[name] = text(value) if isinstance(value, str) else json_bytes(value).decode()
+    return properties
 
 
 def require_properties_that_fit(message: OutboundMessage) -> None:

@@ -31,7 +31,7 @@ MAXIMA = {
     "relay": 987,
     "sessions": 591,
     "testing": 2_079,
-    "the modules of the root": 1_114,
+    "the modules of the root": 1_110,
     "worker": 2_343,
     "worker/cli": 1_173,
     "worker/doctor": 687,

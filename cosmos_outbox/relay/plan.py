@@ -9,8 +9,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from cosmos_outbox.documents import Document, StoredEvent, claims_to_be_an_event, stored_event
-from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.ports import ChangeBatch
 
 EventKey = tuple[str, str]  # partition key and id: an id is unique only inside its partition key

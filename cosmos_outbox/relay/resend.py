@@ -8,8 +8,7 @@ from dataclasses import replace
 
 from cosmos_outbox.documents import claimed_payload, stored_event
 from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageError
-from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.parking.documents import ParkedEvent
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.partition_key import ON_PARTITION_KEY

@@ -20,7 +20,7 @@ from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.domain.sources import new_id
 from cosmos_outbox.errors import BatchTooLarge, EventTooLarge, MixedPartitionKeys, UsageError
-from cosmos_outbox.event_messages import content_bytes
+from cosmos_outbox.messages import content_bytes
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Write, WriteKind
 from cosmos_outbox.write.storable import OPERATION_OVERHEAD_BYTES, UNWRITABLE, size_of, storable, unwritable

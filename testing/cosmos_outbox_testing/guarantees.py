@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.documents import Document, StoredEvent, stored_event
-from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.ports import Complete
 from cosmos_outbox_testing.crashing import Batch, Run
 from cosmos_outbox_testing.harness import OutboxHarness

@@ -15,8 +15,7 @@ from typing import Any
 from cosmos_outbox.documents import event_document, stored_event
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.domain.sources import utc_now
-from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.messages import Message, OutboundMessage, message_of
 
 
 @dataclass(slots=True, kw_only=True)

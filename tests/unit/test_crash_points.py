@@ -21,8 +21,7 @@ from cosmos_outbox.adapters.memory import Fault
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.errors import PublishError
-from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write, WriteKind
 from cosmos_outbox_testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points
 from cosmos_outbox_testing.scenarios import Chosen, chosen

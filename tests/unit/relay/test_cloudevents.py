@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.documents import stored_event
-from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.relay.routing import Topics
 from tests.support.event_documents import event

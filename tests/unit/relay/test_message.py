@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.documents import StoredEvent, stored_event
-from cosmos_outbox.event_messages import message_of
-from cosmos_outbox.messages import HASHED, OutboundMessage, broker_id
+from cosmos_outbox.messages import HASHED, OutboundMessage, broker_id, message_of
 from tests.support.event_documents import event
 
 NAMES = st.text(st.characters(codec=None, categories=None), max_size=200)  # half surrogate pairs too

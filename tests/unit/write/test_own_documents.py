@@ -26,7 +26,7 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.errors import MixedPartitionKeys
-from cosmos_outbox.event_messages import message_of
+from cosmos_outbox.messages import message_of
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Line, events
 
