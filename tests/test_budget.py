@@ -28,7 +28,7 @@ MAXIMA = {
     "fastapi": 334,
     "parking": 947,
     "ports": 266,
-    "relay": 987,
+    "relay": 985,
     "sessions": 591,
     "testing": 2_079,
     "the modules of the root": 1_110,

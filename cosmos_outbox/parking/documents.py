@@ -156,13 +156,8 @@ class ParkedKey:
         """
         stored = _KEYS.dump_python(self, by_alias=True, exclude={"scope", "etag"})
         document = {"id": KEY_ID, "type": "parkedKey", **asdict(self.scope), **stored}
-        return Write(kind=_kind(self.etag), id=KEY_ID, document=document, etag=self.etag)
-
-    def deletion(self) -> Write:
-        """
-        Return the write that hands the key back, provided that its document did not change since it was read.
-        """
-        return Write(kind=WriteKind.DELETE, id=KEY_ID, etag=self.etag)
+        kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
+        return Write(kind=kind, id=KEY_ID, document=document, etag=self.etag)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +165,7 @@ class ParkedEvent:
     """
     An event in the queue of a parked key, or what is kept of it.
 
+    id: of its document.
     event: as the change feed delivered it, or with the payload that an operator gave it.
     referenced: `event` lacks its `data`, because a copy does not fit into the store: a release reads it from the event's
         own container, while it is there.
@@ -180,6 +176,7 @@ class ParkedEvent:
 
     __pydantic_config__ = _STORED
 
+    id: _Text
     event: InstanceOf[dict[str, Any]]
     partition: _Text
     epoch: _Text
@@ -220,7 +217,7 @@ class ParkedEvent:
 
     def write(self) -> Write:
         """Return the write that stores this, as that of a key."""
-        document: Document = {"id": held_id(self.event_id), "type": "parkedEvent"}
+        document: Document = {"type": "parkedEvent"}
         document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
         document["event"] = {
             name: value
@@ -229,11 +226,8 @@ class ParkedEvent:
             or name in _KEPT_SYSTEM_FIELDS
             or (self.referenced and name == "_etag")
         }
-        return Write(kind=_kind(self.etag), id=document["id"], document=document, etag=self.etag)
-
-    def deletion(self) -> Write:
-        """Return the write that removes this."""
-        return Write(kind=WriteKind.DELETE, id=held_id(self.event_id))
+        kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
+        return Write(kind=kind, id=self.id, document=document, etag=self.etag)
 
     def edited(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
         """Return the event with another payload; what was committed is kept as `original`."""
@@ -258,10 +252,6 @@ class ParkedEvent:
         # A reason may name a person; who decided what, and when, is the record that an audit asks for.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
         return replace(left, referenced=False, decisions=decisions).decided(decision)
-
-
-def _kind(etag: str | None) -> WriteKind:
-    return WriteKind.CREATE if etag is None else WriteKind.REPLACE
 
 
 def held_id(event_id: str) -> str:

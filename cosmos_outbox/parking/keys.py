@@ -26,8 +26,9 @@ from cosmos_outbox.parking.documents import (
     held_id,
     new_key,
     readable_events,
+    readable_keys,
 )
-from cosmos_outbox.parking.queue import all_keys, first_held, key_in, parked_key
+from cosmos_outbox.parking.queue import first_held, key_in, parked_key
 from cosmos_outbox.parking.release import Release, Released, Send
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
@@ -76,7 +77,8 @@ class ParkedKeys:
         """
         Return all parked keys, oldest first, then those that cannot be read. A key parked a moment ago may be missing.
         """
-        found = await all_keys(self._store, self._scope, self._retry)
+        query = partial(self._store.keys, processor=self._scope.processor, container=self._scope.container)
+        found = readable_keys(await retry_reads(query, self._retry))
 
         def place(key: ParkedKey | Unreadable) -> tuple[int, str]:
             return (0, key.parked_at) if isinstance(key, ParkedKey) else (1, key.partition_key)

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from contextlib import suppress
 
 from cosmos_outbox.errors import OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.messages import broker_id
-from cosmos_outbox.parking.documents import Scope
+from cosmos_outbox.parking.documents import BY_HAND, ParkedKey, Scope, Unreadable
 from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.ports import Notes
 
@@ -96,15 +97,26 @@ class ParkedNames:
 class AnnouncedKeys:
     """
     The parked keys that no lease names because an operator parked them by hand, polled every 15 s for all leases of a worker.
+
+    A key whose document cannot be read is among them, so that its events wait; other keys go on.
     """
 
     def __init__(self, parking: Parking | None) -> None:
         self._parking = parking
         self._keys: frozenset[str] = frozenset()
-        self._polled_at: float | None = None
+        self._polled_at = float("-inf")
 
     def __contains__(self, partition_key: object) -> bool:
         return partition_key in self._keys
+
+    def note(self, parked: Iterable[ParkedKey | Unreadable]) -> None:
+        """Take over what a query for all parked keys found just now."""
+        self._polled_at = asyncio.get_running_loop().time()
+        self._keys = frozenset(
+            key.partition_key
+            for key in parked
+            if isinstance(key, Unreadable) or (key.failure is not None and key.failure.reason == BY_HAND)
+        )
 
     def discard(self, partition_key: str) -> None:
         self._keys -= {partition_key}
@@ -117,9 +129,9 @@ class AnnouncedKeys:
             StoreError: the store refused or failed.
         """
         now = asyncio.get_running_loop().time()
-        if self._parking and (self._polled_at is None or now - self._polled_at >= _POLL_SECONDS):
+        if self._parking and now - self._polled_at >= _POLL_SECONDS:
             self._polled_at = now
-            self._keys = await self._parking.announced(scope)
+            self.note(await self._parking.keys(scope))
 
     async def try_poll(self, scope: Scope) -> None:
         """Poll, and keep the keys of the last poll where that fails."""

@@ -16,7 +16,6 @@ from cosmos_outbox.domain.sources import utc_now
 from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, PreconditionFailed, RequestTooLarge
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (
-    BY_HAND,
     KEY_ID,
     EventStatus,
     Failure,
@@ -28,10 +27,11 @@ from cosmos_outbox.parking.documents import (
     event_of,
     held_id,
     new_key,
+    readable_keys,
 )
-from cosmos_outbox.parking.queue import all_keys, key_in
+from cosmos_outbox.parking.queue import key_in
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore
-from cosmos_outbox.retries import RetryOptions, retry_on_conflict
+from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
@@ -94,26 +94,15 @@ class Parking:
         self._store, self.max_keys, self._max_events = store, max_keys, max_events
         self._retry, self._utcnow, self._references = retry or RetryOptions(), utcnow, references
 
-    async def announced(self, scope: Scope) -> frozenset[str]:
+    async def keys(self, scope: Scope) -> Sequence[ParkedKey | Unreadable]:
         """
-        Return the parked keys that no lease names: those parked by hand.
-
-        A key whose document cannot be read is among them, so that its events wait; other keys go on.
+        Return all parked keys, in no order, as a query finds them: it may be behind.
 
         Raises:
             StoreError: the store refused or failed.
         """
-        keys = await all_keys(self._store, scope, self._retry)
-        return frozenset(key.partition_key for key in keys if _is_announced(key))
-
-    async def parked(self, scope: Scope) -> frozenset[str]:
-        """
-        Return all parked keys, as a query finds them: it may be behind.
-
-        Raises:
-            StoreError: the store refused or failed.
-        """
-        return frozenset(key.partition_key for key in await all_keys(self._store, scope, self._retry))
+        query = partial(self._store.keys, processor=scope.processor, container=scope.container)
+        return readable_keys(await retry_reads(query, self._retry))
 
     async def is_parked(self, name: str, scope: Scope) -> bool:
         """
@@ -211,6 +200,7 @@ class Parking:
         events: list[ParkedEvent] = []
         for position, item in enumerate(due[: min(room, MAX_BATCH_OPERATIONS - 1)], start=key.next):
             event = ParkedEvent(
+                id=held_id(item.id),
                 event=item.document,
                 partition=key.partition,
                 epoch=key.epoch,
@@ -265,7 +255,3 @@ class Parking:
         known = await self._store.present(partition, ids)
         done = [place for place, document_id in enumerate(ids, start=1) if document_id in known]
         return list(due[max(done, default=0) :])
-
-
-def _is_announced(key: ParkedKey | Unreadable) -> bool:
-    return isinstance(key, Unreadable) or (key.failure is not None and key.failure.reason == BY_HAND)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from cosmos_outbox.errors import KeyNotParked, NotFound, ParkingError, PreconditionFailed
 from cosmos_outbox.parking.documents import (
@@ -14,15 +13,12 @@ from cosmos_outbox.parking.documents import (
     EventStatus,
     ParkedEvent,
     ParkedKey,
-    Scope,
     Unreadable,
     event_of,
     key_of,
     readable_events,
-    readable_keys,
 )
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
-from cosmos_outbox.retries import RetryOptions, retry_reads
 
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
 
@@ -42,12 +38,6 @@ async def key_in(store: ParkedStore, partition: str) -> ParkedKey | None:
         with suppress(NotFound):
             await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
     return None
-
-
-async def all_keys(store: ParkedStore, scope: Scope, retry: RetryOptions) -> Sequence[ParkedKey | Unreadable]:
-    """Return all parked keys, in no order; the query may be behind."""
-    keys = partial(store.keys, processor=scope.processor, container=scope.container)
-    return readable_keys(await retry_reads(keys, retry))
 
 
 async def parked_key(store: ParkedStore, partition: str, partition_key: str) -> ParkedKey:

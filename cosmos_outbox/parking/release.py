@@ -14,6 +14,7 @@ from typing import Any
 
 from cosmos_outbox.errors import KeyNotParked, OutboxError, ReleaseTakenOver, UsageError
 from cosmos_outbox.parking.documents import (
+    KEY_ID,
     Decision,
     EventStatus,
     Failure,
@@ -24,7 +25,7 @@ from cosmos_outbox.parking.documents import (
     failure_of,
 )
 from cosmos_outbox.parking.queue import first_held, key_in, parked_key, queue_of
-from cosmos_outbox.ports import ParkedStore, Write
+from cosmos_outbox.ports import ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
 # Then the relays are asked to wait; a busy key's queue might never be empty otherwise
@@ -78,6 +79,9 @@ class Release:
         self._partition_key, self._partition = partition_key, scope.partition_of(partition_key)
         self._retry, self._utcnow = retry, utcnow
         self._claim_id = uuid.uuid4().hex
+        self._written: ParkedKey | None = (
+            None  # the key as this release knows it; a write under its etag shows whether it changed
+        )
 
     async def run(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> Released:
         """
@@ -114,7 +118,8 @@ class Release:
         return Released(sent=sent)
 
     async def _ensure_claimed(self) -> None:
-        await retry_on_conflict(self._claimed_key, self._retry)
+        self._written = None
+        self._written = self._claimed(await retry_on_conflict(self._known_key, self._retry))
 
     async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> None:
         """
@@ -125,7 +130,7 @@ class Release:
             key = await parked_key(self._store, self._partition, self._partition_key)
             if key.claim == self._claim_id:  # the answer to the first attempt was lost
                 return
-            writes = [replace(key, state=KeyState.RELEASING, claim=self._claim_id).write()]
+            edits: list[Write] = []
             if edited is not None:
                 first = await first_held(self._store, key)
                 if first is None:
@@ -136,8 +141,8 @@ class Release:
                         "look at the key again, then edit."
                     )
                 decision = Decision(at=self._utcnow().isoformat(), by=by, did="edited", reason=None)
-                writes.append(first.edited(edited, decision).write())
-            await self._store.commit(key.partition, writes)
+                edits.append(first.edited(edited, decision).write())
+            await self._write(replace(key, state=KeyState.RELEASING, claim=self._claim_id), *edits)
 
         await retry_on_conflict(step, self._retry)
 
@@ -150,16 +155,18 @@ class Release:
 
         async def step() -> tuple[ParkedKey, Sequence[ParkedEvent]] | None:
             nonlocal deleting
-            key = await key_in(self._store, self._partition)
+            key = await self._known_key()
             if deleting is not None and (key is None or key.epoch != deleting.epoch):
                 return None  # the answer to the deletion was lost; the key may have been parked again since
-            if key is None or key.claim != self._claim_id:
-                raise self._taken_over()
-            if key.first != key.next:
-                return key, await queue_of(self._store, key)
-            deleting = key
-            await self._store.commit(key.partition, [key.deletion()])
-            return None
+            key = self._claimed(key)
+            if key.first == key.next:
+                deleting = key
+                deletion = Write(kind=WriteKind.DELETE, id=KEY_ID, etag=key.etag)
+                await self._store.commit(key.partition, [deletion])
+                return None
+            due = await queue_of(self._store, key)
+            self._written = key
+            return key, due
 
         return await retry_on_conflict(step, self._retry)
 
@@ -168,66 +175,58 @@ class Release:
         Take events off the beginning of the queue; `state` asks relays to wait before they append, or not.
         """
 
-        def writes(key: ParkedKey) -> Sequence[Write]:
-            held = key.held - sum(event.status is EventStatus.HELD for event in passed)
-            changed = replace(key, state=state, first=passed[-1].position + 1, held=held, failure=None)
-            return [changed.write(), *_removal_writes(passed, now=self._utcnow())]
+        async def step() -> None:
+            key = self._claimed(await self._known_key())
+            if key.first <= passed[-1].position:  # or else the answer to the first attempt was lost
+                first, held = passed[-1].position + 1, key.held - len(sent)
+                left = replace(key, state=state, first=first, held=held, failure=None)
+                await self._write(left, *[_removal(event, now=self._utcnow()) for event in sent])
 
+        sent = [event for event in passed if event.status is EventStatus.HELD]
         if passed:
-            await self._change(writes, unless=lambda key: key.first > passed[-1].position)
+            await retry_on_conflict(step, self._retry)
 
     async def _stop_at(self, event: ParkedEvent, refusal: Exception) -> Failure:
         """End the release at an event that is refused; the key stays parked."""
         attempts = 1 + (event.failure.attempts if event.failure is not None else 0)
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
-        def writes(key: ParkedKey) -> Sequence[Write]:
-            changed = replace(key, state=KeyState.PARKED, claim=None, failure=failure)
-            return changed.write(), replace(event, failure=failure).write()
+        async def step() -> None:
+            key = await self._known_key()
+            if key is None or key.claim is not None or key.failure != failure:  # or else the answer was lost
+                stopped = replace(self._claimed(key), state=KeyState.PARKED, claim=None, failure=failure)
+                await self._write(stopped, replace(event, failure=failure).write())
 
-        await self._change(writes, unless=lambda key: key.failure == failure and key.claim is None)
+        await retry_on_conflict(step, self._retry)
         return failure
 
     async def _give_up(self) -> None:
-        await self._change(lambda key: [replace(key, state=KeyState.PARKED, claim=None).write()])
-
-    async def _claimed_key(self, *, unless: Callable[[ParkedKey], bool] = lambda key: False) -> ParkedKey:
-        key = await key_in(self._store, self._partition)
-        if key is not None and (key.claim == self._claim_id or unless(key)):
-            return key
-        raise self._taken_over()  # a later release may have handed it back
-
-    def _taken_over(self) -> ReleaseTakenOver:
-        return ReleaseTakenOver(
-            f"A later release or drop of partition key {self._partition_key!r} began, so this release stops."
-        )
-
-    async def _change(
-        self,
-        writes: Callable[[ParkedKey], Sequence[Write]],
-        *,
-        unless: Callable[[ParkedKey], bool] = lambda key: False,
-    ) -> None:
-        """
-        Write what a key as it is calls for, `unless` it shows that only the answer to the first attempt was lost.
-        """
-
         async def step() -> None:
-            key = await self._claimed_key(unless=unless)
-            if not unless(key):
-                await self._store.commit(key.partition, writes(key))
+            key = self._claimed(await self._known_key())
+            await self._write(replace(key, state=KeyState.PARKED, claim=None))
 
         await retry_on_conflict(step, self._retry)
 
+    async def _known_key(self) -> ParkedKey | None:
+        """Return the key as this release wrote or read it last; read it again for the next attempt, which another writer caused."""
+        key, self._written = self._written, None
+        return key or await key_in(self._store, self._partition)
 
-def _removal_writes(sent: Sequence[ParkedEvent], *, now: datetime) -> list[Write]:
-    """
-    Return the writes that take sent events off the queue: an edited one stays as a record, the others are deleted.
-    """
-    writes = []
-    for event in sent:
-        if event.status is EventStatus.HELD and event.original is not None:
-            writes.append(replace(event, status=EventStatus.SENT, closed_at=now.isoformat()).write())
-        elif event.status is EventStatus.HELD:
-            writes.append(event.deletion())
-    return writes
+    def _claimed(self, key: ParkedKey | None) -> ParkedKey:
+        if key is not None and key.claim == self._claim_id:
+            return key
+        # A later release may have handed it back
+        raise ReleaseTakenOver(
+            f"A later release or drop of partition key {self._partition_key!r} began, so this release stops."
+        )
+
+    async def _write(self, key: ParkedKey, *others: Write) -> None:
+        result = await self._store.commit(key.partition, [key.write(), *others])
+        self._written = replace(key, etag=result.etags[0])
+
+
+def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
+    """Return the write that takes a sent event off the queue: an edited one stays as a record, any other is deleted."""
+    if sent.original is None:
+        return Write(kind=WriteKind.DELETE, id=sent.id)
+    return replace(sent, status=EventStatus.SENT, closed_at=now.isoformat()).write()

@@ -20,21 +20,18 @@ _OVERHEAD_BYTES = 512  # ids, properties and encoding of a message, roughly
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """An event on its way, and the message that carries it."""
+    """
+    An event on its way, and the message that carries it.
 
+    id: of the event.
+    key: what identifies it in its container.
+    """
+
+    id: str
+    key: EventKey
     event: StoredEvent
     message: OutboundMessage
     document: Document
-
-    @property
-    def id(self) -> str:
-        """Return the event's id."""
-        return self.event.id
-
-    @property
-    def key(self) -> EventKey:
-        """Return what identifies the event in its container."""
-        return self.event.partition_key, self.event.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,8 @@ def event_page(batch: ChangeBatch) -> EventPage:
     events, malformed = [], []
     for document in batch.documents:
         if (event := stored_event(document, batch.key_paths)) is not None:
-            events.append(Delivery(event=event, message=message_of(event), document=document))
+            key, message = (event.partition_key, event.id), message_of(event)
+            events.append(Delivery(id=event.id, key=key, event=event, message=message, document=document))
         elif claims_to_be_an_event(document):
             malformed.append(document)
     # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.

@@ -197,7 +197,9 @@ class Relay:
         """
         # The first lease of its range, or the names were lost with the one before
         if lease.parked.never_saved:
-            lease.parked.add(*await parking.parked(scope))
+            keys = await parking.keys(scope)
+            self._announced.note(keys)
+            lease.parked.add(*(key.partition_key for key in keys))
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
                 await self._announced.poll(scope)
@@ -263,7 +265,7 @@ class Relay:
         streams = ((first, sent[first.event.partition_key]) for first in again)
         return {first.event.partition_key: stream[stream.index(first) :] for first, stream in streams}
 
-    async def _parked_before(self, progress: _Progress, doubted: set[str]) -> frozenset[str]:
+    async def _parked_before(self, progress: _Progress, doubted: set[str]) -> set[str]:
         """
         Return which keys are parked although no lease names them: by an owner that then lost its lease, or by hand a moment ago.
 
@@ -272,15 +274,16 @@ class Relay:
         unknown = doubted - progress.looked_up
         progress.looked_up |= unknown
         if self._parking is None or not unknown:
-            return frozenset()
+            return set()
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
-                parked = unknown & await self._parking.parked(progress.scope)
+                keys = await self._parking.keys(progress.scope)
         except (OutboxError, TimeoutError) as error:
             self._notify(WatchFailed(subject="which refused keys are parked", error=error))
-            return frozenset()
+            return set()
+        parked = unknown & {key.partition_key for key in keys}
         progress.lease.parked.add(*parked)
-        return frozenset(parked)
+        return parked
 
     async def _hold(
         self, parking: Parking, progress: _Progress, key: str, stream: Sequence[Delivery]

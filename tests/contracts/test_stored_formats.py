@@ -26,6 +26,7 @@ from cosmos_outbox.parking.documents import (
     ParkedEvent,
     Scope,
     event_of,
+    held_id,
     key_of,
     new_key,
 )
@@ -58,6 +59,7 @@ def leases_and_parked() -> dict[str, Document]:
     key = new_key("k", Scope(processor="outbox", container="AAB="), failure, now=NOW)
     decision = Decision(at=NOW.isoformat(), by="ada", did="edited", reason="mended")
     held = ParkedEvent(
+        id=held_id("k/1"),
         event=event("k", 1),
         partition=key.partition,
         epoch=key.epoch,
