@@ -36,10 +36,10 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox_worker.exporters import opened_telemetry
 from cosmos_outbox_worker.fleet import Fleet
 from cosmos_outbox_worker.polling import MeteredFeed, poll
-from cosmos_outbox_worker.vitals import WorkerVitals
+from cosmos_outbox_worker.telemetry import opened_telemetry
+from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
 RELAY_PAGE = 1000  # the worker's default
@@ -47,7 +47,6 @@ SAMPLE_PAGE = 25
 POLL_SECONDS = 0.02  # of the bare loop, where nothing is new: what the relay's shortest pause is too
 SAMPLE_POLL_SECONDS = 3.0
 PROCESSOR = "bench"
-WATCH_EVERY = timedelta(seconds=15)  # the worker's default
 
 Accepted = Callable[[int], None]
 
@@ -102,7 +101,6 @@ async def relay(
             {"instance": name, "processor": PROCESSOR, "container": data, "topic": topic},
             leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(minutes=1),
-            poll_interval=WATCH_EVERY,
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         deletion = await stack.enter_async_context(

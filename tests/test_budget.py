@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 591,
     "testing": 2_079,
     "the modules of the root": 1_110,
-    "worker": 2_343,
-    "worker/cli": 1_173,
-    "worker/doctor": 687,
+    "worker": 2_269,
+    "worker/cli": 1_139,
+    "worker/doctor": 662,
     "write": 1_663,
 }
 _FREE = {

@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from cosmos_outbox_worker.cli.app import app
-from cosmos_outbox_worker.cli.output import counted, print_rows
+from cosmos_outbox_worker.cli.output import answer, counted, table_of
 from cosmos_outbox_worker.doctor import check
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
@@ -110,7 +110,7 @@ def test_help_leaves_it_to_the_terminal_where_lines_end():
 
 
 def test_a_table_in_a_pipe_is_as_wide_as_what_it_holds(capsys: pytest.CaptureFixture[str]):
-    print_rows([{"key": "x" * 300}], empty="")
+    answer({}, table_of([{"key": "x" * 300}]), as_json=False)
     assert "x" * 300 in capsys.readouterr().out
 
 

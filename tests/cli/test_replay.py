@@ -16,8 +16,7 @@ from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox_worker.cli.replay.feed import Found
-from cosmos_outbox_worker.cli.replay.sending import Replayed, replay, sending_to
+from cosmos_outbox_worker.cli.replaying import Found, Replayed, replay, sending_to
 from tests.support.event_documents import batch, event
 
 EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))

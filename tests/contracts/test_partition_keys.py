@@ -27,8 +27,7 @@ from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox_worker.cli.replay.feed import Found, read_events
-from cosmos_outbox_worker.cli.replay.sending import replay, sending_to
+from cosmos_outbox_worker.cli.replaying import Found, read_events, replay, sending_to
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
 from tests.support.faulty_store import FaultyStore

@@ -15,8 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from cosmos_outbox.records import PageFailed, level_of
-from cosmos_outbox_worker.exporters import opened_telemetry
-from cosmos_outbox_worker.telemetry import Telemetry
+from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"

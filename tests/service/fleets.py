@@ -9,8 +9,9 @@ from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import Failure, ParkedKey
 from cosmos_outbox_worker.fleet import Heartbeat, Phase
-from cosmos_outbox_worker.health import ParkedSeen, Snapshot
+from cosmos_outbox_worker.health import ParkedSeen
 from cosmos_outbox_worker.recent_errors import RecentError
+from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.lease_statuses import status
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)

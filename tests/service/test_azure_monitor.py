@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox_worker.exporters import AZURE_MONITOR, opened_telemetry
+from cosmos_outbox_worker.telemetry import AZURE_MONITOR, opened_telemetry
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import opened_site
 

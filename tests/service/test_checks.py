@@ -23,8 +23,7 @@ from cosmos_outbox_worker.doctor import check as check_module
 from cosmos_outbox_worker.doctor import containers, leases, programs, service_bus
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, Severity, findings_of
 from cosmos_outbox_worker.doctor.containers import Container
-from cosmos_outbox_worker.doctor.coverage import Overlap
-from cosmos_outbox_worker.doctor.leases import Leases, Processors
+from cosmos_outbox_worker.doctor.leases import Leases, Overlap, Processors
 from cosmos_outbox_worker.doctor.programs import Parked, unopened
 from cosmos_outbox_worker.fleet import Heartbeat
 from cosmos_outbox_worker.health import ParkedSeen

@@ -22,11 +22,11 @@ from cosmos_outbox.records import (
     SdkFallback,
 )
 from cosmos_outbox.sessions import SessionProcessor, SessionStatus
+from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.polling import WatchedSubscription
 from cosmos_outbox_worker.status_page import page_of
-from cosmos_outbox_worker.vitals import ConsumerVitals
 from tests.support.shop import SOURCE, OrderPaid, World, invoicing, message
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_worker import Settings, load, running_worker
-from cosmos_outbox_worker.health import Snapshot
 from cosmos_outbox_worker.status_page import page_of
+from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import Site, opened_site
 

@@ -31,7 +31,7 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import ParkedSeen
-from cosmos_outbox_worker.vitals import WorkerVitals
+from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
 from tests.support.lease_statuses import status
 

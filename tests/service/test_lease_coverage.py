@@ -8,7 +8,7 @@ import pytest
 
 from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox_worker.doctor.coverage import Overlap, gaps, overlaps
+from cosmos_outbox_worker.doctor.leases import Overlap, gaps, overlaps
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 PHYSICAL = (

@@ -19,8 +19,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cosmos_outbox_worker.cli.app import app
-from cosmos_outbox_worker.lifecycle import Aborted, run_beside, run_until_signalled
+from cosmos_outbox_worker.lifecycle import Aborted, run_until_signalled
 from cosmos_outbox_worker.main import work
+from cosmos_outbox_worker.program import run_beside
 from tests.support.site import Site, eventually, fetched, opened_site
 
 pytestmark = pytest.mark.looptime(False)

@@ -28,9 +28,9 @@ from cosmos_outbox.ports import Listing, MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesBalanced, Record, WatchFailed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox_worker.fleet import Fleet
-from cosmos_outbox_worker.health import Snapshot, parked_seen
+from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.polling import poll
-from cosmos_outbox_worker.vitals import WorkerVitals
+from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 from tests.support.event_documents import batch, event
 from tests.support.parked_stores import tampered
 
@@ -151,12 +151,13 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
 
 
 def vitals(instance: str = "w") -> WorkerVitals:
-    return WorkerVitals(
+    vitals = WorkerVitals(
         {"instance": instance, "processor": "p", "container": "c", "topic": "t"},
         leases=lambda _: (),
         stalled_after=timedelta(minutes=1),
-        poll_interval=timedelta(seconds=1),
     )
+    vitals.poll_interval = timedelta(seconds=1)
+    return vitals
 
 
 async def succeed() -> None: ...

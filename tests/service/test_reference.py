@@ -24,10 +24,9 @@ from pydantic.fields import FieldInfo
 from cosmos_outbox import records
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS
-from cosmos_outbox_worker.exporters import opened_telemetry
 from cosmos_outbox_worker.main import EXIT_CODES
 from cosmos_outbox_worker.settings import PREFIX, Settings
-from cosmos_outbox_worker.telemetry import Telemetry
+from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 PAGES = Path(__file__).parents[2] / "docs/reference"

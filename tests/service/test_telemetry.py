@@ -35,7 +35,7 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import MessagesPublished, names_of
 from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox_worker.exporters import opened_telemetry
+from cosmos_outbox_worker.telemetry import opened_telemetry
 from demo.child_processes import Children
 from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
@@ -277,7 +277,7 @@ def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.
 async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_than_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr("cosmos_outbox_worker.exporters._EXPORT_SECONDS", 0.1)
+    monkeypatch.setattr("cosmos_outbox_worker.telemetry._EXPORT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent.settimeout(HUNG_SECONDS)
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -9,9 +9,10 @@ from typing import get_args, get_type_hints
 from cosmos_outbox import records
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.sessions import SessionStatus
+from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.health import ParkedSeen
 from cosmos_outbox_worker.telemetry import Telemetry
-from cosmos_outbox_worker.vitals import ConsumerVitals, WorkerVitals
+from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.lease_statuses import status
 
 _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}

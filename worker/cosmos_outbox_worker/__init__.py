@@ -2,8 +2,8 @@
 The worker: a process that relays events, or has a consumer handle messages; alone, or inside another program.
 
 Read in this order: `main` (a process from its settings to its exit code), `settings`, `assembly` (a worker put together) and `consuming` (a
-consumer), `program` (what both have in common), `connection`, `vitals` and `health` (what they know of themselves), `health_server`,
-`status_page`, `telemetry`; then `doctor` (what the resources should be) and `cli` (the command `cosmos-outbox`).
+consumer), `program` (what both have in common), `connection`, `polling`, `health` (what both know of themselves), `worker_health`, `consumer_health`,
+`health_server`, `status_page`, `series` and `telemetry`; then `doctor` (what the resources should be) and `cli` (the command `cosmos-outbox`).
 
     from cosmos_outbox_worker import running_worker
 
@@ -22,10 +22,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cosmos_outbox_worker.assembly import Worker, running_worker
+    from cosmos_outbox_worker.consumer_health import ConsumerSnapshot
     from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
     from cosmos_outbox_worker.consuming import RunningConsumer, running_consumer
-    from cosmos_outbox_worker.health import ConsumerSnapshot, Snapshot
     from cosmos_outbox_worker.settings import Settings, load
+    from cosmos_outbox_worker.worker_health import Snapshot
 
 __all__ = [
     "ConsumerSettings",
@@ -40,7 +41,7 @@ __all__ = [
     "running_worker",
 ]
 # In which a name is looked for, those that load OpenTelemetry last
-_MODULES = ("settings", "consumer_settings", "health", "assembly", "consuming")
+_MODULES = ("settings", "consumer_settings", "worker_health", "consumer_health", "assembly", "consuming")
 
 
 def __getattr__(name: str) -> object:

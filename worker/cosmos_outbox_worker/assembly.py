@@ -22,11 +22,10 @@ from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import Snapshot
 from cosmos_outbox_worker.polling import MeteredFeed, poll
 from cosmos_outbox_worker.program import Program, opened_parts, running
 from cosmos_outbox_worker.settings import Settings, load
-from cosmos_outbox_worker.vitals import WorkerVitals
+from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 
 _MOST_MEMORY = 1024 * 1024 * 1024
 
@@ -76,7 +75,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             },
             leases=lambda stalled_after: worker.processor.status(stalled_after=stalled_after),
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
-            **parts.times,
+            stalled_after=timedelta(seconds=settings.stalled_seconds),
         )
         worker = Worker(health, telemetry)
         notify = worker.notify

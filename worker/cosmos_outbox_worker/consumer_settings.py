@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from cosmos_outbox.changefeed.options import default_instance_name
-from cosmos_outbox_worker.settings import Name, Seconds, Settings, loaded, topic_name
+from cosmos_outbox_worker.settings import RELAYING, Name, Seconds, Settings, loaded, topic_name
 
 _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websockets"
 
@@ -54,23 +54,8 @@ class ConsumerSettings(Settings):
         return errors
 
 
-# What a consumer does not read of a worker's settings
-_RELAYING = frozenset(
-    [
-        "lease_container",
-        "routes",
-        "batch_scope",
-        "message_format",
-        "event_ttl_seconds",
-        "delete_after_publish",
-        "processor_name",
-        "start",
-        "lanes",
-        "lease_expiration_seconds",
-    ]
-)
 CONSUMER_FIELDS: Mapping[str, FieldInfo] = {
-    name: field for name, field in ConsumerSettings.model_fields.items() if name not in _RELAYING
+    name: field for name, field in ConsumerSettings.model_fields.items() if RELAYING not in field.metadata
 }
 
 

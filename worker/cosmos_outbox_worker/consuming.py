@@ -14,13 +14,13 @@ from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
+from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVitals
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import finding
-from cosmos_outbox_worker.health import ConsumerSnapshot, parked_seen
+from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.named_consumer import ConsumerSource, bound
 from cosmos_outbox_worker.polling import WatchedSubscription, keep_polling
 from cosmos_outbox_worker.program import Program, opened_parts, running
-from cosmos_outbox_worker.vitals import ConsumerVitals
 
 _BLOCKED_LOOP_SECONDS = 5.0
 # Beside all attempts of a message: what the stores take, and the wait for one that is away.
@@ -82,7 +82,7 @@ async def assembled_consumer(
             halted=lambda: handling.halted,
             delayed=lambda: handling.delayed,
             receiving=lambda: program.processor.receiving,
-            **parts.times,
+            stalled_after=timedelta(seconds=settings.stalled_seconds),
         )
         program = RunningConsumer(health, parts.telemetry)
         notify = program.notify

@@ -1,27 +1,30 @@
 """
-Health: how a worker or a consumer is at one moment, as facts, and what is wrong with it; page, probes and metrics read it.
+Health: what worker and consumer alike know of themselves, from the records that they hear and from their polls; a hook.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import asyncio
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
-from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking import Unreadable
 from cosmos_outbox.parking.causes import Cause, by_cause
 from cosmos_outbox.parking.documents import ParkedKey
-from cosmos_outbox.sessions import SessionStatus
-from cosmos_outbox_worker.fleet import Heartbeat, Phase
-from cosmos_outbox_worker.recent_errors import RecentError
+from cosmos_outbox.records import LeaseMoved, Record, level_of
+from cosmos_outbox_worker.fleet import Phase
+from cosmos_outbox_worker.recent_errors import RecentError, RecentErrors
 
-LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
-MOST_SHOWN = 10  # of stalled keys
+_RATE_SECONDS = 60.0
+_MOST_KEYS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,185 +87,106 @@ class State:
         return {"status": status, "phase": self.phase, "reasons": list(self.unready)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseView:
+SnapshotT = TypeVar("SnapshotT", bound=State)
+
+
+class Vitals(ABC, Generic[SnapshotT]):
     """
-    A lease of any worker; `trouble` where it needs a look, `halted` where it makes no progress.
+    What worker and consumer have in common. All calls but those of the hook come from the event loop.
 
-    waiting: changes; None where that is unknown.
-    age: of the oldest change that waits; None where none does, or its age is unknown.
-    """
-
-    token: str
-    owner: str | None
-    waiting: int | None = None
-    age: timedelta | None = None
-    age_known: bool = False
-    state: str
-    error: str = ""
-    trouble: bool
-    halted: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot(State):
-    """
-    A worker's health at one moment.
-
-    lag: of all leases of the processor, as of the last poll; None before the first.
-    unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
-    event_ttl: how long events live, so how late they may be sent.
-    others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
+    Args:
+        named: what the snapshot says of who it is.
+        stalled_after: without progress for this long, it is unready; it polls four times as often.
+        utcnow: the wall clock, for times that people read.
     """
 
-    processor: str
-    topic: str
-    mine: tuple[LeaseStatus, ...]
-    lag: Lag | None
-    lag_at: datetime | None
-    unseen: timedelta
-    event_ttl: timedelta
-    sent: int
-    sent_per_second: float
-    others: tuple[Heartbeat, ...] | None = None
+    name: str  # of the kind of process, for what people read
 
-    def halted(self) -> Iterable[str]:
-        return (
-            f"Range {lease.token} ({lease.owner}): {lease.error or lease.state}"
-            for lease in self.leases()
-            if lease.halted and not (self.unready and lease.owner == self.instance)  # the reasons name those
-        )
+    def __init__(
+        self,
+        named: dict[str, str],
+        *,
+        stalled_after: timedelta,
+        utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._named = named
+        self.stalled_after, self.poll_interval = stalled_after, stalled_after / 4
+        self._stalled_seconds = stalled_after.total_seconds()
+        self._utcnow, self._started_at = utcnow, utcnow()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._began_at = self._loop.time()
+        self._draining, self._end = False, ""
+        self._parked: tuple[ParkedSeen, datetime, float] | None = None
+        self._done = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._errors = RecentErrors()
 
-    def waits(self) -> Iterable[str]:
-        yield from State.waits(self)  # super() fails in a dataclass with slots
-        oldest = None if self.lag is None or self.unseen else self.lag.oldest_age
-        if oldest and oldest >= LATE:
-            yield f"The oldest unsent change waits for {duration_text(oldest)}."
-        leases = self.leases()
-        for lease in leases:
-            if lease.owner is None and lease.waiting:
-                yield f"Range {lease.token} has no owner; changes that wait: {lease.waiting:,}."
-        named = {lease.owner for lease in leases if lease.halted}
-        for other in self.others or ():
-            if other.troubled and other.worker not in named:
-                yield f"Worker {other.worker} is not ready: {' '.join(other.unready)}"
+    def __call__(self, record: Record) -> None:
+        """Hear a record, from any thread: the watchdog of the event loop has its own."""
+        if threading.get_ident() != self._thread:
+            self._loop.call_soon_threadsafe(self, record)
+            return
+        if level_of(record) >= logging.WARNING or (isinstance(record, LeaseMoved) and record.error):
+            self._errors.note(record, at=self._utcnow())
+        self._hear(record, self._loop.time())
 
-    def readiness(self) -> dict[str, Any]:
-        names = ("lease", "stalled", "failed_attempts", "error")
-        leases = [
-            {name: getattr(lease, name) for name in names} | {"idle_seconds": round(lease.idle_seconds, 1)}
-            for lease in self.mine
-        ]
-        return State.readiness(self) | {"leases": leases}
+    @abstractmethod
+    def _hear(self, record: Record, now: float) -> None:
+        """Learn what this kind of process learns from a record."""
 
-    def leases(self) -> list[LeaseView]:
-        """
-        Return all leases, those that stand still first: the worker's own as it knows them, the others as they were polled.
-        """
-        mine = {status.lease: status for status in self.mine}
-        polled = {lease.lease: lease for lease in self.lag.leases} if self.lag else {}
-        damaged = self.lag.damaged if self.lag else {}
-        views = [
-            LeaseView(
-                token=token_of(lease), owner="none", state="damaged", error=error, trouble=True, halted=True
-            )
-            for lease, error in damaged.items()
-        ]
-        views += [
-            self._view(lease, mine.get(lease), polled.get(lease))
-            for lease in {*mine, *polled} - damaged.keys()
-        ]
-        # Tokens of partitions are numbers.
-        return sorted(views, key=lambda view: (not view.halted, len(view.token), view.token))
+    @abstractmethod
+    def snapshot(self) -> SnapshotT:
+        """Return the health now."""
 
-    def _view(self, lease: str, status: LeaseStatus | None, lag: LeaseLag | None) -> LeaseView:
-        seen = None if self.unseen else lag
-        owner = self.instance if status else lag.owner if lag else None
-        standstill = lag.standstill if lag and status is None else None
-        if status is not None:
-            trouble = status.stalled or status.failed_attempts > 0
-        else:
-            trouble = standstill is not None or (lag is not None and not lag.owner and lag.transactions > 0)
-        return LeaseView(
-            token=token_of(lease),
-            owner=owner,
-            waiting=seen.transactions if seen else None,
-            age=seen.oldest_age if seen else None,
-            age_known=seen is not None and seen.age_known,
-            state="stands still" if standstill else self._state_of(status, owner),
-            error=(status.error if status else standstill) or "",
-            trouble=trouble,
-            halted=(status is not None and status.stalled) or standstill is not None,
-        )
+    def draining(self) -> None:
+        """Note that the process was asked to stop."""
+        self._draining = True
 
-    def _state_of(self, status: LeaseStatus | None, owner: str | None) -> str:
-        if status is None:
-            if owner == self.instance:
-                return "no longer of this worker"  # the worker knows before the next poll does
-            if self.unseen:
-                return "unknown"
-            return "elsewhere" if owner else "no owner"
-        if status.stalled:
-            return f"stalled for {duration_text(timedelta(seconds=status.idle_seconds))}"
-        if status.failed_attempts:
-            return f"failing, attempt {status.failed_attempts + 1}"
-        return "draining" if status.draining else "moving"
+    def ended(self, error: BaseException | None) -> None:
+        """Note that it has ended, and the error if it did not drain."""
+        self._end = f"The {self.name} has ended." if error is None else f"The {self.name} has ended: {error}"
 
+    def seen_parked(self, parked: ParkedSeen) -> None:
+        """Note what is parked; of very many keys, only their number."""
+        if len(parked.keys) > _MOST_KEYS:
+            parked = replace(parked, keys=())
+        self._parked = (parked, self._utcnow(), self._loop.time())
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StalledKey:
-    """
-    A key whose message waits, and with it all later ones, because of an error that the message did not cause.
+    def _count(self, number: int) -> None:
+        self._done += number
+        self._recent.append((self._loop.time(), number))
+        self._per_second()
 
-    waited_seconds: since this process had to delay it first.
-    """
+    def _per_second(self) -> float:
+        now = self._loop.time()
+        while self._recent and self._recent[0][0] < now - _RATE_SECONDS:
+            self._recent.popleft()
+        window = min(_RATE_SECONDS, max(1.0, now - self._began_at))
+        return sum(count for _, count in self._recent) / window
 
-    key: str
-    message_id: str
-    waited_seconds: float
-    error: str
+    def _unseen(self, polled_at: float) -> timedelta:
+        """Return for how long polls have failed; zero while they succeed."""
+        since = timedelta(seconds=self._loop.time() - polled_at)
+        return since if since > self.poll_interval + self.stalled_after else timedelta(0)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerSnapshot(State):
-    """
-    A consumer's health at one moment.
-
-    source: the subscription, as `topic/subscription`, or the queue.
-    stalled: keys that have waited for too long; the longest first.
-    """
-
-    consumer: str
-    source: str
-    sessions: tuple[SessionStatus, ...]
-    handled: int
-    handled_per_second: float
-    stalled: tuple[StalledKey, ...]
-    fallback: str | None  # why the SDK receives in place of the lean receiver
-
-    def waits(self) -> Iterable[str]:
-        yield from State.waits(self)
-        if self.fallback is not None:
-            yield f"The SDK receives until this process ends, in place of the lean receiver: {self.fallback}"
-
-    def readiness(self) -> dict[str, Any]:
-        sessions = [asdict(session) for session in self.sessions]
-        stalled = [asdict(key) for key in self.stalled[:MOST_SHOWN]]
-        return State.readiness(self) | {"sessions": sessions, "stalled": stalled, "fallback": self.fallback}
-
-
-def troubles(lag: Lag, parked: ParkedSeen | None) -> tuple[str, ...]:
-    """
-    Return what an operator has to look at, of any worker's leases and of what is parked: what is damaged, stands still, does
-    not answer or is ahead of its range.
-    """
-    return (
-        *lag.damaged.values(),
-        *(f"Lease {lease.token}: {lease.standstill}" for lease in lag.leases if lease.standstill),
-        *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
-        *(f"{reason} `cosmos-outbox leases reset --to` sets it back." for reason in lag.ahead.values()),
-        *(map(str, parked.unreadable.values()) if parked else ()),
-    )
+    def _state(self, unready: Iterable[str], *, starting: bool) -> dict[str, Any]:
+        """Return what each snapshot has; `unready` says what keeps a process from being ready that does not drain."""
+        phase = Phase.STARTING if starting else Phase.RUNNING
+        if self._draining:
+            phase, unready = Phase.DRAINING, (f"The {self.name} is draining.",)
+        if self._end:
+            phase, unready = Phase.ENDED, (self._end,)
+        parked, parked_at, polled_at = self._parked or (None, None, 0.0)
+        return {
+            **self._named,
+            "at": self._utcnow(),
+            "started_at": self._started_at,
+            "phase": phase,
+            "parked": None if self._unseen(polled_at) else parked,
+            "parked_at": parked_at,
+            "errors": self._errors.newest_first(),
+            "unready": tuple(unready),
+        }
 
 
 def parked_seen(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSeen:

@@ -61,22 +61,3 @@ async def run_until_signalled(
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
-
-
-async def run_beside(work: Coroutine[None, None, None], beside: Coroutine[None, None, None]) -> None:
-    """
-    Run work to its end. `beside` runs for as long as the work does; if it fails, the work is cancelled.
-
-    Raises:
-        BaseException: what ended the work, or what ran beside it.
-    """
-    working, helping = asyncio.ensure_future(work), asyncio.ensure_future(beside)
-    try:
-        await asyncio.wait({working, helping}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            helping.result()
-        await working
-    finally:
-        for task in (working, helping):
-            task.cancel()
-        await asyncio.gather(working, helping, return_exceptions=True)

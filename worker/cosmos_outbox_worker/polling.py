@@ -26,7 +26,7 @@ from cosmos_outbox.ports import (
 from cosmos_outbox.records import Hook, WatchFailed
 from cosmos_outbox_worker.fleet import Fleet
 from cosmos_outbox_worker.health import parked_seen
-from cosmos_outbox_worker.vitals import WorkerVitals
+from cosmos_outbox_worker.worker_health import WorkerVitals
 
 _OBSERVE_SECONDS = 1.0
 _BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long

@@ -9,7 +9,6 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from cosmos_outbox.changefeed import ChangeFeedProcessor
@@ -21,11 +20,10 @@ from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.doctor.check import Findings
 from cosmos_outbox_worker.doctor.programs import check_start
-from cosmos_outbox_worker.exporters import OpenedTelemetry, opened_telemetry
+from cosmos_outbox_worker.health import SnapshotT, Vitals
 from cosmos_outbox_worker.health_server import serving_health
-from cosmos_outbox_worker.lifecycle import run_beside
 from cosmos_outbox_worker.settings import Settings
-from cosmos_outbox_worker.vitals import SnapshotT, Vitals
+from cosmos_outbox_worker.telemetry import OpenedTelemetry, opened_telemetry
 
 ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
@@ -91,7 +89,6 @@ class Parts:
     telemetry: OpenedTelemetry
     connection: Connection
     parked: ParkedStore | None
-    times: dict[str, timedelta]
 
 
 @asynccontextmanager
@@ -115,10 +112,7 @@ async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterato
         await check_start(connection, findings := Findings(), topics=topic is not None)
         for found in findings.worst_first():
             _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
-        stalled_after = timedelta(seconds=settings.stalled_seconds)
-        # What stands still shows within a minute.
-        times = {"stalled_after": stalled_after, "poll_interval": stalled_after / 4}
-        yield Parts(stack, telemetry, connection, parked, times)
+        yield Parts(stack, telemetry, connection, parked)
 
 
 @asynccontextmanager
@@ -146,3 +140,22 @@ async def running(
             raise
         program.drain()
         await task
+
+
+async def run_beside(work: Coroutine[None, None, None], beside: Coroutine[None, None, None]) -> None:
+    """
+    Run work to its end. `beside` runs for as long as the work does; if it fails, the work is cancelled.
+
+    Raises:
+        BaseException: what ended the work, or what ran beside it.
+    """
+    working, helping = asyncio.ensure_future(work), asyncio.ensure_future(beside)
+    try:
+        await asyncio.wait({working, helping}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            helping.result()
+        await working
+    finally:
+        for task in (working, helping):
+            task.cancel()
+        await asyncio.gather(working, helping, return_exceptions=True)

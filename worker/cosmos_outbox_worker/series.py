@@ -1,4 +1,4 @@
-"""Series: which records become counters, and which facts of health gauges."""
+"""Series: which records become counters and histograms, and which facts of health gauges; `series.toml` says what each measures."""
 
 from __future__ import annotations
 
@@ -8,45 +8,32 @@ from typing import Any
 
 from opentelemetry.metrics import Observation
 
+from cosmos_outbox import records
 from cosmos_outbox.changefeed import CloseReason
-from cosmos_outbox.records import (
-    AttemptFailed,
-    EventDeletion,
-    EventRejected,
-    EventsHeld,
-    LeaseMoved,
-    MessageGivenUp,
-    MessageHandled,
-    MessageSettled,
-    MessagesPublished,
-    PageFailed,
-    PageHandled,
-    PublishFailed,
-    SessionClosed,
-)
 from cosmos_outbox.sessions import SessionEnd
 from cosmos_outbox.sessions.held_session import OUTCOMES
-from cosmos_outbox_worker.health import Snapshot
+from cosmos_outbox_worker.worker_health import Snapshot
 
 _Attributes = Mapping[str, str]
-Count = Callable[[Any], tuple[int] | tuple[int, _Attributes]]
-# Name, unit, description, the attributes that are known beforehand; and for each kind of record, how much to add with
-# which attributes.
-_Counters = tuple[tuple[str, str, str, tuple[_Attributes, ...], Mapping[type, Count]], ...]
-Measure = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
-# Name, description, bounds of its buckets, the kind of record, and how many seconds that tells, if it does
-_Histograms = tuple[tuple[str, str, tuple[float, ...], type, Measure], ...]
-# Name, unit, description, and how to read a snapshot
-_Gauges = tuple[tuple[str, str, str, Callable[[Any], Iterable[Observation]]], ...]
+Count = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
+# Of each counter the attributes that are known beforehand; and for each kind of record, how much to add with which attributes
+_Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
+# Of each histogram the kind of record, and how many seconds that tells, if it does
+_Histograms = Mapping[str, tuple[type, Count]]
+# How to read each gauge from a snapshot
+_Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
 _PLAIN: tuple[_Attributes, ...] = ({},)
-_DURATIONS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10)
 
 
-def _error_of(record: PublishFailed | PageFailed | AttemptFailed) -> dict[str, str]:
-    return {"error.type": type(record.error).__name__}
+def _failed(
+    record: records.PublishFailed | records.PageFailed | records.AttemptFailed,
+) -> tuple[int, _Attributes]:
+    return 1, {"error.type": type(record.error).__name__}
 
 
-def _by_outcome(record: MessageHandled | MessageGivenUp | MessageSettled) -> tuple[int, _Attributes]:
+def _by_outcome(
+    record: records.MessageHandled | records.MessageGivenUp | records.MessageSettled,
+) -> tuple[int, _Attributes]:
     return 1, {"outbox.outcome": record.outcome}
 
 
@@ -55,9 +42,8 @@ def _gauge(value: float, **attributes: str) -> list[Observation]:
 
 
 def _parked_events(snapshot: Any) -> Iterable[Observation]:
-    if snapshot.parked is None or snapshot.parked.events is None:
-        return ()
-    return _gauge(snapshot.parked.events)
+    events = snapshot.parked and snapshot.parked.events
+    return () if events is None else _gauge(events)
 
 
 def _parked_age(snapshot: Any) -> Iterable[Observation]:
@@ -67,81 +53,55 @@ def _parked_age(snapshot: Any) -> Iterable[Observation]:
     return _gauge(0 if since is None else max((snapshot.at - since).total_seconds(), 0))
 
 
-_PARKED_GAUGES: _Gauges = (
-    ("outbox.parked.keys", "{key}", "Partition keys that wait for an operator.",
-     lambda snapshot: _gauge(snapshot.parked.count) if snapshot.parked else ()),
-    ("outbox.parked.events", "{event}", "Events or messages that parked keys hold, unless a key cannot be read.",
-     _parked_events),
-    ("outbox.parked.age", "s", "For how long the oldest parked key waits; 0 if none does.", _parked_age),
-)  # fmt: skip
-
-_CONSUMER_GAUGES: _Gauges = (
-    *_PARKED_GAUGES,
-    ("outbox.sessions.held", "{session}", "Sessions that this consumer holds.",
-     lambda snapshot: _gauge(len(snapshot.sessions))),
-    ("outbox.keys.stalled", "{key}",
-     "Keys that this consumer could not handle for long, through no fault of their messages.",
-     lambda snapshot: _gauge(len(snapshot.stalled))),
-    ("outbox.handling.longest", "s", "For how long the message that takes longest is being handled; 0 if none is.",
-     lambda snapshot: _gauge(max((one.handling_seconds or 0 for one in snapshot.sessions), default=0))),
-    ("outbox.consumer.ready", "1", "1 if the consumer is ready, else 0.",
-     lambda snapshot: _gauge(int(not snapshot.unready))),
-)  # fmt: skip
-
-_CONSUMER_COUNTERS: _Counters = (
-    (
-        "outbox.messages.handled", "{message}", "Messages that this consumer is done with, by what became of them.",
-        tuple({"outbox.outcome": outcome} for outcome in ("handled", "repeated", "ignored", "dropped", "held", "parked", "dead-lettered")),
-        dict.fromkeys((MessageHandled, MessageGivenUp), _by_outcome),
+_PARKED_GAUGES: _Gauges = {
+    "outbox.parked.keys": lambda snapshot: _gauge(snapshot.parked.count) if snapshot.parked else (),
+    "outbox.parked.events": _parked_events,
+    "outbox.parked.age": _parked_age,
+}
+_CONSUMER_GAUGES: _Gauges = {
+    **_PARKED_GAUGES,
+    "outbox.sessions.held": lambda snapshot: _gauge(len(snapshot.sessions)),
+    "outbox.keys.stalled": lambda snapshot: _gauge(len(snapshot.stalled)),
+    "outbox.handling.longest": lambda snapshot: _gauge(
+        max((one.handling_seconds or 0 for one in snapshot.sessions), default=0)
     ),
-    (
-        "outbox.messages.settled", "{message}", "Messages that were settled, by their outcome.",
+    "outbox.consumer.ready": lambda snapshot: _gauge(int(not snapshot.unready)),
+}
+_HANDLED = ("handled", "repeated", "ignored", "dropped", "held", "parked", "dead-lettered")
+_CONSUMER_COUNTERS: _Counters = {
+    "outbox.messages.handled": (
+        tuple({"outbox.outcome": outcome} for outcome in _HANDLED),
+        {records.MessageHandled: _by_outcome, records.MessageGivenUp: _by_outcome},
+    ),
+    "outbox.messages.settled": (
         tuple({"outbox.outcome": outcome} for outcome in OUTCOMES.values()),
-        {MessageSettled: _by_outcome},
+        {records.MessageSettled: _by_outcome},
     ),
-    (
-        "outbox.attempt.failures", "{attempt}", "Attempts of a consumer's handler that failed.",
-        (), {AttemptFailed: lambda record: (1, _error_of(record))},
-    ),
-    (
-        "outbox.sessions.closed", "{session}", "Sessions that this consumer gave back or lost.",
+    "outbox.attempt.failures": ((), {records.AttemptFailed: _failed}),
+    "outbox.sessions.closed": (
         tuple({"outbox.session.end": str(end)} for end in SessionEnd),
-        {SessionClosed: lambda record: (1, {"outbox.session.end": str(record.outcome)})},
+        {records.SessionClosed: lambda record: (1, {"outbox.session.end": str(record.outcome)})},
     ),
-)  # fmt: skip
-
-_WORKER_COUNTERS: _Counters = (
-    (
-        "outbox.send.failures", "{attempt}", "Sends that are tried again.",
-        (), {PublishFailed: lambda record: (1, _error_of(record))},
+}
+_WORKER_COUNTERS: _Counters = {
+    "outbox.send.failures": ((), {records.PublishFailed: _failed}),
+    "outbox.events.rejected": (_PLAIN, {records.EventRejected: lambda _: (1,)}),
+    "outbox.events.held": (
+        _PLAIN,
+        {records.EventsHeld: lambda record: (record.events if record.outcome == "held" else 0,)},
     ),
-    (
-        "outbox.events.rejected", "{event}", "Refusals of an event that can never be sent.",
-        _PLAIN, {EventRejected: lambda _: (1,)},
+    "outbox.events.deleted": (
+        _PLAIN,
+        {records.EventDeletion: lambda record: (record.events if record.outcome == "deleted" else 0,)},
     ),
-    (
-        "outbox.events.held", "{event}", "Later events held behind a parked one of their key.",
-        _PLAIN, {EventsHeld: lambda record: (record.events if record.outcome == "held" else 0,)},
-    ),
-    (
-        "outbox.events.deleted", "{event}", "Events deleted after they were sent.",
-        _PLAIN, {EventDeletion: lambda record: (record.events if record.outcome == "deleted" else 0,)},
-    ),
-    (
-        "outbox.changes.handled", "{change}", "Changes that were read from the feed and handled.",
-        _PLAIN, {PageHandled: lambda record: (record.changes,)},
-    ),
-    (
-        "outbox.page.failures", "{attempt}", "Pages that are tried again.",
-        (), {PageFailed: lambda record: (1, _error_of(record))},
-    ),
-    (
-        "outbox.lease.moves", "{move}", "Leases that this worker acquired, released or lost.",
+    "outbox.changes.handled": (_PLAIN, {records.PageHandled: lambda record: (record.changes,)}),
+    "outbox.page.failures": ((), {records.PageFailed: _failed}),
+    "outbox.lease.moves": (
         # As text: the SDK keeps an enumeration member and its text apart, so the exposition would have both.
         tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
-        {LeaseMoved: lambda record: (1, {"outbox.lease.move": str(record.outcome)})},
+        {records.LeaseMoved: lambda record: (1, {"outbox.lease.move": str(record.outcome)})},
     ),
-)  # fmt: skip
+}
 
 
 # When polling has failed for too long, the last values are not exported any more; age and headroom keep moving.
@@ -173,30 +133,20 @@ def _unowned(snapshot: Snapshot) -> Iterable[Observation]:
 
 
 # Every worker exports the lag of all leases: those that run report the leases of those that do not.
-_WORKER_GAUGES: _Gauges = (
-    ("outbox.lease.lag", "{transaction}", "Transactions that wait in a range, also of other workers.", _lag),
-    ("outbox.oldest_unsent.age", "s",
-     "Age of the oldest change that waits, or may wait unseen, in a range; 0 if none does.", _ages),
-    ("outbox.ttl.headroom", "s",
-     "Time until the oldest change that waits may be deleted unsent (OUTBOX_EVENT_TTL_SECONDS less its age).", _headroom),
-    *_PARKED_GAUGES,
-    ("outbox.leases.free", "{lease}", "Leases without an owner, or not renewed in time.", _unowned),
-    ("outbox.leases.owned", "{lease}", "Leases of this worker.", lambda snapshot: _gauge(len(snapshot.mine))),
-    ("outbox.leases.stalled", "{lease}", "Leases of this worker that are stalled.",
-     lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine))),
-    ("outbox.worker.ready", "1", "1 if the worker is ready, else 0.", lambda snapshot: _gauge(int(not snapshot.unready))),
-)  # fmt: skip
-
-_CONSUMER_HISTOGRAMS: _Histograms = (
-    (
-        "outbox.handler.duration", "How long a message took from its delivery to the commit of its effect.",
-        _DURATIONS, MessageHandled, lambda record: (record.seconds,),
-    ),
-    (
-        "outbox.message.age", "Time from when the broker took a message to the commit of its effect.",
-        (*_DURATIONS, 30, 60, 300, 1800, 7200), MessageHandled, lambda record: (record.age_seconds,),
-    ),
-)  # fmt: skip
+_WORKER_GAUGES: _Gauges = {
+    "outbox.lease.lag": _lag,
+    "outbox.oldest_unsent.age": _ages,
+    "outbox.ttl.headroom": _headroom,
+    **_PARKED_GAUGES,
+    "outbox.leases.free": _unowned,
+    "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
+    "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
+    "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),
+}
+_CONSUMER_HISTOGRAMS: _Histograms = {
+    "outbox.handler.duration": (records.MessageHandled, lambda record: (record.seconds,)),
+    "outbox.message.age": (records.MessageHandled, lambda record: (record.age_seconds,)),
+}
 CONSUMER_SERIES = _CONSUMER_COUNTERS, _CONSUMER_HISTOGRAMS, _CONSUMER_GAUGES
 
 
@@ -205,12 +155,16 @@ def worker_series(topic: str) -> tuple[_Counters, _Histograms, _Gauges]:
     sends = {"messaging.system": "servicebus", "messaging.operation.name": "send"}
     if topic:
         sends["messaging.destination.name"] = topic
-    sent: _Counters = ((
-        "messaging.client.sent.messages", "{message}", "Messages that the topic accepted.",
-        (sends,), {MessagesPublished: lambda record: (record.messages, sends)},
-    ),)  # fmt: skip
-    durations: _Histograms = ((
-        "messaging.client.operation.duration", "How long the topic took to accept the messages of one call.",
-        _DURATIONS, MessagesPublished, lambda record: (record.seconds, sends),
-    ),)  # fmt: skip
-    return (*sent, *_WORKER_COUNTERS), durations, _WORKER_GAUGES
+    sent: _Counters = {
+        "messaging.client.sent.messages": (
+            (sends,),
+            {records.MessagesPublished: lambda record: (record.messages, sends)},
+        )
+    }
+    durations: _Histograms = {
+        "messaging.client.operation.duration": (
+            records.MessagesPublished,
+            lambda record: (record.seconds, sends),
+        )
+    }
+    return {**sent, **_WORKER_COUNTERS}, durations, _WORKER_GAUGES

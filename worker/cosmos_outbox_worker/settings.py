@@ -112,6 +112,7 @@ def _address(text: str) -> str:
 
 
 _LAST_PORT = 65_535
+RELAYING = "relaying"  # marks a setting that a consumer does not read
 Name = Annotated[str, Field(min_length=1)]
 # At most a day: a clock cannot add arbitrarily large numbers.
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
@@ -133,7 +134,7 @@ class Settings(BaseSettings):
     """Database of the containers."""
     cosmos_container: Name
     """Container of the entities and events."""
-    lease_container: Name = "leases"
+    lease_container: Annotated[Name, RELAYING] = "leases"
     """Container of the leases; must exist."""
     servicebus_connection_string: _BusSecret = None
     """Service Bus namespace with its key, or a SharedAccessSignature, which expires. Either this or OUTBOX_SERVICEBUS_NAMESPACE."""
@@ -145,27 +146,29 @@ class Settings(BaseSettings):
     """true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library is on the wire."""
     topic: Annotated[str, AfterValidator(topic_name)]
     """Topic that receives the events."""
-    routes: Annotated[str | None, AfterValidator(_routes)] = None
+    routes: Annotated[str | None, AfterValidator(_routes), RELAYING] = None
     """Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest."""
-    batch_scope: BatchScope = BatchScope.TOPIC
+    batch_scope: Annotated[BatchScope, RELAYING] = BatchScope.TOPIC
     """Which messages may share a batch: topic (any), session or message, for partitioned topics."""
-    message_format: Literal["plain", "cloudevents-structured", "cloudevents-binary"] = "plain"
+    message_format: Annotated[Literal["plain", "cloudevents-structured", "cloudevents-binary"], RELAYING] = (
+        "plain"
+    )
     """plain, cloudevents-structured or cloudevents-binary."""
-    event_ttl_seconds: Annotated[int, Field(ge=1, le=int(MAX_TTL.total_seconds()))] = 864_000
+    event_ttl_seconds: Annotated[int, Field(ge=1, le=int(MAX_TTL.total_seconds())), RELAYING] = 864_000
     """Shortest time to live of the events in this container."""
-    delete_after_publish: str | None = None
+    delete_after_publish: Annotated[str | None, RELAYING] = None
     """Actions, separated by commas, whose events are deleted once sent; * for all. Default: none."""
     parked_container: Name | None = None
     """Container of parked keys; must exist. Without it, a rejected event halts its lease."""
-    processor_name: Name = "outbox"
+    processor_name: Annotated[Name, RELAYING] = "outbox"
     """Workers of one name share the work. Another name is another processor: a start of `now` leaves out what waits."""
     instance_name: Name = Field(default_factory=default_instance_name)
     """Must differ between live workers."""
-    start: Annotated[StartFrom | datetime, BeforeValidator(_start)] = StartFrom.BEGINNING
+    start: Annotated[StartFrom | datetime, BeforeValidator(_start), RELAYING] = StartFrom.BEGINNING
     """Where the first leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone)."""
-    lanes: Annotated[int, Field(ge=1, le=64)] = 8
+    lanes: Annotated[int, Field(ge=1, le=64), RELAYING] = 8
     """Ordered streams to the topic, each a connection."""
-    lease_expiration_seconds: Annotated[Seconds, Field(ge=2)] = 60.0
+    lease_expiration_seconds: Annotated[Seconds, Field(ge=2), RELAYING] = 60.0
     """A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13."""
     grace_seconds: Seconds = 20.0
     """How long a drain waits for pages that are being handled."""

@@ -1,18 +1,51 @@
 """
-Telemetry: the OpenTelemetry instruments of a worker or a consumer, a hook that counts records, and gauges of its health.
+Telemetry: the OpenTelemetry instruments of a worker or a consumer, and where their measurements and spans go.
+
+Prometheus always gets them; OTLP and Azure Monitor where the environment names them, which the SDK reads by itself.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+import os
+import threading
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from opentelemetry.metrics import CallbackOptions, Counter, Histogram, MeterProvider, Observation
+from opentelemetry import metrics, trace
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
+from opentelemetry.metrics import CallbackOptions, Counter, Histogram, Observation
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.records import Record, level_of, names_of
-from cosmos_outbox_worker.series import CONSUMER_SERIES, Count, Measure, worker_series
+from cosmos_outbox_worker.series import CONSUMER_SERIES, Count, worker_series
+
+AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
+_EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter that does not answer
+# Logs go to standard error alone; and the exporter's own statistics and remote switches would only log that they fail in a
+# closed network.
+_QUIET = {
+    "OTEL_LOGS_EXPORTER": "none",
+    "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
+    "APPLICATIONINSIGHTS_SDKSTATS_DISABLED": "true",
+    "APPLICATIONINSIGHTS_STATSBEAT_DISABLED_ALL": "true",
+}
+
+_logger = logging.getLogger(__name__)
+_WORDS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("series.toml").read_text())
 
 
 class Telemetry:
@@ -29,34 +62,27 @@ class Telemetry:
         meter = provider.get_meter("cosmos_outbox", version("cosmos-outbox"))
         self._loud: dict[int, tuple[Counter, str]] = {}
         for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
-            said = f"Records of the severity {logging.getLevelName(level)}, by what happened."
-            counter = meter.create_counter(f"outbox.{word}s", unit=f"{{{word}}}", description=said)
+            counter = meter.create_counter(f"outbox.{word}s", **_WORDS[f"outbox.{word}s"])
             self._loud[level] = counter, f"outbox.{word}"
             # From the start: an alert on a rise would miss a series that begins at 1.
             for name in names_of(level):
                 counter.add(0, {f"outbox.{word}": name})
         counters, histograms, gauges = CONSUMER_SERIES if topic is None else worker_series(topic)
         if topic is not None:
-            self._request_units = meter.create_counter(
-                "outbox.request_units",
-                unit="{request_unit}",
-                description="What reading the change feed cost.",
-            )
+            name = "outbox.request_units"
+            self._request_units = meter.create_counter(name, **_WORDS[name])
             self.charged(0)
-        self._measured: list[tuple[type, Histogram, Measure]] = []
-        for name, description, bounds, kind, measure in histograms:
-            histogram = meter.create_histogram(
-                name, unit="s", description=description, explicit_bucket_boundaries_advisory=bounds
-            )
-            self._measured.append((kind, histogram, measure))
+        self._measured: list[tuple[type, Histogram, Count]] = []
+        for name, (kind, measure) in histograms.items():
+            self._measured.append((kind, meter.create_histogram(name, **_WORDS[name]), measure))
         self._counted: dict[type, tuple[Counter, Count]] = {}
-        for name, unit, description, known, counts in counters:
-            counter = meter.create_counter(name, unit=unit, description=description)
+        for name, (known, counts) in counters.items():
+            counter = meter.create_counter(name, **_WORDS[name])
             for attributes in known:
                 counter.add(0, attributes)
             self._counted |= {kind: (counter, count) for kind, count in counts.items()}
-        for name, unit, description, read in gauges:
-            meter.create_observable_gauge(name, [self._reading(read)], unit=unit, description=description)
+        for name, read in gauges.items():
+            meter.create_observable_gauge(name, [self._reading(read)], **_WORDS[name])
 
     def __call__(self, record: Record) -> None:
         """Count a record."""
@@ -78,3 +104,144 @@ class Telemetry:
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _: read(self.observed) if self.observed is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTelemetry:
+    """Instruments, spans and the Prometheus exposition of one process."""
+
+    instruments: Telemetry
+    tracer_provider: trace.TracerProvider
+    registry: CollectorRegistry
+
+    def exposition(self) -> tuple[bytes, str]:
+        """Return the metrics as Prometheus reads them, and their content type."""
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+@contextmanager
+def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False) -> Iterator[OpenedTelemetry]:
+    """
+    Open telemetry for as long as the block lasts; its end exports what is left.
+
+    Prometheus always has the metrics, unless `OTEL_SDK_DISABLED`. Spans and metrics also go to the OTLP endpoint of the
+    `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
+    default Azure credential.
+
+    `topic` is what a worker sends to, "" for several; None opens the telemetry of a consumer.
+
+    Raises:
+        ConfigurationError: Azure Monitor cannot be used, or the SDK refuses a variable.
+    """
+    program = "worker" if topic is not None else "consumer"
+    ours = {
+        "service.name": f"cosmos-outbox-{program}",
+        "service.version": version("cosmos-outbox-worker"),
+        "service.instance.id": instance,
+    }
+    # The environment wins over these names; the SDK would merge them the other way round.
+    resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
+    registry = CollectorRegistry()
+    with ExitStack() as stack:
+        tracers: Any = None
+        meters: Any = None
+        try:
+            # There is one scope: its three labels would say nothing.
+            readers: list[MetricReader] = [
+                PrometheusMetricReader(registry=registry, scope_info_enabled=False)
+            ]
+            if _goes_by_otlp("METRICS"):
+                readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+            processors = []
+            if _goes_by_otlp("TRACES"):
+                processors.append(BatchSpanProcessor(OTLPSpanExporter()))
+            configured = isinstance(trace.get_tracer_provider(), TracerProvider)
+            configured |= isinstance(metrics.get_meter_provider(), MeterProvider)
+            if os.environ.get(AZURE_MONITOR) and configured:
+                _logger.warning(
+                    "telemetry.configured the program has OpenTelemetry providers of its own, and a process can have Azure "
+                    "Monitor once: metrics go to Prometheus and OTLP alone"
+                )
+            elif os.environ.get(AZURE_MONITOR):
+                _configure_azure_monitor(
+                    connection_string=os.environ[AZURE_MONITOR],
+                    sign_in=stack if sign_in else None,
+                    resource=resource,
+                    metric_readers=readers,
+                    span_processors=processors,
+                )
+                # It makes none for a signal that its variable switches off.
+                tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+            if not isinstance(tracers, TracerProvider):
+                tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
+                for processor in processors:
+                    tracers.add_span_processor(processor)
+            if not isinstance(meters, MeterProvider):
+                meters = MeterProvider(metric_readers=readers, resource=resource, shutdown_on_exit=False)
+        except ValueError as error:
+            raise ConfigurationError(f"OpenTelemetry refuses one of the OTEL_… variables: {error}") from error
+        spans_leave = tracers is trace.get_tracer_provider() or processors
+        stack.callback(_ended_in_time, tracers.shutdown)
+        stack.callback(_ended_in_time, meters.shutdown)
+        yield OpenedTelemetry(
+            Telemetry(meters, topic=topic), tracers if spans_leave else trace.NoOpTracerProvider(), registry
+        )
+
+
+def _goes_by_otlp(signal: str) -> bool:
+    """
+    Return whether the environment asks for a signal by OTLP over HTTP; the exporter reads all else by itself.
+    """
+    exporter = os.environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
+    endpoint, protocol = (
+        os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{what}")
+        for what in ("ENDPOINT", "PROTOCOL")
+    )
+    if not endpoint or exporter == "none":
+        return False
+    supported = exporter == "otlp" and protocol in (None, "", "http/protobuf")
+    if not supported:  # some clusters give such variables to all of their pods
+        _logger.warning(
+            "telemetry.unsupported OTEL_%s_EXPORTER must be otlp, and OTEL_EXPORTER_OTLP_PROTOCOL http/protobuf, which "
+            "collectors take at port 4318; nothing is exported",
+            signal,
+        )
+    return supported
+
+
+def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> None:
+    """
+    Set the providers of the process up; `sign_in` closes the default Azure credential, None does without.
+
+    Raises:
+        ConfigurationError: the extra is not installed, or the connection string is invalid.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        from azure.identity import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
+        from azure.monitor.opentelemetry import configure_azure_monitor  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{AZURE_MONITOR} is set, but its package is not installed: pip install 'cosmos-outbox[azure-monitor]'."
+        ) from error
+    try:
+        configure_azure_monitor(
+            **options,
+            credential=sign_in and sign_in.enter_context(DefaultAzureCredential()),
+            # As with OTLP, drop what cannot be sent: no process would clean the disk.
+            disable_offline_storage=True,
+            enable_live_metrics=False,
+            enable_performance_counters=False,
+            # Each poll of the change feed would be a span.
+            instrumentation_options={"azure_sdk": {"enabled": False}},
+        )
+    except ValueError as error:  # it does not show the string
+        raise ConfigurationError(f"{AZURE_MONITOR}: {error}") from error
+
+
+def _ended_in_time(shutdown: Callable[[], None]) -> None:
+    # In a daemon thread: the SDK waits for as long as its exporters do, and the process must end.
+    ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
+    ending.start()
+    ending.join(_EXPORT_SECONDS)

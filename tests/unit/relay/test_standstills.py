@@ -32,7 +32,7 @@ from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import Topics, parse_routes
-from cosmos_outbox_worker.cli.replay.sending import sending_to
+from cosmos_outbox_worker.cli.replaying import sending_to
 from tests.support import changefeed_world
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated
@@ -17,8 +18,8 @@ from cosmos_outbox_worker.cli import leases as lease_commands
 from cosmos_outbox_worker.cli import parked, status
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
-from cosmos_outbox_worker.cli.output import print_errors, print_table
-from cosmos_outbox_worker.cli.replay.command import replay_command
+from cosmos_outbox_worker.cli.output import answer, table_of
+from cosmos_outbox_worker.cli.replay import replay_command
 from cosmos_outbox_worker.cli.running import (
     FAILED,
     UNSEEN,
@@ -33,7 +34,7 @@ from cosmos_outbox_worker.connection import connected
 from cosmos_outbox_worker.consumer_settings import load_consumer
 from cosmos_outbox_worker.doctor.check import Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, unopened
-from cosmos_outbox_worker.logs import names_no_leak
+from cosmos_outbox_worker.logs import names_no_leak, printable
 from cosmos_outbox_worker.named_consumer import consumer_named, made
 
 app = typer.Typer(
@@ -112,7 +113,9 @@ async def doctor(
     findings = found.worst_first()
     rows = [asdict(finding) for finding in findings]
     counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}
-    print_table("findings", rows, as_json=as_json, empty="There are no findings.", counts=counts)
+    answer(
+        {"counts": counts, "findings": rows}, table_of(rows, empty="There are no findings."), as_json=as_json
+    )
     raise typer.Exit(_EXIT_CODES[findings[0].severity] if findings else 0)
 
 
@@ -135,15 +138,12 @@ async def bootstrap(
         left = await create_leases(prefix, feed=outbox.feed, store=outbox.leases, start=chosen)
         leases = leases_in(await outbox.leases.list(f"{prefix}.."))
     rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
-    print_table("leases", rows, as_json=as_json, empty="The container has no ranges.")
-    print_errors(
-        (
-            f"The partition of range {one.min}-{one.max} does not answer, so it has no lease yet: {error} Run this "
-            "again, or start a worker: both create what is missing."
-            for one, error in left.items()
-        ),
-        to_stderr=True,
-    )
+    answer({"leases": rows}, table_of(rows, empty="The container has no ranges."), as_json=as_json)
+    for one, error in left.items():
+        sys.stderr.write(
+            f"The partition of range {one.min}-{one.max} does not answer, so it has no lease yet: "
+            f"{printable(str(error))} Run this again, or start a worker: both create what is missing.\n"
+        )
     if left:
         raise typer.Exit(FAILED)
 

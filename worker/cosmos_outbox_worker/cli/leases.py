@@ -12,7 +12,7 @@ from cosmos_outbox.changefeed.leases import START, Lease, from_document, start_p
 from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import LeaseStore, Listing, StartFrom
-from cosmos_outbox_worker.cli.output import NO_LEASES, confirm, print_table
+from cosmos_outbox_worker.cli.output import NO_LEASES, answer, confirm, table_of
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
 from cosmos_outbox_worker.health import clock_time, readable_time
 from cosmos_outbox_worker.settings import start_named
@@ -45,8 +45,8 @@ async def reset(
         if not dry_run:
             confirm(f"Reset all leases of {outbox.settings.processor_name!r} to {to}?", yes=yes)
             rows = await act(dry_run=False)
-    title, empty = "Would be done" if dry_run else None, "There was nothing to do."
-    print_table("leases", rows, as_json=as_json, empty=empty, title=title, dry_run=dry_run)
+    title = "Would be done" if dry_run else None
+    answer({"dry_run": dry_run, "leases": rows}, table_of(rows, title=title), as_json=as_json)
 
 
 def leases_in(listing: Listing) -> tuple[Lease, ...]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -31,37 +31,21 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def print_rows(rows: Sequence[Row], *, empty: str, title: str | None = None) -> None:
-    """Print rows as a table whose columns are the keys of the first; `empty` if there are none."""
-    console().print(table_of(rows, title=title) if rows else empty)
-
-
-def print_table(
-    name: str, rows: Sequence[Row], *, as_json: bool, empty: str, title: str | None = None, **facts: object
-) -> None:
-    """Print rows as a table for people, or as JSON of a name beside other facts for programs."""
+def answer(facts: object, *shown: RenderableType, as_json: bool) -> None:
+    """Print the facts for programs, or what is shown of them to people; a text is no markup, and steers no terminal."""
     if as_json:
-        print_json({**facts, name: rows})
-    else:
-        print_rows(rows, empty=empty, title=title)
+        print_json(facts)
+        return
+    # In a pipe as wide as what is printed, so that no value is cut.
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
+    for one in shown:
+        console.print(Text("\n".join(map(printable, one.split("\n")))) if isinstance(one, str) else one)
 
 
-def print_errors(errors: Iterable[str], *, to_stderr: bool = False) -> None:
-    """Print what is wrong, one line each."""
-    for error in errors:
-        lines = "\n".join(map(printable, error.split("\n")))
-        (sys.stderr if to_stderr else sys.stdout).write(f"{lines}\n")
-
-
-def console() -> Console:
-    """
-    Return standard output, as wide as its terminal; in a pipe as wide as what is printed, so that no value is cut.
-    """
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
-
-
-def table_of(rows: Sequence[Row], *, title: str | None = None) -> Table:
-    """Return rows as a table."""
+def table_of(rows: Sequence[Row], *, empty: str = "", title: str | None = None) -> RenderableType:
+    """Return rows as a table whose columns are the keys of the first; `empty` if there are none."""
+    if not rows:
+        return Text(empty)
     table = Table(title=title, title_justify="left")
     for name in rows[0]:
         numbers = any(isinstance(row[name], (int, float, timedelta)) for row in rows)

@@ -17,14 +17,7 @@ from cosmos_outbox.parking.causes import by_cause
 from cosmos_outbox.parking.documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
 from cosmos_outbox_worker.cli.holders import Holder, OfConsumer, opened_holder, operator_of
 from cosmos_outbox_worker.cli.many_keys import Choice, Results, StillParked, for_each
-from cosmos_outbox_worker.cli.output import (
-    confirm,
-    counted,
-    print_errors,
-    print_json,
-    print_rows,
-    print_table,
-)
+from cosmos_outbox_worker.cli.output import answer, confirm, counted, table_of
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command
 from cosmos_outbox_worker.health import readable_time
 
@@ -80,8 +73,8 @@ async def list_(
         if by_error
         else [_key_row(key, holder) for key in keys]
     )
-    shown = rows if as_json else [_shown(row) for row in rows]
-    print_table("errors" if by_error else "keys", shown, as_json=as_json, empty="No key is parked.")
+    shown = table_of([_shown(row) for row in rows], empty="No key is parked.")
+    answer({"errors" if by_error else "keys": rows}, shown, as_json=as_json)
     if len(readable) < len(keys):
         raise typer.Exit(FAILED)
 
@@ -107,11 +100,8 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
             row = _key_columns(holder) | {"key": key, "state": "released", "held": 0}
     noun = holder.noun
     rows = [_event_row(event, holder) for event in events]
-    if as_json:
-        print_json({**row, f"{noun}s": rows})
-    else:
-        print_rows([_shown(row)], empty="")
-        print_rows([_shown_event(event) for event in rows], empty=f"It holds no {noun}.")
+    held = table_of([_shown_event(event) for event in rows], empty=f"It holds no {noun}.")
+    answer({**row, f"{noun}s": rows}, table_of([_shown(row)]), held, as_json=as_json)
     if any(isinstance(event, Unreadable) for event in events):
         raise typer.Exit(FAILED)
 
@@ -195,21 +185,17 @@ def _named(chosen: Sequence[str]) -> str:
 
 
 def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"dry_run": True, "keys": list(chosen)})
-        return
     rows, empty = [{"key": key} for key in chosen], f"There is no such key to {what}."
-    print_rows(rows, empty=empty, title="Would be done")
+    shown = table_of(rows, empty=empty, title="Would be done")
+    answer({"dry_run": True, "keys": list(chosen)}, shown, as_json=as_json)
 
 
 def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -> None:
     numbers = {done: len(results.amounts), amount: sum(results.amounts.values()), "gone": len(results.gone)}
-    if as_json:
-        print_json({**numbers, "left": results.left})
-    else:
-        said = {**numbers, "left": len(results.left)}.items()
-        typer.echo(", ".join(f"{what.replace('_', ' ')} {number}" for what, number in said))
-        print_errors(f"{row['key']!r} stays parked: {row['error']}" for row in results.left)
+    said = {**numbers, "left": len(results.left)}.items()
+    head = ", ".join(f"{what.replace('_', ' ')} {number}" for what, number in said)
+    left = [f"{row['key']!r} stays parked: {row['error']}" for row in results.left]
+    answer({**numbers, "left": results.left}, head, *left, as_json=as_json)
     if results.left:
         raise typer.Exit(FAILED)
 
@@ -234,12 +220,10 @@ async def park(
         noun, key, keys = holder.noun, await holder.key_named(key), await holder.keys()
         confirm(f"Hold all further {noun}s of {key!r}?", yes=yes)
         parked = await keys.park(key, reason=reason)
-    if as_json:
-        print_json(_key_row(parked, holder))
-    elif parked.failure is not None and parked.failure.reason == BY_HAND:
-        typer.echo(f"{key!r} is parked; the {holder.who} hold its {noun}s within 15 seconds.")
-    else:
-        typer.echo(f"{key!r} was parked already, with {counted(parked.held, f'held {noun}')}.")
+    said = f"{key!r} was parked already, with {counted(parked.held, f'held {noun}')}."
+    if parked.failure is not None and parked.failure.reason == BY_HAND:
+        said = f"{key!r} is parked; the {holder.who} hold its {noun}s within 15 seconds."
+    answer(_key_row(parked, holder), said, as_json=as_json)
 
 
 @app.command()
@@ -320,10 +304,8 @@ async def purge(
         by = operator or await operator_of(holder.credential)
         for one in ids:
             await keys.purge(key, one, reason=reason, by=by)
-    if as_json:
-        print_json({"key": key, "purged": ids})
-    else:
-        typer.echo(f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {holder.noun}s stay.")
+    said = f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {holder.noun}s stay."
+    answer({"key": key, "purged": ids}, said, as_json=as_json)
 
 
 def _key_columns(holder: Holder) -> dict[str, Any]:

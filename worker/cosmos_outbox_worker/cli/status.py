@@ -10,8 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.servicebus.administration import messages_counted
@@ -22,14 +21,14 @@ from cosmos_outbox.ports import Listing
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import in_order
-from cosmos_outbox_worker.cli.output import NO_LEASES, console, print_json, table_of, text_of
+from cosmos_outbox_worker.cli.output import NO_LEASES, answer, table_of, text_of
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import ParkedSeen, parked_seen, readable_time, troubles
-from cosmos_outbox_worker.logs import printable
+from cosmos_outbox_worker.health import ParkedSeen, parked_seen, readable_time
 from cosmos_outbox_worker.named_consumer import consumer_named, made
+from cosmos_outbox_worker.worker_health import troubles
 
 _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")
 _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
@@ -67,10 +66,8 @@ async def status(
         settings = load_consumer(for_command=True)
         async with connected(settings) as outbox:
             seen = await _status_of_consumer(consumer, outbox, settings)
-    if as_json:
-        print_json({**seen.facts, "errors": list(seen.errors)})
-    else:
-        console().print(Group(Text(seen.head), *seen.table, *map(Text, map(printable, seen.errors))))
+    shown = seen.head, *seen.table, *seen.errors
+    answer({**seen.facts, "errors": list(seen.errors)}, *shown, as_json=as_json)
     if seen.errors:
         raise typer.Exit(FAILED)
 
@@ -99,9 +96,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
         "leases": rows,
     }
     others = [
-        Text(
-            f"Worker {one.worker}: {state}, seen {one.silent_for.total_seconds():.0f} s ago. {' '.join(one.unready)}"
-        )
+        f"Worker {one.worker}: {state}, seen {text_of(one.silent_for)} ago. {' '.join(one.unready)}"
         for one, state in heartbeats
         if state != Phase.RUNNING
     ]
@@ -109,7 +104,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
     return Status(
         facts=facts,
         head=_head(processor, figures, parked, "events"),
-        table=(table_of(shown) if shown else Text(NO_LEASES), *others),
+        table=(table_of(shown, empty=NO_LEASES), *others),
         errors=troubles(lag, parked),
     )
 

@@ -45,6 +45,7 @@ class Finding:
 
 
 _WORDS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text())
+GRANTS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("grants.toml").read_text())
 # The questions about a subject, by the keys of their words. Each returns what is wrong: True, or how bad it is where that is worse
 # than the words say; or each thing that is.
 Checks = Mapping[str, Callable[[SubjectT], bool | Severity | Iterable[object]]]
@@ -79,22 +80,6 @@ def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
             yield from (finding(key, it, found) for found in answer)
 
 
-_OTHER_PORT = " A network that closes port 5671 may leave 443 open: OUTBOX_SERVICEBUS_TRANSPORT=websockets."
-_ANY_GRANT = "Grant the identity the role that the operation needs."
-_GRANTS = {
-    "read the change feed": "Grant readMetadata and readChangeFeed on the data container.",
-    "list leases": "Grant executeQuery on the lease container.",
-    "delete leases": "Grant items/delete on the lease container; splits and stale locks need it.",
-    "delete events": "Grant items/delete on the data container, or unset OUTBOX_DELETE_AFTER_PUBLISH.",
-    "delete entities": "Nothing; or, for a program that deletes entities for good, grant items/delete on the data container.",
-    "query": "Grant executeQuery on that container.",
-    "write batches": "Grant items/create and items/replace on that container, and items/delete for programs that delete: a batch needs the rights of all its operations.",
-    "send to": "Correct the key of Service Bus, or grant Azure Service Bus Data Sender on the topic; create the topic if it is missing.",
-    "receive from": "Grant the identity Azure Service Bus Data Receiver on it; or correct the connection string, whose key needs the right Listen.",
-    **{verb: f"Grant items/{verb} on that container." for verb in ("create", "read", "replace", "delete")},
-}
-
-
 class Findings:
     """What was found so far."""
 
@@ -124,13 +109,13 @@ class Findings:
     def note(self, operation: str, error: Exception) -> None:
         """Note why an operation failed."""
         said = " ".join(str(error).split())
+        known = "unanswered" if isinstance(error, UNANSWERED) else "operations"
+        fix = next(fix for start, fix in GRANTS[known].items() if operation.startswith(start))
         if isinstance(error, UNANSWERED):
-            port = _OTHER_PORT if operation.startswith(("send", "receive")) else ""
             message = f"Whether it is possible to {operation} is not known: {said}"
-            self.add(finding("no-answer.service", message, port))
+            self.add(finding("no-answer.service", message, fix))
             return
         self.denied = True
-        fix = next((fix for start, fix in _GRANTS.items() if operation.startswith(start)), _ANY_GRANT)
         # Only a program that deletes entities for good needs it; no check can see which one does.
         harmless = operation.startswith("delete entities")
         severity = Severity.NOTE if harmless else Severity.ERROR

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import combinations
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox.changefeed.coverage import located
-from cosmos_outbox.changefeed.leases import Lease, range_of, readable
+from cosmos_outbox.changefeed.coverage import located, uncovered
+from cosmos_outbox.changefeed.leases import Lease, is_child_of, range_of, readable
 from cosmos_outbox.changefeed.naming import own_prefix
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
@@ -20,14 +21,25 @@ from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
-from cosmos_outbox_worker.doctor.coverage import Overlap, gaps, overlaps
 from cosmos_outbox_worker.fleet import Heartbeat
-from cosmos_outbox_worker.health import LATE
+from cosmos_outbox_worker.worker_health import LATE
 
 _SECONDS_A_RANGE = 5.0
 # Each call makes several requests, which have limits of their own.
 _SEVERAL = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """
+    Two leases that have keys in common.
+
+    unfinished: the second is a child of the first; the worker that split the range ended before it deleted the first.
+    """
+
+    tokens: tuple[str, str]
+    unfinished: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,3 +225,29 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
         skew=skew,
         event_ttl=timedelta(seconds=outbox.settings.event_ttl_seconds),
     )
+
+
+def gaps(
+    physical: Sequence[FeedRange], leases: Sequence[Lease], damaged: Sequence[FeedRange | None]
+) -> tuple[FeedRange, ...]:
+    """Return what no lease covers; nothing if a damaged lease does not say what it covers."""
+    known = [feed_range for feed_range in damaged if feed_range is not None]
+    if len(known) < len(damaged):
+        return ()
+    return tuple(left for gap in uncovered(physical, leases) for left in gap.without(known))
+
+
+def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
+    """Return which leases have keys in common, except those that their owner is splitting."""
+    found = []
+    for one, other in combinations(leases, 2):
+        first, second = one.range, other.range
+        if first is None or second is None or not first.overlaps(second):
+            continue
+        if is_child_of(one, other):
+            one, other = other, one  # noqa: PLW2901 - the parent first
+        replaced = is_child_of(other, one)
+        if replaced and not one.expired(now, expiration):
+            continue
+        found.append(Overlap(tokens=(one.token, other.token), unfinished=replaced))
+    return tuple(found)

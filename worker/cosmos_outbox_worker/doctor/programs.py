@@ -22,7 +22,7 @@ from cosmos_outbox.parking.park import DEFAULT_MAX_KEYS
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
-from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding, worse
+from cosmos_outbox_worker.doctor.check import GRANTS, Checks, Finding, Findings, finding, worse
 from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKED, read_container
 from cosmos_outbox_worker.doctor.leases import check_leases
 from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, try_documents
@@ -52,18 +52,14 @@ OF_PARKED: Checks[Parked] = {
     "strange-parked-keys.present": lambda it: it.strangers.items(),
     "parked-keys.present": lambda it: it.seen.count > 0 and worse(if_=0 < it.most <= it.seen.count),
 }
-_ADMISSIONS = {
-    "credential": "Correct the key of OUTBOX_COSMOS_CONNECTION_STRING, or the identity that this runs as.",
-    "roles": "Assign the identity Cosmos DB Built-in Data Contributor on the account of OUTBOX_COSMOS_ENDPOINT.",
-    "firewall": "Let the address, subnet or private endpoint of this machine through the firewall of the account (networking).",
-}
 
 
 def unopened(error: AccessDenied | StoreUnavailable) -> Finding:
     """Return the finding of an account that cannot be opened, so that nothing else can be checked."""
     if isinstance(error, StoreUnavailable):
         return finding("no-answer.service", f"The account does not answer: {error}", "")
-    fix = _ADMISSIONS.get(error.refused_by or "", " Or: ".join(_ADMISSIONS.values()))
+    known = GRANTS["admissions"]
+    fix = known.get(error.refused_by or "", " Or: ".join(known.values()))
     return finding("account.refused", error, fix)
 
 

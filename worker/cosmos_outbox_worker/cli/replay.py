@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,9 +14,15 @@ from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
-from cosmos_outbox_worker.cli.output import confirm, counted, print_errors, print_json
-from cosmos_outbox_worker.cli.replay.feed import read_events, sent_up_to
-from cosmos_outbox_worker.cli.replay.sending import Replayed, Send, replay, sending_nothing, sending_to
+from cosmos_outbox_worker.cli.output import answer, confirm, counted
+from cosmos_outbox_worker.cli.replaying import (
+    Replayed,
+    Send,
+    read_events,
+    replay,
+    sending_to,
+    sent_up_to,
+)
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox_worker.connection import Connection
 
@@ -49,7 +55,7 @@ async def replay_command(
         named = key and await outbox.key_named(key)
         up_to = sent_up_to(await _leases_to_replay(outbox, start))
         parked = await outbox.parked_keys() if outbox.parked else None
-        send: Send = sending_nothing
+        send: Send | None = None  # a dry run
         if not dry_run:
             bus = await stack.enter_async_context(outbox.service_bus())
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
@@ -98,15 +104,12 @@ def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None
     refused = [
         {"key": one.partition_key, "event": one.event_id, "error": str(one.error)} for one in replayed.refused
     ]
-    if as_json:
-        facts = {"events": replayed.sent, "left_out": replayed.left_out}
-        facts |= {"left_to_workers": replayed.left_to_workers}
-        print_json({"dry_run": dry_run, **facts, "refused": refused})
-        return
+    facts: dict[str, Any] = {"dry_run": dry_run, "events": replayed.sent, "left_out": replayed.left_out}
+    facts |= {"left_to_workers": replayed.left_to_workers, "refused": refused}
     lines = [f"{counted(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}."]
     if replayed.left_out:
         lines.append(f"{replayed.left_out} left out: they were dropped, or are held.")
     if replayed.left_to_workers:
         lines.append("The workers are behind: what they have not sent yet is left to them.")
     lines += [f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}" for one in refused]
-    print_errors(lines)
+    answer(facts, *lines, as_json=as_json)

@@ -1,24 +1,110 @@
-"""Sending: send events again as they were sent, without dropped events, and with edited payloads."""
+"""
+Replaying: events are read from the container past all leases, and sent again as they were sent: without those that were dropped.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
-from cosmos_outbox.errors import MessageRejected
+from cosmos_outbox.changefeed.leases import Lease
+from cosmos_outbox.changefeed.position import lsn_of
+from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.errors import MessageRejected, RangeGone
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.documents import EventStatus
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
-from cosmos_outbox.ports import ChangeBatch, Document, Publisher
+from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, StartFrom
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.plan import event_page
-from cosmos_outbox_worker.cli.replay.feed import Found
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
+_PAGE_SIZE = 100
 _CHUNKS_A_SECOND = 10
 _EVERY_REFUSAL = 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """
+    The wanted events of one page, in the order in which they are sent.
+
+    cut: the page has later changes than the last LSN to read.
+    """
+
+    documents: tuple[Document, ...]
+    events: tuple[StoredEvent, ...]
+    cut: bool = False
+
+
+async def read_events(
+    feed: ChangeFeed,
+    *,
+    start: StartFrom | datetime,
+    wanted: Callable[[StoredEvent], bool] = lambda _: True,
+    up_to: Callable[[FeedRange], float] = lambda _: math.inf,
+) -> AsyncIterator[Found]:
+    """
+    Yield the events of the container page by page, range after range.
+
+    Args:
+        feed: of the container.
+        start: where each range begins.
+        wanted: says whether to read an event. Defaults to all.
+        up_to: returns the last LSN of a range to read. Defaults to all.
+    """
+    container = await feed.describe()
+    at: dict[FeedRange, str | None] = dict.fromkeys(await feed.physical_ranges())
+    due = deque(at)
+    while due:
+        feed_range = due.popleft()
+        try:
+            page = await feed.read_page(
+                feed_range,
+                container_rid=container.container_rid,
+                continuation=at[feed_range],
+                start=start,
+                max_items=_PAGE_SIZE,
+            )
+        except RangeGone:  # it has split: its children go on from where it was
+            continuation = at.pop(feed_range)
+            physical = [one for one in await feed.physical_ranges() if one.overlaps(feed_range)]
+            children = [feed_range.intersection(one) for one in physical]
+            at |= dict.fromkeys(children, continuation)
+            due.extend(children)
+            continue
+        at[feed_range] = page.continuation
+        last = up_to(feed_range)
+        cut = bool(page.documents) and page.documents[-1]["_lsn"] > last
+        parsed = ((one, stored_event(one, container.key_paths)) for one in page.documents)
+        pairs = [(one, event) for one, event in parsed if event and event.lsn <= last and wanted(event)]
+        pairs.sort(key=lambda pair: pair[1].order)
+        yield Found(
+            documents=tuple(one for one, _ in pairs), events=tuple(event for _, event in pairs), cut=cut
+        )
+        if (page.documents or page.skipped) and not cut:
+            due.appendleft(feed_range)
+
+
+def sent_up_to(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
+    """
+    Return up to which LSN the workers have sent all events of a range, as their leases say; 0 if they do not.
+
+    Later events are left to the workers: a replay would send them before earlier events of their key.
+    """
+    done = [(lease.range, lsn_of(lease.continuation) or 0) for lease in leases]
+
+    def up_to(feed_range: FeedRange) -> int:
+        found = [lsn for own, lsn in done if own is None or own.overlaps(feed_range)]
+        return min(found, default=0)
+
+    return up_to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +124,7 @@ class Replayed:
 
 async def replay(
     pages: AsyncIterator[Found],
-    send: Send,
+    send: Send | None,
     *,
     parked: ParkedKeys | None,
     per_second: float | None,
@@ -49,7 +135,7 @@ async def replay(
 
     Args:
         pages: what to send.
-        send: sends events and returns those that are refused.
+        send: sends events and returns those that are refused; None in a dry run.
         parked: knows which events were dropped or sent with another payload.
         per_second: the highest rate; a tenth of it is sent at once. Defaults to None: no limit.
         progress: called with the number of events sent so far.
@@ -65,7 +151,7 @@ async def replay(
         size = max(1, len(due) if per_second is None else int(per_second / _CHUNKS_A_SECOND))
         for start in range(0, len(due), size):
             chunk, began = due[start : start + size], loop.time()
-            rejected = await send(chunk)
+            rejected = () if send is None else await send(chunk)
             refused += rejected
             sent += len(chunk) - len(rejected)
             progress(sent)
@@ -73,11 +159,6 @@ async def replay(
                 # From the start of this chunk: time lost in an outage is not made up for at once.
                 await asyncio.sleep(max(0.0, began + len(chunk) / per_second - loop.time()))
     return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
-
-
-async def sending_nothing(_: Sequence[Document]) -> Sequence[EventRejected]:
-    """Send nothing: a dry run."""
-    return ()
 
 
 def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send:

@@ -1,0 +1,189 @@
+"""
+Consumer health: how a consumer is at one moment, which keys wait through no fault of theirs, and what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from cosmos_outbox import records
+from cosmos_outbox.errors import said
+from cosmos_outbox.sessions import SessionStatus
+from cosmos_outbox_worker.health import State, Vitals
+
+_MOST_SHOWN = 10  # of stalled keys
+_MOST_WAITS = 1000
+_LATE_SECONDS = 30.0  # how late a delivery may come
+_REMEMBERED_SECONDS = 900.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalledKey:
+    """
+    A key whose message waits, and with it all later ones, because of an error that the message did not cause.
+
+    waited_seconds: since this process had to delay it first.
+    """
+
+    key: str
+    message_id: str
+    waited_seconds: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSnapshot(State):
+    """
+    A consumer's health at one moment.
+
+    source: the subscription, as `topic/subscription`, or the queue.
+    stalled: keys that have waited for too long; the longest first.
+    """
+
+    consumer: str
+    source: str
+    sessions: tuple[SessionStatus, ...]
+    handled: int
+    handled_per_second: float
+    stalled: tuple[StalledKey, ...]
+    fallback: str | None  # why the SDK receives in place of the lean receiver
+
+    def waits(self) -> Iterable[str]:
+        yield from State.waits(self)
+        if self.fallback is not None:
+            yield f"The SDK receives until this process ends, in place of the lean receiver: {self.fallback}"
+
+    def readiness(self) -> dict[str, Any]:
+        sessions = [asdict(session) for session in self.sessions]
+        stalled = [asdict(key) for key in self.stalled[:_MOST_SHOWN]]
+        return State.readiness(self) | {"sessions": sessions, "stalled": stalled, "fallback": self.fallback}
+
+
+@dataclass(slots=True)
+class _Wait:
+    """
+    A message that is delayed: a session delivers only its first one. Between two deliveries the session may go to another
+    process, which then reports it: one that is not delivered in its time is reported no more, and forgotten later.
+    """
+
+    key: str
+    since: float
+    due: float  # when it is delivered again
+    error: BaseException
+
+    def is_old(self, now: float) -> bool:
+        return now - self.due > _REMEMBERED_SECONDS
+
+
+class ConsumerVitals(Vitals[ConsumerSnapshot]):
+    """
+    The vitals of a consumer.
+
+    Args:
+        named: instance, consumer, source and container.
+        sessions: returns what is held.
+        halted: says whether the handlers fail on all keys.
+        delayed: says whether the last message had to wait for a store.
+        receiving: says whether messages could be received, and settled, when it was last tried.
+        times: of all vitals.
+    """
+
+    name = "consumer"
+
+    def __init__(
+        self,
+        named: dict[str, str],
+        *,
+        sessions: Callable[[], tuple[SessionStatus, ...]],
+        halted: Callable[[], bool],
+        delayed: Callable[[], bool],
+        receiving: Callable[[], bool],
+        **times: Any,
+    ) -> None:
+        super().__init__(named, **times)
+        self._sessions, self._is_halted, self._is_delayed = sessions, halted, delayed
+        self._is_receiving = receiving
+        self._reached = False
+        self._cut_off: tuple[float, BaseException] | None = None  # since when, and the last error
+        self._delayed: tuple[float, BaseException] | None = None
+        self._halted_by: BaseException | None = None
+        self._fallback: str | None = None
+        self._waits: dict[str, _Wait] = {}  # by message
+
+    def _hear(self, record: records.Record, now: float) -> None:
+        if isinstance(record, records.MessageHandled) and record.outcome == "handled":
+            self._count(1)
+        elif isinstance(record, records.ReceivingFailed):
+            self._cut_off = (now - record.lasting_seconds, record.error)
+        elif isinstance(record, records.ConsumingDelayed):
+            self._delayed = (self._delayed[0] if self._delayed else now, record.error)
+            self._wait(record, now)
+        elif isinstance(record, records.MessageSettled) and record.outcome != "retry":
+            self._waits.pop(record.message_id, None)
+        elif isinstance(record, records.ConsumerHalted):
+            self._halted_by = record.error
+        elif isinstance(record, records.SdkFallback) and record.part == "receiver":
+            self._fallback = record.reason
+
+    def _wait(self, record: records.ConsumingDelayed, now: float) -> None:
+        known = self._waits.pop(record.message_id, None)
+        since = now if known is None or known.is_old(now) else known.since
+        if len(self._waits) == _MOST_WAITS:
+            self._waits = {name: one for name, one in self._waits.items() if not one.is_old(now)}
+        if len(self._waits) < _MOST_WAITS:
+            due = now + record.delay_seconds
+            self._waits[record.message_id] = _Wait(record.key, since, due, record.error)
+
+    def reached(self) -> None:
+        """Note that the broker answered."""
+        self._reached = True
+
+    def snapshot(self) -> ConsumerSnapshot:
+        stalled = self._stalled(self._loop.time())
+        sessions = tuple(sorted(self._sessions(), key=lambda one: -(one.handling_seconds or 0)))
+        if not self._is_delayed():
+            self._delayed = None
+        if self._is_receiving():
+            self._cut_off = None
+        return ConsumerSnapshot(
+            **self._state(self._reasons(sessions, stalled), starting=not self._reached),
+            sessions=sessions,
+            handled=self._done,
+            handled_per_second=self._per_second(),
+            stalled=stalled,
+            fallback=self._fallback,
+        )
+
+    def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[str]:
+        """Yield what keeps it from being ready."""
+        now, least, source = self._loop.time(), self._stalled_seconds, self._named["source"]
+        if not self._reached:
+            hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
+            said_last = f": {self._cut_off[1]}" if self._cut_off else "."
+            yield f"The consumer has not reached {source} yet{said_last}{hint}"
+        elif self._cut_off and (seconds := now - self._cut_off[0]) > least:
+            yield f"No session could be accepted or kept for {seconds:.0f} s: {self._cut_off[1]}"
+        if self._delayed and (seconds := now - self._delayed[0]) > least:
+            yield f"Messages have waited for a store for {seconds:.0f} s: {self._delayed[1]}"
+        else:  # it would be said of each key
+            for key in stalled[:_MOST_SHOWN]:
+                waited = f"has waited for {key.waited_seconds:.0f} s, through no fault of its messages"
+                yield f"Key {key.key!r} {waited}: {key.error}"
+            if len(stalled) > _MOST_SHOWN:
+                yield f"So have {len(stalled) - _MOST_SHOWN} more."
+        if self._is_halted():
+            yield f"The handlers fail on every key, so messages wait: {self._halted_by or 'see the errors'}"
+        for one in sessions:
+            if one.handling_seconds is not None and one.handling_seconds > least:
+                message = f"A message{f' of session {one.session!r}' if one.session else ''}"
+                yield f"{message} has been handled for {one.handling_seconds:.0f} s."
+
+    def _stalled(self, now: float) -> tuple[StalledKey, ...]:
+        stalled = [
+            StalledKey(key=one.key, message_id=name, waited_seconds=now - one.since, error=said(one.error))
+            for name, one in self._waits.items()
+            if now - one.since > self._stalled_seconds and now - one.due <= _LATE_SECONDS
+        ]
+        return tuple(sorted(stalled, key=lambda one: -one.waited_seconds))
