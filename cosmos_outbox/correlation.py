@@ -4,7 +4,7 @@ Correlation: the ids that tie an event to the request and the message that cause
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -62,14 +62,13 @@ def context_of(stored: Mapping[str, object]) -> Context:
     return _propagator.extract(carrier, context=Context())
 
 
-@contextmanager
-def inside_trace(stored: Mapping[str, object]) -> Iterator[None]:
+def call_inside_trace(stored: Mapping[str, object], call: Callable[[], None]) -> None:
     """
-    Make the commit that stored this `meta` the current span of the block, so that records and logs inside carry its trace.
+    Make a call inside the span of the commit that stored this `meta`, so that records and logs carry its trace.
     """
     token = context.attach(context_of(stored))
     try:
-        yield
+        call()
     finally:
         context.detach(token)
 

@@ -61,7 +61,7 @@ it cannot remove the record of an event that was dropped or edited meanwhile.
 Where a read may be behind
 --------------------------
 With session consistency a read may return an older state; a write never acts on one. A deletion that finds nothing proves
-that a key is not parked; every other decision is made by a write under an etag.
+that a key is not parked, and so does the creation of its document; every other decision is made by a write under an etag.
 
 Failures
 --------

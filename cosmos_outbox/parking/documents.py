@@ -263,11 +263,13 @@ def held_id(event_id: str) -> str:
     return name
 
 
-def new_key(partition_key: str, scope: Scope, failure: Failure, *, now: datetime) -> ParkedKey:
-    """Return a key that is to be parked."""
+def new_key(
+    partition_key: str, partition: str, scope: Scope, failure: Failure, *, now: datetime
+) -> ParkedKey:
+    """Return a key that is to be parked, in its partition of the parked store."""
     return ParkedKey(
         partition_key=partition_key,
-        partition=scope.partition_of(partition_key),
+        partition=partition,
         scope=scope,
         epoch=uuid.uuid4().hex,
         parked_at=now.isoformat(),

@@ -161,13 +161,13 @@ class ParkedKeys:
         if not partition_key:
             raise UsageError("An empty text is no partition key: name the one to park.")
         failure = Failure(event_id="", reason=BY_HAND, error=reason, attempts=0)
+        partition = self._scope.partition_of(partition_key)
 
         async def step() -> ParkedKey:
-            found = await key_in(self._store, self._scope.partition_of(partition_key))
-            if found is not None:
-                return found
-            key = new_key(partition_key, self._scope, failure, now=self._utcnow())
-            await self._store.commit(key.partition, [key.write()])
+            key = await key_in(self._store, partition, prove=False)
+            if key is None:
+                key = new_key(partition_key, partition, self._scope, failure, now=self._utcnow())
+                await self._store.commit(partition, [key.write()])
             return key
 
         return await retry_on_conflict(step, self._retry)

@@ -103,23 +103,17 @@ class AnnouncedKeys:
 
     def __init__(self, parking: Parking | None) -> None:
         self._parking = parking
-        self._keys: frozenset[str] = frozenset()
+        self.keys: frozenset[str] = frozenset()
         self._polled_at = float("-inf")
-
-    def __contains__(self, partition_key: object) -> bool:
-        return partition_key in self._keys
 
     def note(self, parked: Iterable[ParkedKey | Unreadable]) -> None:
         """Take over what a query for all parked keys found just now."""
         self._polled_at = asyncio.get_running_loop().time()
-        self._keys = frozenset(
+        self.keys = frozenset(
             key.partition_key
             for key in parked
             if isinstance(key, Unreadable) or (key.failure is not None and key.failure.reason == BY_HAND)
         )
-
-    def discard(self, partition_key: str) -> None:
-        self._keys -= {partition_key}
 
     async def poll(self, scope: Scope) -> None:
         """

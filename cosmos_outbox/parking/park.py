@@ -151,16 +151,18 @@ class Parking:
 
         async def step() -> None:
             nonlocal due, parked, decided
-            key = await key_in(self._store, partition)
+            # The write that parks a key proves that it was not parked
+            parks = bool(due) and failure is not None and due[0].id == failure.event_id
+            key = await key_in(self._store, partition, prove=not parks)
             parked = key is not None
             if not due:
                 return  # all events are in the store already, possibly under a newer epoch than the key that was read
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
                 raise PreconditionFailed("The key is about to be handed back.")
             if key is None:
-                if failure is None or due[0].id != failure.event_id:
+                if failure is None or not parks:
                     return
-                key = new_key(partition_key, scope, failure, now=self._utcnow())
+                key = new_key(partition_key, partition, scope, failure, now=self._utcnow())
             replaced, decided = decided, None  # read again if another program writes it meanwhile
             try:
                 count = await self._append(key, due, failure, replaced)

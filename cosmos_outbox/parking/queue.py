@@ -23,9 +23,11 @@ from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteK
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
 
 
-async def key_in(store: ParkedStore, partition: str) -> ParkedKey | None:
+async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> ParkedKey | None:
     """
     Return the parked key of a partition as it is, or None if it is certain that the key is not parked.
+
+    Without `prove`, None says that none was found: the caller's own write shows whether there is one.
 
     Raises:
         PreconditionFailed: there is one, but the read was behind; read again.
@@ -36,7 +38,8 @@ async def key_in(store: ParkedStore, partition: str) -> ParkedKey | None:
     except NotFound:
         # A read may be behind, a write is not: a deletion that finds nothing proves that the key is not parked.
         with suppress(NotFound):
-            await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
+            if prove:
+                await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
     return None
 
 

@@ -9,10 +9,10 @@ event of the page, or the parked store holds it; only then does the processor mo
     plan       a page parsed once, its events by key and lane; pure                           (plan.py)
     relay      rounds of a page: some keys are sent, others held                              (relay.py)
     lanes      one lane's share, sent in order                                                (lanes.py)
-    refusals   a message that can never be sent, or a topic that accepts nothing?             (refusals.py)
-    routing    the topics of each message, sent to side by side                               (routing.py)
+    topics     sent to side by side; is a refusal the message's fault, or the topic's?        (topics.py)
 
-    on a message's way:    cloudevents (its form), spans (of each send)       (cloudevents.py, spans.py)
+    on a message's way:    routing (to which topics), cloudevents (its form), spans (of each send)
+                                                                              (routing.py, cloudevents.py, spans.py)
     around the handler:    deletion (of what was sent)                        (deletion.py)
     for operators:         resend (held events of a released key)             (resend.py)
 

@@ -9,14 +9,12 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 
-from cosmos_outbox.correlation import inside_trace
+from cosmos_outbox.correlation import call_inside_trace
 from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll, TopicUnavailable
-from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, Record
-from cosmos_outbox.relay.plan import Delivery, EventKey, assign_lanes, group_by_key
-from cosmos_outbox.relay.refusals import Refusals, Send
-from cosmos_outbox.relay.routing import Through, Topics
+from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, EventKey, assign_lanes, group_by_key
+from cosmos_outbox.relay.topics import Refusals, Topics
 from cosmos_outbox.retries import Backoff
 
 _ATTEMPTS_BEFORE_POLL = 5  # then ask whether an operator parked the keys by hand
@@ -45,8 +43,11 @@ class LaneSender:
     Sends to the topics, backs off while the broker is unavailable, and divides what is refused until the message is found.
     """
 
-    def __init__(self, publisher: Publisher, *, believed: int, backoff: Backoff, notify: Hook) -> None:
-        self.publisher = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
+    def __init__(
+        self, publisher: Publisher, lane_bytes: int | None, believed: int, backoff: Backoff, notify: Hook
+    ) -> None:
+        self._topics = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
+        self._lane_bytes = lane_bytes
         # What one topic accepts shows nothing about another
         self._refusals: defaultdict[str, Refusals] = defaultdict(lambda: Refusals(believed=believed))
         self._took_something = False  # a topic accepted at least one message
@@ -54,7 +55,7 @@ class LaneSender:
 
     def send(
         self,
-        shares: Sequence[Sequence[Delivery]],
+        streams: Collection[list[Delivery]],
         *,
         first_lane: int,
         parked: Callable[[], int],
@@ -62,26 +63,27 @@ class LaneSender:
         group: asyncio.TaskGroup,
     ) -> LaneResult:
         """
-        Send each share in order; once the group is done, the result says which events were accepted or stopped.
+        Send each stream in order; once the group is done, the result says which events were accepted or stopped.
 
         Refused messages are divided by partition key over all lanes, so that no key waits until the topic has refused the
         messages of all others.
 
         Args:
-            shares: no two have events of the same partition key.
-            first_lane: sends the first share, the next lane the next one.
+            streams: the events of each partition key.
+            first_lane: sends the first of them, the next lane the next ones.
             parked: returns how many keys of the lease are parked, or are to be.
             parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
             group: runs the lanes.
         """
-        result, lanes = LaneResult(), self.publisher.lanes
+        result, lanes = LaneResult(), self._topics.lanes
+        batch = self._topics.batch_bytes
+        lane_bytes = self._lane_bytes or (LANE_BYTES if batch is None else batch * 3 // 4)
+        shares = assign_lanes(streams, lanes=lanes, lane_bytes=lane_bytes)
         idle = deque((first_lane + number) % lanes for number in range(lanes))
         waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
 
-        async def judged(topic: str, send: Send, messages: Sequence[OutboundMessage]) -> None:
-            await self._refusals[topic].judge(
-                send, messages, lambda: 0 if self._took_something else parked() + len(result.rejected)
-            )
+        def parked_by_now() -> int:
+            return 0 if self._took_something else parked() + len(result.rejected)
 
         def start_lanes() -> None:
             for _ in range(min(len(idle), len(waiting))):
@@ -91,7 +93,7 @@ class LaneSender:
             while waiting:
                 share, attempts = waiting.popleft()
                 refused = await self._send(
-                    lane, share, attempts, result, judged=judged, parked_meanwhile=parked_meanwhile
+                    lane, share, attempts, result, parked=parked_by_now, parked_meanwhile=parked_meanwhile
                 )
                 parts = assign_lanes(refused, lanes=max(lanes, 2), lane_bytes=1) if refused else ()
                 waiting.extendleft((part, attempts + 1) for part in reversed(parts))
@@ -108,7 +110,7 @@ class LaneSender:
         attempts: int,
         result: LaneResult,
         *,
-        judged: Through,
+        parked: Callable[[], int],
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> Collection[list[Delivery]]:
         """Send events in order; return those of several partition keys that were refused together."""
@@ -119,7 +121,8 @@ class LaneSender:
             chunk, attempts = chunks.popleft()
             started = clock()
             try:
-                await self.publisher.publish(lane, [delivery.message for delivery in chunk], judged)
+                messages = [delivery.message for delivery in chunk]
+                await self._topics.publish(lane, messages, self._refusals, parked)
             except PublishError as error:
                 self._accepted(result, lane, chunk[: error.accepted], clock() - started)
                 rest = chunk[error.accepted :]
@@ -131,11 +134,11 @@ class LaneSender:
                     failures = 1 if error.accepted else failures + 1
                     await self._back_off(lane, failures, error, rest)
                     if failures >= _ATTEMPTS_BEFORE_POLL:
-                        parked = await parked_meanwhile()
+                        by_hand = await parked_meanwhile()
                         result.parked_by_hand += [
-                            stream[0] for key, stream in streams.items() if key in parked
+                            stream[0] for key, stream in streams.items() if key in by_hand
                         ]
-                        rest = [delivery for delivery in rest if delivery.key[0] not in parked]
+                        rest = [delivery for delivery in rest if delivery.key[0] not in by_hand]
                     # The same messages first: a later one must not enter the topic before them.
                     chunks = deque([(rest, attempts), *chunks] if rest else [])
                 elif not isinstance(error, MessageRejected):
@@ -155,8 +158,8 @@ class LaneSender:
 
     def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
         """Emit a record about events, inside the trace of the first one's commit."""
-        with inside_trace(deliveries[0].event.meta if deliveries else {}):
-            self._notify(record)
+        meta = deliveries[0].event.meta if deliveries else {}
+        call_inside_trace(meta, lambda: self._notify(record))
 
     def _rejected(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
         result.rejected.append(rejection)

@@ -14,7 +14,7 @@ from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, Par
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
 from cosmos_outbox.parking.known_keys import POLL_TIMEOUT_SECONDS, AnnouncedKeys, ParkedNames
 from cosmos_outbox.parking.park import Parking
-from cosmos_outbox.ports import ChangeBatch, Notes, Publisher
+from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.records import (
     EventMalformed,
     EventsHeld,
@@ -28,15 +28,13 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.relay.lanes import LaneResult, LaneSender, Rejection
 from cosmos_outbox.relay.plan import (
-    LANE_BYTES,
     Delivery,
     EventKey,
     EventPage,
-    assign_lanes,
     event_page,
     group_by_key,
 )
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.topics import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
@@ -55,9 +53,9 @@ class _Lease:
     """
 
     first_lane: int
-    tenure: int | None = None
+    tenure: int
+    parked: ParkedNames
     accepted: set[EventKey] = field(default_factory=set)
-    parked: ParkedNames = field(default_factory=lambda: ParkedNames(Notes()))
 
 
 @dataclass(slots=True)
@@ -113,19 +111,12 @@ class Relay:
         notify: Hook = log_hook,
     ) -> None:
         self._notify = guarded(notify)
-        self._sender = LaneSender(
-            publisher, believed=believed, backoff=backoff or Backoff(), notify=self._notify
-        )
-        self._parking, self._asked_lane_bytes = parking, lane_bytes
+        self._sender = LaneSender(publisher, lane_bytes, believed, backoff or Backoff(), self._notify)
+        self._parking = parking
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
         self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)
         self._announced = AnnouncedKeys(parking)
-
-    @property
-    def _lane_bytes(self) -> int:
-        batch = self._sender.publisher.batch_bytes
-        return self._asked_lane_bytes or (LANE_BYTES if batch is None else batch * 3 // 4)
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
@@ -176,16 +167,16 @@ class Relay:
             lease.accepted = before - handled
 
     def _lease_of(self, batch: ChangeBatch) -> _Lease:
-        # Leases begin on different lanes, or those with little to send would all wait for one another.
-        lease = self._leases.pop(batch.lease, None) or _Lease(first_lane=next(self._lanes))
+        lease = self._leases.pop(batch.lease, None)
+        if lease is None or lease.tenure != batch.tenure:
+            # Another worker may have owned the lease meanwhile. No lease names the keys that it parked in a page that it did
+            # not finish, so this relay sends or holds that page again from its beginning.
+            # Leases begin on different lanes, or those with little to send would all wait for one another.
+            lane = next(self._lanes) if lease is None else lease.first_lane
+            lease = _Lease(first_lane=lane, tenure=batch.tenure, parked=ParkedNames(batch.notes))
         self._leases[batch.lease] = lease
         if len(self._leases) > _MOST_LEASES:
             del self._leases[next(iter(self._leases))]  # the one whose last page is the oldest
-        if lease.tenure != batch.tenure:
-            # Another worker may have owned the lease meanwhile. No lease names the keys that it parked in a page that it did
-            # not finish, so this relay sends or holds that page again from its beginning.
-            lease.tenure, lease.accepted = batch.tenure, set()
-            lease.parked = ParkedNames(batch.notes)
         return lease
 
     async def _poll(self, parking: Parking, lease: _Lease, scope: Scope) -> None:
@@ -214,19 +205,17 @@ class Relay:
         to_hold = {
             key: stream
             for key, stream in streams.items()
-            if key in progress.failures or key in progress.lease.parked or key in self._announced
+            if key in progress.failures or key in progress.lease.parked or key in self._announced.keys
         }
         to_send = {key: stream for key, stream in streams.items() if key not in to_hold}
-        lanes = self._sender.publisher.lanes
-        shares = assign_lanes(to_send.values(), lanes=lanes, lane_bytes=self._lane_bytes)
 
-        async def parked_meanwhile() -> AnnouncedKeys:
+        async def parked_meanwhile() -> frozenset[str]:
             await self._announced.try_poll(progress.scope)
-            return self._announced
+            return self._announced.keys
 
         async with asyncio.TaskGroup() as group:
             sent = self._sender.send(
-                shares,
+                to_send.values(),
                 first_lane=progress.lease.first_lane,
                 parked=lambda: len(progress.lease.parked) + len(progress.failures),
                 parked_meanwhile=parked_meanwhile,
@@ -305,7 +294,7 @@ class Relay:
         progress.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in held.not_held}
         if held.not_held:
             parked.discard(key)
-            self._announced.discard(key)
+            self._announced.keys -= {key}
             if failure is None:
                 self._report_held(progress.lease_name, held.not_held, "resumed")
         if held.parked:

@@ -40,8 +40,8 @@ from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import MessagesPublished, PublishFailed, Record, SdkFallback
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
-from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
+from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer

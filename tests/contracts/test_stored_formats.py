@@ -56,7 +56,8 @@ def leases_and_parked() -> dict[str, Document]:
         now=NOW, owner="worker-1", continuation='"7"', properties=dict.fromkeys(names, "beginning")
     )
     failure = Failure(event_id="k/1", reason="MessageRejected", error="too large", attempts=3)
-    key = new_key("k", Scope(processor="outbox", container="AAB="), failure, now=NOW)
+    scope = Scope(processor="outbox", container="AAB=")
+    key = new_key("k", scope.partition_of("k"), scope, failure, now=NOW)
     decision = Decision(at=NOW.isoformat(), by="ada", did="edited", reason="mended")
     held = ParkedEvent(
         id=held_id("k/1"),

@@ -15,8 +15,8 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import PageFailed, log_hook
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.routing import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
+from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.logs import JsonFormatter, TextFormatter, configure
 from tests.support.event_documents import batch, event
 

@@ -30,7 +30,8 @@ from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.records import EventsHeld, KeyParked
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import Topics, parse_routes
+from cosmos_outbox.relay.routing import parse_routes
+from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered

@@ -14,7 +14,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
-from cosmos_outbox.relay.routing import Topics
+from cosmos_outbox.relay.topics import Topics
 from tests.support.event_documents import event
 
 SOURCE = "/contacts/data"

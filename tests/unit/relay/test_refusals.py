@@ -16,10 +16,10 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch, Notes
 from cosmos_outbox.records import KeyParked, PublishFailed, Record
-from cosmos_outbox.relay import Relay, refusals
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW, UNCLEAR_ATTEMPTS, Refusals
+from cosmos_outbox.relay import Relay, topics
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import Topics, parse_routes
+from cosmos_outbox.relay.routing import parse_routes
+from cosmos_outbox.relay.topics import BELIEVED_IN_A_ROW, UNCLEAR_ATTEMPTS, Refusals, Topics
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, event
 
@@ -116,7 +116,7 @@ async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have
     quiet_for: float, asleep: float, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, asked, slept = World(), list[str](), 3600.0
-    monkeypatch.setattr(refusals, "suspended_seconds", lambda: slept)
+    monkeypatch.setattr(topics, "suspended_seconds", lambda: slept)
     await world.relay(batch(event("calm")))
     await asyncio.sleep(quiet_for)
     slept += asleep
@@ -169,7 +169,7 @@ async def test_many_messages_that_are_to_blame_one_after_another_are_parked_afte
 async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_longest_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refusals, "_REMEMBERED", 2)
+    monkeypatch.setattr(topics, "_REMEMBERED", 2)
     evidence = Refusals(believed=BELIEVED_IN_A_ROW)
 
     async def send(messages: Sequence[OutboundMessage]) -> None:

@@ -12,7 +12,8 @@ from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, MessageRejected
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.routing import Routes, Topics, parse_routes
+from cosmos_outbox.relay.routing import Routes, parse_routes
+from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, event
 

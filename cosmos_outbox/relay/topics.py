@@ -1,5 +1,5 @@
 """
-Refusals: is one the message's fault or the topic's? The only judge of that in a relay, with the evidence of each topic.
+Topics: each message is sent to the topics of its route, side by side; whether a refusal is its fault or the topic's is judged here alone.
 
 A broker that refuses a message and names it as the cause may refuse every other message as well; one that fails without
 naming a message may fail because of it. What else the topic accepts decides:
@@ -17,10 +17,20 @@ at fault, so that its sender halves it, and a single message as doubtful, so tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 
-from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicRefusesAll
+from cosmos_outbox.errors import (
+    BrokerUnavailable,
+    ConfigurationError,
+    MessageRejected,
+    PublishError,
+    TopicRefusesAll,
+)
 from cosmos_outbox.messages import REMEMBERED_FOR, OutboundMessage
+from cosmos_outbox.ports import Publisher
+from cosmos_outbox.relay.routing import Routes
+from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.retries import suspended_seconds
 
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
@@ -30,7 +40,86 @@ _UNCLEAR_ATTEMPTS_ALONE = 15  # if no other message was sent for comparison, so 
 _NO_ANSWER = "no answer"
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
-Send = Callable[[Sequence[OutboundMessage]], Awaitable[None]]  # to one topic, on one lane
+Messages = Sequence[OutboundMessage]
+Send = Callable[[Messages], Awaitable[None]]  # to one topic, on one lane
+Shape = Callable[[OutboundMessage], OutboundMessage]
+
+
+class Topics:
+    """
+    All topics of a relay as one Publisher: each message is shaped, then sent to the topics of its route, all side by side.
+
+    Order holds inside each topic, per session; topics do not wait for one another. A message is accepted when all its topics
+    have it. After an error, some topics may have copies of messages that were not accepted, also of those behind a rejected
+    one; a topic drops the copy by its id when the message is sent again in time.
+
+    Args:
+        publishers: by topic, one for each that the routes name.
+        routes: which messages go to which topics. Defaults to all to all of them.
+        shape: makes of a message what leaves. Defaults to the message as it is.
+        around: surrounds each send to a topic. Defaults to nothing.
+
+    Raises:
+        ConfigurationError: a topic has no publisher.
+    """
+
+    def __init__(
+        self,
+        publishers: Mapping[str, Publisher],
+        routes: Routes | None = None,
+        *,
+        shape: Shape | None = None,
+        around: Around = lambda topic, messages: nullcontext(),
+    ) -> None:
+        missing = [topic for topic in routes.topics if topic not in publishers] if routes else []
+        if missing:
+            raise ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
+        self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
+        self.lanes = min(publisher.lanes for publisher in publishers.values())
+
+    @property
+    def batch_bytes(self) -> int | None:
+        sizes = [getattr(publisher, "batch_bytes", None) for publisher in self._publishers.values()]
+        return min((size for size in sizes if size is not None), default=None)
+
+    async def publish(
+        self,
+        lane: int,
+        messages: Messages,
+        refusals: Mapping[str, Refusals] | None = None,
+        parked: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Send messages as the port says; those of a topic are judged by its `refusals`, and `parked` (see `Refusals.judge`)."""
+        positions: dict[str, list[int]] = {}
+        for position, message in enumerate(messages):
+            for topic in self._publishers if self._routes is None else self._routes.topics_of(message):
+                positions.setdefault(topic, []).append(position)
+        shaped = messages if self._shape is None else [self._shape(message) for message in messages]
+
+        async def send(topic: str) -> tuple[int, PublishError] | None:
+            async def send_now(due: Messages) -> None:
+                with self._around(topic, due):
+                    await self._publishers[topic].publish(lane, due)
+
+            # The error is returned, not raised: a task group would cancel the sends to the other topics.
+            due = [shaped[number] for number in positions[topic]]
+            try:
+                await (send_now(due) if refusals is None else refusals[topic].judge(send_now, due, parked))
+            except PublishError as error:
+                return positions[topic][error.accepted], error
+            return None
+
+        if len(positions) == 1:
+            outcomes = [await send(*positions)]
+        else:
+            async with asyncio.TaskGroup() as group:
+                sending = [group.create_task(send(topic)) for topic in positions]
+            outcomes = [task.result() for task in sending]
+        if failures := [outcome for outcome in outcomes if outcome is not None]:
+            # A retriable error comes first: while a topic is away, it is unknown whether it would reject the message.
+            _, worst = max(failures, key=lambda failure: (failure[1].retriable, -failure[0]))
+            worst.accepted = min(position for position, _ in failures)
+            raise worst
 
 
 class Refusals:
@@ -50,7 +139,7 @@ class Refusals:
         # Answer and attempts, by call
         self._unclear: dict[tuple[str, int], tuple[str, int]] = {}
 
-    async def judge(self, send: Send, messages: Sequence[OutboundMessage], parked: Callable[[], int]) -> None:
+    async def judge(self, send: Send, messages: Messages, parked: Callable[[], int]) -> None:
         """
         Send messages to the topic, and raise for an error what it shows.
 
@@ -72,7 +161,7 @@ class Refusals:
 
     def _accepted(self, message: OutboundMessage) -> None:
         self._last_accepted = message
-        self._accepted_at = asyncio.get_running_loop().time() + suspended_seconds()
+        self._accepted_at = _now()
         self._forget_refusals()
 
     def _forget_refusals(self) -> None:
@@ -81,12 +170,10 @@ class Refusals:
     @property
     def _probe(self) -> OutboundMessage | None:
         """Return a message that may be sent again to see whether the topic accepts anything."""
-        age = asyncio.get_running_loop().time() + suspended_seconds() - self._accepted_at
+        age = _now() - self._accepted_at
         return self._last_accepted if age <= REMEMBERED_FOR.total_seconds() else None
 
-    async def _judge_refusal(
-        self, send: Send, rest: Sequence[OutboundMessage], error: MessageRejected, parked: int
-    ) -> None:
+    async def _judge_refusal(self, send: Send, rest: Messages, error: MessageRejected, parked: int) -> None:
         alone = len(rest) == 1
         if alone:
             self._refused.add(rest[0].message_id)
@@ -108,9 +195,7 @@ class Refusals:
                 accepted=error.accepted,
             ) from error
 
-    async def _judge_unclear(
-        self, send: Send, rest: Sequence[OutboundMessage], error: BrokerUnavailable
-    ) -> None:
+    async def _judge_unclear(self, send: Send, rest: Messages, error: BrokerUnavailable) -> None:
         condition = error.condition or _NO_ANSWER
         before, attempts = self._unclear.pop(_call(rest), (condition, 0))
         attempts = attempts + 1 if before == condition else 1
@@ -151,5 +236,10 @@ class Refusals:
         return True
 
 
-def _call(messages: Sequence[OutboundMessage]) -> tuple[str, int]:
+def _call(messages: Messages) -> tuple[str, int]:
     return messages[0].message_id, len(messages)
+
+
+def _now() -> float:
+    # The broker forgets an id while this machine sleeps too
+    return asyncio.get_running_loop().time() + suspended_seconds()
