@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 591,
     "testing": 2_079,
     "the modules of the root": 1_109,
-    "worker": 2_269,
-    "worker/cli": 1_139,
-    "worker/doctor": 662,
+    "worker": 2_266,
+    "worker/cli": 1_128,
+    "worker/doctor": 640,
     "write": 1_663,
 }
 _FREE = {

@@ -40,7 +40,6 @@ def of_source(*, deliveries: int = 10, entered: Entity | None = None, **fields: 
         Source(
             source=source,
             entered=entered or topic(source),
-            lock=timedelta(seconds=60),
             deliveries=deliveries,
             record_ttl=MONTH,
         ),
@@ -53,7 +52,7 @@ def test_a_topic_and_a_source_as_they_should_be_have_no_finding():
     assert [] == of_source()
     assert [] == of_source(lock_duration=timedelta(minutes=5))
     queue = Entity(label="Queue 'orders'", settings=described(QueueProperties, "orders", **GOOD))
-    source = Source(source=queue, entered=queue, lock=timedelta(seconds=60), record_ttl=MONTH)
+    source = Source(source=queue, entered=queue, record_ttl=MONTH)
     assert [] == told(SOURCE_SETTINGS, source)
 
 

@@ -13,12 +13,14 @@ from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
+from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVitals
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import finding
 from cosmos_outbox_worker.health import parked_seen
-from cosmos_outbox_worker.named_consumer import ConsumerSource, bound
+from cosmos_outbox_worker.named_consumer import ConsumerSource, made
 from cosmos_outbox_worker.polling import WatchedSubscription, keep_polling
 from cosmos_outbox_worker.program import Program, opened_parts, running
 
@@ -67,7 +69,8 @@ async def assembled_consumer(
     async with opened_parts(settings, topic=None) as parts:
         connection, parked = parts.connection, parts.parked
         tracers = parts.telemetry.tracer_provider
-        consumer = await bound(source, connection, tracer_provider=tracers)
+        store = await retry_reads(connection.store, RetryOptions())
+        consumer = made(source, Outbox(store, tracer_provider=tracers))
         if parked is None and consumer.policy.on_failure is OnFailure.PARK:
             unset = finding("parked-container.unset", consumer)
             raise ConfigurationError(f"{unset.message} {unset.fix}")

@@ -13,13 +13,9 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
-from opentelemetry.trace import TracerProvider
-
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_worker.connection import Connection
 
 # A consumer, or a function that makes one whose handlers need more of the outbox than the unit of work.
 ConsumerSource = Consumer | Callable[[Outbox], Consumer]
@@ -83,16 +79,3 @@ def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
         raise ConfigurationError(f"{named} returned {consumer!r}, and should return a Consumer.")
     consumer.bind(outbox)
     return consumer
-
-
-async def bound(
-    source: ConsumerSource, connection: Connection, *, tracer_provider: TracerProvider | None = None
-) -> Consumer:
-    """
-    Return the consumer, bound to the outbox of the settings' container unless it has one.
-
-    Raises:
-        ConfigurationError: the container is missing or its time to live off; or the function returns something else.
-    """
-    store = await retry_reads(connection.store, RetryOptions())
-    return made(source, Outbox(store, tracer_provider=tracer_provider))

@@ -145,6 +145,15 @@ class Snapshot(State):
         return {"waiting": lag.transactions, "age": lag.oldest_age, "age_known": lag.age_known}
 
 
+def standing(lag: Lag) -> list[str]:
+    """Return a sentence on each lease that stands still, whoever owns it."""
+    return [
+        f"Range {lease.token} stands still (changes that wait: {lease.transactions}): {lease.standstill}"
+        for lease in lag.leases
+        if lease.standstill
+    ]
+
+
 def troubles(lag: Lag, parked: ParkedSeen | None) -> tuple[str, ...]:
     """
     Return what an operator has to look at, of any worker's leases and of what is parked: what is damaged, stands still, does
@@ -152,7 +161,7 @@ def troubles(lag: Lag, parked: ParkedSeen | None) -> tuple[str, ...]:
     """
     return (
         *lag.damaged.values(),
-        *(f"Lease {lease.token}: {lease.standstill}" for lease in lag.leases if lease.standstill),
+        *standing(lag),
         *(f"What waits for lease {name} is not known: {reason}" for name, reason in lag.unseen.items()),
         *(f"{reason} `cosmos-outbox leases reset --to` sets it back." for reason in lag.ahead.values()),
         *(map(str, parked.unreadable.values()) if parked else ()),

@@ -20,10 +20,11 @@ from cosmos_outbox.parking.documents import BY_HAND
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import ignore
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.running import opened
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import load_consumer
-from cosmos_outbox_worker.named_consumer import bound, consumer_named
+from cosmos_outbox_worker.named_consumer import consumer_named, made
 
 _COSMOS_SCOPE = "https://cosmos.azure.com/.default"
 OfConsumer = Annotated[
@@ -140,6 +141,6 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
     async with connected(settings) as connection:
         store = await retry_reads(connection.parked_store, RetryOptions())
         parking = Parking(store, references=False)
-        bound_to = await bound(source, connection)
-        handling = bound_to.handling(source=settings.source, parking=parking, notify=ignore)
+        data = await retry_reads(connection.store, RetryOptions())
+        handling = made(source, Outbox(data)).handling(source=settings.source, parking=parking, notify=ignore)
         yield ConsumerHolder(store, handling, connection.credential)

@@ -46,13 +46,14 @@ class Results:
     """
     What became of many keys.
 
-    amounts: by key, what the action returned.
+    done: keys; `amount` is the sum of what the action returned for them.
     gone: keys that were not parked any more; an earlier run did them, or a worker.
     left: each key that is still parked, with the class of the error that says why.
     """
 
-    amounts: dict[str, int] = field(default_factory=dict)
-    gone: list[str] = field(default_factory=list)
+    done: int = 0
+    amount: int = 0
+    gone: int = 0
     left: list[dict[str, str]] = field(default_factory=list)
 
 
@@ -82,9 +83,10 @@ async def for_each(
         for key in bar.track(keys):
             began = loop.time()
             try:
-                results.amounts[key] = await act(key)
+                results.amount += await act(key)
+                results.done += 1
             except KeyNotParked:
-                results.gone.append(key)
+                results.gone += 1
             except (StillParked, ParkingError) as error:
                 results.left.append({"key": key, "code": type(error).__name__, "error": str(error)})
             if per_second is not None:

@@ -191,7 +191,7 @@ def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
 
 
 def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -> None:
-    numbers = {done: len(results.amounts), amount: sum(results.amounts.values()), "gone": len(results.gone)}
+    numbers = {done: results.done, amount: results.amount, "gone": results.gone}
     said = {**numbers, "left": len(results.left)}.items()
     head = ", ".join(f"{what.replace('_', ' ')} {number}" for what, number in said)
     left = [f"{row['key']!r} stays parked: {row['error']}" for row in results.left]

@@ -4,8 +4,7 @@ Status: what waits, what is parked, and of an outbox the leases, as the stores s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -34,19 +33,9 @@ _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "writte
 _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
-    """
-    An outbox or a consumer at one moment: as programs read it, the line and the table that people read of it.
-
-    errors: leases and parked keys that cannot be read, ranges that do not answer, and leases that stand still or ahead of
-        their ranges.
-    """
-
-    facts: Mapping[str, Any]
-    head: str
-    table: tuple[RenderableType, ...] = ()
-    errors: tuple[str, ...]
+# An outbox or a consumer at one moment: as programs read it, as people do, and what is wrong with it: leases and parked keys that cannot
+# be read, ranges that do not answer, and leases that stand still or ahead of their ranges.
+_Status = tuple[Mapping[str, Any], Sequence[RenderableType], Sequence[str]]
 
 
 @command
@@ -61,18 +50,17 @@ async def status(
     """
     if consumer is None:
         async with opened() as outbox:
-            seen = await _status_of(outbox, timedelta(seconds=expiration))
+            facts, shown, errors = await _status_of(outbox, timedelta(seconds=expiration))
     else:
         settings = load_consumer(for_command=True)
         async with connected(settings) as outbox:
-            seen = await _status_of_consumer(consumer, outbox, settings)
-    shown = seen.head, *seen.table, *seen.errors
-    answer({**seen.facts, "errors": list(seen.errors)}, *shown, as_json=as_json)
-    if seen.errors:
+            facts, shown, errors = await _status_of_consumer(consumer, outbox, settings)
+    answer({**facts, "errors": list(errors)}, *shown, *errors, as_json=as_json)
+    if errors:
         raise typer.Exit(FAILED)
 
 
-async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
+async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
     parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
     listing = await outbox.leases.list(f"{await outbox.prefix()}..")
     processor, lag = outbox.settings.processor_name, await outbox.lag(expiration)
@@ -101,12 +89,8 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> Status:
         if state != Phase.RUNNING
     ]
     figures = {"workers": len(workers), "waiting": lag.transactions, "oldest unsent": oldest}
-    return Status(
-        facts=facts,
-        head=_head(processor, figures, parked, "events"),
-        table=(table_of(shown, empty=NO_LEASES), *others),
-        errors=troubles(lag, parked),
-    )
+    table = table_of(shown, empty=NO_LEASES)
+    return facts, (_head(processor, figures, parked, "events"), table, *others), troubles(lag, parked)
 
 
 def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:
@@ -138,7 +122,7 @@ def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: in_order(row["range"]))
 
 
-async def _status_of_consumer(named: str, outbox: Connection, settings: ConsumerSettings) -> Status:
+async def _status_of_consumer(named: str, outbox: Connection, settings: ConsumerSettings) -> _Status:
     consumer, parked = made(consumer_named(named), Outbox(CosmosStore(outbox.data))), None
     if outbox.parked is not None:
         scope = Scope(processor=consumer.name, container=settings.source)
@@ -153,11 +137,8 @@ async def _status_of_consumer(named: str, outbox: Connection, settings: Consumer
         **_of_parked(parked, "messages"),
     }
     figures = {"waiting": waiting, "dead-lettered": dead_lettered}
-    return Status(
-        facts=facts,
-        head=_head(f"{consumer.name} of {settings.source}", figures, parked, "messages"),
-        errors=tuple(map(str, parked.unreadable.values())) if parked else (),
-    )
+    head = _head(f"{consumer.name} of {settings.source}", figures, parked, "messages")
+    return facts, (head,), tuple(map(str, parked.unreadable.values())) if parked else ()
 
 
 def _of_parked(parked: ParkedSeen | None, held: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
 from cosmos_outbox_worker.fleet import Heartbeat
-from cosmos_outbox_worker.worker_health import LATE
+from cosmos_outbox_worker.worker_health import LATE, standing
 
 _SECONDS_A_RANGE = 5.0
 # Each call makes several requests, which have limits of their own.
@@ -77,14 +77,6 @@ class Leases:
         return sum(lease.transactions for lease in self.idle)
 
     @property
-    def standing(self) -> list[str]:
-        return [
-            f"Range {lease.token} stands still (changes that wait: {lease.transactions}): {lease.standstill}"
-            for lease in self.lag.leases
-            if lease.standstill
-        ]
-
-    @property
     def late(self) -> str:
         ages = [(lag.token, lag.oldest_age) for lag in self.lag.leases]
         return ", ".join(token for token, age in ages if age is not None and age >= LATE)
@@ -126,7 +118,7 @@ OF_LEASES: Checks[Leases] = {
     "overlapping-leases.twice": lambda it: [
         " and ".join(one.tokens) for one in it.overlaps if not one.unfinished
     ],
-    "standstill.owned": lambda it: it.standing,
+    "standstill.owned": lambda it: standing(it.lag),
     "age.late": lambda it: bool(it.late) and worse(if_=it.age_seconds >= it.event_ttl.total_seconds() / 2),
     "workers.unready": lambda it: [
         f"{one.worker} is not ready: {' '.join(one.unready)}" for one in it.heartbeats if one.troubled

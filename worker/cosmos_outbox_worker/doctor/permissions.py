@@ -16,14 +16,8 @@ from cosmos_outbox_worker.doctor.check import UNANSWERED, Findings
 
 # In the order in which they are tried. Leases are also listed; reading them shows whether that is allowed.
 OF_LEASES = ("create", "read", "replace", "delete")
-OF_WRITERS = (
-    "create",
-    "read",
-    "replace",
-    "query",
-    "write batches of",
-    "delete",
-)  # who commits, and who parks
+# Of who commits, and who parks
+OF_WRITERS = ("create", "read", "replace", "query", "write batches of", "delete")
 
 
 async def try_documents(

@@ -9,17 +9,8 @@ from datetime import timedelta
 
 from azure.servicebus.management import EntityStatus
 
-from cosmos_outbox.adapters.servicebus.administration import (
-    Entity,
-    Refusal,
-    SettingsUnknown,
-    duration,
-    reading_settings,
-    receiving_refused,
-    source_described,
-    source_label,
-    topic_described,
-)
+from cosmos_outbox.adapters.servicebus import administration
+from cosmos_outbox.adapters.servicebus.administration import Entity, Refusal, SettingsUnknown, duration
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError, SubscriptionUnavailable
@@ -29,6 +20,7 @@ from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding
 
 # The longest a resend comes after the first copy: an outage, a restart, a lease that expires.
 _LEAST_WINDOW = timedelta(minutes=10)
+_LEAST_LOCK = timedelta(minutes=1)  # for how long a consumer trusts one
 _LEAST_DELIVERIES = 10  # the default of Service Bus
 _NEVER = timedelta(days=3650)  # the service says "10675199 days" where nothing is ever deleted
 _REFUSING = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
@@ -55,14 +47,12 @@ class Source:
     A subscription or queue that a consumer receives from.
 
     entered: the topic, or the queue itself.
-    lock: for how long it trusts a lock.
     deliveries: that it has to allow, before which the consumer parks.
     record_ttl: how long the inbox remembers a message.
     """
 
     source: Entity
     entered: Entity
-    lock: timedelta = timedelta(minutes=1)
     deliveries: int = _LEAST_DELIVERIES
     record_ttl: timedelta
 
@@ -110,7 +100,7 @@ SOURCE: Checks[Entity] = {
     "subscription.kind": lambda it: it.exists and it.settings is None,
 }
 SOURCE_SETTINGS: Checks[Source] = {
-    "lock-duration.short": lambda it: bool(_shorter(it.source.settings.lock_duration, it.lock)),
+    "lock-duration.short": lambda it: bool(_shorter(it.source.settings.lock_duration, _LEAST_LOCK)),
     "max-delivery-count.few": lambda it: (
         (it.source.settings.max_delivery_count or _LEAST_DELIVERIES) < it.deliveries
     ),
@@ -139,10 +129,11 @@ async def check_topics(outbox: Connection, found: Findings) -> None:
     Judge the settings of the topics and their subscriptions; needs the Manage right, or notes that it is missing.
     """
     try:
-        async with reading_settings(**outbox.namespace) as client:
+        async with administration.reading_settings(**outbox.namespace) as client:
             for name in outbox.settings.topics.topics:
                 topic = Topic(
-                    topic=await topic_described(client, name), batch_scope=outbox.settings.batch_scope
+                    topic=await administration.topic_described(client, name),
+                    batch_scope=outbox.settings.batch_scope,
                 )
                 found.judge(TOPIC, topic)
                 if topic.topic.settings is not None:
@@ -159,10 +150,10 @@ async def check_source(
     Judge the subscription or queue of a consumer: whether it can receive, and the settings; takes no message.
     """
     names = settings.topic, settings.subscription
-    label = source_label(*names)
+    label = administration.source_label(*names)
     try:
         async with outbox.service_bus() as bus:
-            refusal = await receiving_refused(bus, *names, sessions=settings.sessions)
+            refusal = await administration.receiving_refused(bus, *names, sessions=settings.sessions)
     except ConfigurationError as error:
         found.add(finding("subscription.unset", error))
         return
@@ -173,8 +164,8 @@ async def check_source(
         found.add(refused(label, *refusal, sessions=settings.sessions))
         return
     try:
-        async with reading_settings(**outbox.namespace) as client:
-            source, entered = await source_described(client, *names)
+        async with administration.reading_settings(**outbox.namespace) as client:
+            source, entered = await administration.source_described(client, *names)
     except SettingsUnknown as error:
         found.add(finding("topic.unread", label, error))
         return
