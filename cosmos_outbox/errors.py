@@ -47,16 +47,27 @@ All errors of this library: one sentence each, saying what happened and what to 
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from dataclasses import InitVar, dataclass, field
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 from cosmos_outbox.partition_key import PartitionKey
 
 _UNNAMED = frozenset({"a field", "the whole"})  # what stands for a field whose path is not known
 
 
-class OutboxError(Exception):
+@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+class _Fields(Exception):
+    """Makes a dataclass of each error that names fields of its own."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__annotations__" in vars(cls):
+            dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+
+class OutboxError(_Fields):
     """
-    Base of all errors of this library.
+    Base of all errors of this library: dataclasses whose first argument is the message. Without one, their first sentences say it.
 
     retriable       a property of the class: the same call may succeed later, unchanged.
     document_id     the id of the document, entity or event that the error concerns; None if it concerns none, or it is not known.
@@ -65,18 +76,18 @@ class OutboxError(Exception):
     """
 
     retriable: ClassVar[bool] = False
+    message: InitVar[str | None] = field(default=None, kw_only=False)
+    document_id: str | None = None
+    partition_key: PartitionKey | None = None
+    retry_after: float | None = None
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        document_id: str | None = None,
-        partition_key: PartitionKey | None = None,
-        retry_after: float | None = None,
-    ) -> None:
+    def __post_init__(self, message: str | None) -> None:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
-        super().__init__(message or " ".join(doc.split()))
-        self.document_id, self.partition_key, self.retry_after = document_id, partition_key, retry_after
+        super().__init__(message or self._said() or " ".join(doc.split()))
+
+    def _said(self) -> str | None:
+        """Return what the fields make of the message, where none is given."""
+        return None
 
 
 class ConfigurationError(OutboxError):
@@ -124,20 +135,20 @@ class UnstorableValue(UsageError):
 
     document_id, partition_key
                     of the entity or event.
+    of              its class.
     field           the path of the field that holds the value.
     """
 
-    def __init__(
-        self, owner: str, *, document_id: str, partition_key: PartitionKey, field: str, reason: str
-    ) -> None:
-        shown = field if field in _UNNAMED else f"the field {field!r}"
-        super().__init__(
-            f"{owner} {document_id!r} of partition key {partition_key!r} cannot be committed, because {shown} could not be read "
-            f"back as it is: {reason}. Correct the value, or give the field a type that JSON can hold.",
-            document_id=document_id,
-            partition_key=partition_key,
+    of: str
+    field: str
+    reason: str
+
+    def _said(self) -> str:
+        shown = self.field if self.field in _UNNAMED else f"the field {self.field!r}"
+        return (
+            f"{self.of} {_place(self)} cannot be committed, because {shown} could not be read back as it is: {self.reason}. "
+            "Correct the value, or give the field a type that JSON can hold."
         )
-        self.field = field
 
 
 class StoreError(OutboxError):
@@ -151,19 +162,10 @@ class NotFound(StoreError):
     stored_type     the `type` of the document with this id, if there is one and it is another type's; else None.
     """
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        document_id: str | None = None,
-        partition_key: PartitionKey | None = None,
-        stored_type: str | None = None,
-    ) -> None:
-        if document_id is not None:
-            place = _place(document_id, partition_key)
-            message = message or f"The document {place} does not exist (or its TTL has passed)."
-        super().__init__(message, document_id=document_id, partition_key=partition_key)
-        self.stored_type = stored_type
+    stored_type: str | None = None
+
+    def _said(self) -> str | None:
+        return self.document_id and f"The document {_place(self)} does not exist (or its TTL has passed)."
 
 
 class Conflict(StoreError):
@@ -173,22 +175,14 @@ class Conflict(StoreError):
     stored_type     the `type` of that document; None if it is not known.
     """
 
-    def __init__(
-        self,
-        *,
-        document_id: str | None = None,
-        partition_key: PartitionKey | None = None,
-        stored_type: str | None = None,
-    ) -> None:
-        message = None
-        if document_id is not None:
-            kind = "" if stored_type is None else f" as a {stored_type!r}"
-            message = (
-                f"The document {_place(document_id, partition_key)} already exists{kind}: read it and change it, "
-                "or create one under another id; all types of a partition key share its ids."
-            )
-        super().__init__(message, document_id=document_id, partition_key=partition_key)
-        self.stored_type = stored_type
+    stored_type: str | None = None
+
+    def _said(self) -> str | None:
+        kind = "" if self.stored_type is None else f" as a {self.stored_type!r}"
+        return self.document_id and (
+            f"The document {_place(self)} already exists{kind}: read it and change it, or create one under another id; all types of "
+            "a partition key share its ids."
+        )
 
 
 class PreconditionFailed(StoreError):
@@ -199,22 +193,14 @@ class PreconditionFailed(StoreError):
     actual          the etag that the document has; None if it is not known.
     """
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        expected: str | None = None,
-        actual: str | None = None,
-        document_id: str | None = None,
-        partition_key: PartitionKey | None = None,
-    ) -> None:
-        if document_id is not None:
-            message = message or (
-                f"The document {_place(document_id, partition_key)} changed since it was read: its etag is "
-                f"{actual or 'another one'}, not {expected}; read it again and repeat the change."
-            )
-        super().__init__(message, document_id=document_id, partition_key=partition_key)
-        self.expected, self.actual = expected, actual
+    expected: str | None = None
+    actual: str | None = None
+
+    def _said(self) -> str | None:
+        return self.document_id and (
+            f"The document {_place(self)} changed since it was read: its etag is {self.actual or 'another one'}, not "
+            f"{self.expected}; read it again and repeat the change."
+        )
 
 
 class NotModified(StoreError):
@@ -224,15 +210,7 @@ class NotModified(StoreError):
     etag            that etag.
     """
 
-    def __init__(
-        self,
-        *,
-        etag: str | None = None,
-        document_id: str | None = None,
-        partition_key: PartitionKey | None = None,
-    ) -> None:
-        super().__init__(document_id=document_id, partition_key=partition_key)
-        self.etag = etag
+    etag: str | None = None
 
 
 class UnreadableDocument(StoreError):
@@ -244,22 +222,15 @@ class UnreadableDocument(StoreError):
     field           the path of the first wrong field inside `data`, or "data" itself.
     """
 
-    def __init__(
-        self,
-        *,
-        entity_type: str,
-        document_id: str,
-        partition_key: PartitionKey | None,
-        field: str,
-        reason: str,
-    ) -> None:
-        super().__init__(
-            f"The stored {entity_type} {document_id!r} of partition key {partition_key!r} cannot be read, because of {field}: "
-            f"{reason}. Correct the document, or let the class read it.",
-            document_id=document_id,
-            partition_key=partition_key,
+    entity_type: str
+    field: str
+    reason: str
+
+    def _said(self) -> str:
+        return (
+            f"The stored {self.entity_type} {_place(self)} cannot be read, because of {self.field}: {self.reason}. Correct the "
+            "document, or let the class read it."
         )
-        self.field = field
 
 
 class InvalidRequest(StoreError):
@@ -277,14 +248,7 @@ class AccessDenied(StoreError):
     refused_by      what refused, if Cosmos DB says it: the key or token, the roles of the identity, or the firewall; else None.
     """
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        refused_by: Literal["credential", "roles", "firewall"] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.refused_by = refused_by
+    refused_by: Literal["credential", "roles", "firewall"] | None = None
 
 
 class TooManyRequests(StoreError):
@@ -302,15 +266,7 @@ class StoreUnavailable(StoreError):
 
     retriable = True
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        retry_after: float | None = None,
-        applied: Literal[False] | None = None,
-    ) -> None:
-        super().__init__(message, retry_after=retry_after)
-        self.applied = applied
+    applied: Literal[False] | None = None
 
 
 class CommitOutcomeUnknown(StoreError):
@@ -322,11 +278,12 @@ class CommitOutcomeUnknown(StoreError):
     partition_key   the commit's partition key.
     """
 
-    def __init__(self, *, commit_id: str | None = None, partition_key: PartitionKey | None = None) -> None:
-        super().__init__(partition_key=partition_key)
-        if commit_id is not None:
-            self.args = (f"{self} It is commit {commit_id} of partition key {partition_key!r}.",)
-        self.commit_id = commit_id
+    commit_id: str | None = None
+
+    def __post_init__(self, message: str | None) -> None:
+        super().__post_init__(message)
+        if self.commit_id is not None:
+            self.args = (f"{self} It is commit {self.commit_id} of partition key {self.partition_key!r}.",)
 
 
 class RangeGone(OutboxError):
@@ -371,16 +328,8 @@ class PublishError(OutboxError):
     condition       the AMQP condition of an answer that blames neither the messages nor the load, else None.
     """
 
-    def __init__(
-        self,
-        message: str | None = None,
-        *,
-        retry_after: float | None = None,
-        condition: str | None = None,
-        accepted: int = 0,
-    ) -> None:
-        super().__init__(message, retry_after=retry_after)
-        self.condition, self.accepted = condition, accepted
+    condition: str | None = None
+    accepted: int = 0
 
 
 class BrokerUnavailable(PublishError):
@@ -403,12 +352,6 @@ class TopicRefusesAll(TopicUnavailable):
 
 class MessageRejected(PublishError):
     """Service Bus will never accept this message as it is (too large, malformed, header too big)."""
-
-
-def _place(document_id: str, partition_key: PartitionKey | None) -> str:
-    return (
-        repr(document_id) if partition_key is None else f"{document_id!r} of partition key {partition_key!r}"
-    )
 
 
 class SubscriptionError(OutboxError):
@@ -451,6 +394,11 @@ class DeliveredTooOften(MessageError):
 
 class HandlerTimeout(MessageError):
     """A handler did not end within its time."""
+
+
+def _place(error: OutboxError) -> str:
+    of = "" if error.partition_key is None else f" of partition key {error.partition_key!r}"
+    return f"{error.document_id!r}{of}"
 
 
 def said(error: BaseException) -> str:

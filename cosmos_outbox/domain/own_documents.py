@@ -77,7 +77,7 @@ def written(model: Any, mapper: DocumentMapper[Any], key_of: KeyOf) -> dict[str,
     except (PydanticSerializationError, UnicodeError) as error:
         fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
         raise UnstorableValue(
-            type(model).__name__,
+            of=type(model).__name__,
             document_id=str(fields.get("id")),
             partition_key=key_of(fields),
             field=next((str(name) for name, value in fields.items() if not _is_json(value)), "a field"),

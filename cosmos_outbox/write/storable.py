@@ -123,5 +123,5 @@ def _no_json(value: Any) -> bool:
 
 
 def _refusal(owner: Tracked | DomainEvent, key: PartitionKey, field: str, reason: str) -> UnstorableValue:
-    kind = type(owner.model if isinstance(owner, Tracked) else owner)
-    return UnstorableValue(kind.__name__, document_id=owner.id, partition_key=key, field=field, reason=reason)
+    kind = type(owner.model if isinstance(owner, Tracked) else owner).__name__
+    return UnstorableValue(of=kind, document_id=owner.id, partition_key=key, field=field, reason=reason)

@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.adapters.servicebus.processing import processing
+from cosmos_outbox.adapters.servicebus import processing
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import MessagesPublished, names_of

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
-import azure.cosmos
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
@@ -474,16 +473,6 @@ async def too_few_request_units() -> None:
         server.faults.add(FaultRule(operation=RequestKind.BATCH, status=429, retry_after_ms=50))
         outbox = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=3))
         await committed(Order(id="o1"), outbox=outbox)
-
-
-@wrong(TypeError, "CosmosClient of azure.cosmos blocks", "azure.cosmos.aio", "open_cosmos_client")
-async def the_blocking_client() -> None:
-    await open_store(object.__new__(azure.cosmos.CosmosClient), "d", "c")  # type: ignore[arg-type]
-
-
-@wrong(TypeError, "ContainerProxy of azure.cosmos blocks", "azure.cosmos.aio")
-async def a_blocking_container() -> None:
-    CosmosStore(object.__new__(azure.cosmos.ContainerProxy))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("use", "error", "fragments"), ROWS)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
-from azure import cosmos as blocking
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.errors import translated
@@ -31,21 +30,6 @@ def shared_containers(names: Mapping[str, str | None]) -> list[str]:
         for first, second in combinations(names, 2)
         if names[first] is not None and names[first] == names[second]
     ]
-
-
-def refuse_blocking(sdk: object) -> None:
-    """
-    Refuse a client or container of `azure.cosmos`, whose calls cannot be awaited.
-
-    Raises:
-        TypeError: it is one.
-    """
-    if isinstance(sdk, (blocking.CosmosClient, blocking.ContainerProxy)):
-        kind = type(sdk).__name__
-        raise TypeError(
-            f"The {kind} of azure.cosmos blocks; use that of azure.cosmos.aio. `open_cosmos_client` of "
-            "cosmos_outbox.adapters.cosmos opens a client with the settings that this library needs."
-        )
 
 
 def usable_key_paths(properties: Mapping[str, Any]) -> KeyPaths:
@@ -78,9 +62,7 @@ async def open_container(
 
     Raises:
         ConfigurationError: it, or its database, is missing.
-        TypeError: the client is the blocking one.
     """
-    refuse_blocking(client)
     proxy = client.get_database_client(database).get_container_client(container)
     async with translated(needed=needed):
         return proxy, await proxy.read()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from types import TracebackType
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -61,52 +61,35 @@ _FULL = (
 )
 
 
-class translated:  # noqa: N801 - used as `async with translated():`, like contextlib's own
+@asynccontextmanager
+async def translated(
+    *,
+    document_ids: Sequence[str] = (),
+    partition_key: PartitionKey | None = None,
+    needed: str = "",
+    of_feed: bool = False,
+) -> AsyncIterator[None]:
     """
     Turn every error of the SDK that leaves the block into ours, with the SDK's as its cause.
 
-    A class, not a generator, because it is on the path of every request.
-
     Args:
-        document_ids: the documents that are written, in order, so that the error can name the one at fault.
-        partition_key: of these documents.
-        needed: what a container that is missing is to be created with.
+        document_ids, partition_key, needed: as `translate`.
         of_feed: a range that is gone belongs to the monitored container. Elsewhere a split is an outage that passes, and a
             worker would take RangeGone for a split of the range that it reads.
     """
-
-    __slots__ = ("_document_ids", "_needed", "_of_feed", "_partition_key")
-
-    def __init__(
-        self,
-        *,
-        document_ids: Sequence[str] = (),
-        partition_key: PartitionKey | None = None,
-        needed: str = "",
-        of_feed: bool = False,
-    ) -> None:
-        self._document_ids, self._partition_key = document_ids, partition_key
-        self._needed, self._of_feed = needed, of_feed
-
-    async def __aenter__(self) -> None:
-        return None
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if isinstance(error, KeyError) and isinstance(error.__context__, AzureError):
+    try:
+        yield
+    except (AzureError, ClientError, TimeoutError, ConnectionError, KeyError) as error:
+        cause: BaseException | None = error
+        if isinstance(error, KeyError):
             # If no replica has caught up (404/1002), the SDK drops the session, and raises KeyError if it had dropped it before.
-            error = error.__context__
-        if isinstance(error, (AzureError, ClientError, TimeoutError, ConnectionError)):
-            ours = translate(
-                error,
-                document_ids=self._document_ids,
-                partition_key=self._partition_key,
-                needed=self._needed,
-            )
-            if isinstance(ours, RangeGone) and not self._of_feed:
-                raise StoreUnavailable(applied=False) from error
-            raise ours from error
+            cause = error.__context__
+        if cause is None or (cause is not error and not isinstance(cause, AzureError)):
+            raise
+        ours = translate(cause, document_ids=document_ids, partition_key=partition_key, needed=needed)
+        if isinstance(ours, RangeGone) and not of_feed:
+            ours = StoreUnavailable(applied=False)
+        raise ours from cause
 
 
 def translate(

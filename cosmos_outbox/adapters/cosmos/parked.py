@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox.adapters.cosmos.containers import open_container
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.adapters.cosmos.store import CosmosStore, named
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document
 
@@ -22,56 +22,51 @@ class CosmosParked(CosmosStore):
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         return await self._page(
-            "SELECT * FROM c WHERE c.id > @after ORDER BY c.id", partition_key, limit, after=after
+            "SELECT * FROM c WHERE c.id > @after ORDER BY c.id", {"@after": after}, partition_key, limit
         )
 
     async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
         return await self._page(
             "SELECT * FROM c WHERE c.epoch = @epoch AND c.position >= @first ORDER BY c.position",
+            {"@epoch": epoch, "@first": first},
             partition_key,
             limit,
-            epoch=epoch,
-            first=first,
         )
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
         query = "SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)"
-        parameters = _parameters(ids=list(document_ids))
-        return frozenset(await self._all(query, parameters=parameters, partition_key=partition_key))
+        found = await self._all(query, {"@ids": list(document_ids)}, partition_key=partition_key)
+        return frozenset(found)
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
         query = (
             "SELECT * FROM c WHERE c.type = 'parkedKey' "
             "AND c.processor = @processor AND c.container = @container"
         )
-        parameters = _parameters(processor=processor, container=container)
-        return tuple(await self._all(query, parameters=parameters))
+        return tuple(await self._all(query, {"@processor": processor, "@container": container}))
 
     async def scopes(self) -> Counter[tuple[str, str]]:
         """
         Return how many keys are parked of each processor and container, those of other processors included.
         """
         query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey'"
-        return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query))
+        return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query, {}))
 
-    async def _all(self, query: str, **options: Any) -> list[Any]:
+    async def _all(self, query: str, parameters: Mapping[str, Any], **key: Any) -> list[Any]:
         async with translated():
-            items = self._container.query_items(query, max_item_count=_KEYS_A_PAGE, **options)
+            items = self._container.query_items(
+                query, parameters=named(parameters), max_item_count=_KEYS_A_PAGE, **key
+            )
             return [item async for item in items]
 
     async def _page(
-        self, query: str, partition_key: str, limit: int, **values: object
+        self, query: str, parameters: Mapping[str, Any], partition_key: str, limit: int
     ) -> tuple[Document, ...]:
         """Return the first page of the service's answer, so that large documents do not fill the memory."""
-        async with translated():
-            pages = self._container.query_items(
-                query, parameters=_parameters(**values), partition_key=partition_key, max_item_count=limit
-            ).by_page()
-            # A page may be empty although more follow
-            async for page in pages:
-                if documents := tuple([document async for document in page]):
-                    return documents
-        return ()
+        page = await self.query(
+            query, parameters, partition_key=partition_key, page_size=limit, continuation=None
+        )
+        return page.documents
 
 
 async def open_parked(client: CosmosClient, database: str, container: str) -> CosmosParked:
@@ -95,7 +90,3 @@ async def open_parked(client: CosmosClient, database: str, container: str) -> Co
             "switch its time to live off."
         )
     return CosmosParked(proxy)
-
-
-def _parameters(**values: object) -> list[dict[str, Any]]:
-    return [{"name": f"@{name}", "value": value} for name, value in values.items()]

@@ -11,12 +11,7 @@ from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.client import lsn_in
-from cosmos_outbox.adapters.cosmos.containers import (
-    NEEDED_BY_EVENTS,
-    open_container,
-    refuse_blocking,
-    usable_key_paths,
-)
+from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, open_container, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.polls import SESSION_TOKEN
 from cosmos_outbox.errors import (
@@ -42,7 +37,6 @@ class CosmosStore:
     """
 
     def __init__(self, container: ContainerProxy, key_paths: KeyPaths = ON_PARTITION_KEY) -> None:
-        refuse_blocking(container)
         self._container = container
         self.key_paths = key_paths
         # By partition key: how new the session is, and its token. The SDK drops the token of a batch, so a later read might not
@@ -118,8 +112,9 @@ class CosmosStore:
                 "The service did not issue this continuation token."
             )  # a header could not carry it
         key = {} if partition_key is None else {"partition_key": _sdk_key(partition_key)}
-        values = [{"name": name, "value": value} for name, value in parameters.items()]
-        items = self._container.query_items(sql, parameters=values, max_item_count=page_size, **key)
+        items = self._container.query_items(
+            sql, parameters=named(parameters), max_item_count=page_size, **key
+        )
         pages: Any = items.by_page(continuation)
         async with translated():
             async for page in pages:
@@ -171,6 +166,11 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
             "deleted; set its default time to live to -1."
         )
     return CosmosStore(proxy, key_paths)
+
+
+def named(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the parameters of a query as the SDK takes them."""
+    return [{"name": name, "value": value} for name, value in parameters.items()]
 
 
 def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]]:

@@ -4,20 +4,18 @@ Azure Service Bus, through the vendor SDK: the publisher, the subscription, and 
     publisher        a topic, with some lanes
       lane             one sender, replaced after an unknown outcome
       encoding         the bytes of a message, compared with the SDK's
-    subscription     sessions of a subscription or queue
+    subscription     sessions of a subscription or queue, and the trace of a received message
       receiving        what all receivers share: options, trust in a lock, limits
-      processing       the trace and the cause of a received message
     administration   settings of topics and subscriptions as they are
     errors           the SDK's errors as ours
 """
 
-from cosmos_outbox.adapters.servicebus.processing import processing
 from cosmos_outbox.adapters.servicebus.publisher import (
     BatchScope,
     ServiceBusPublisher,
     open_service_bus_client,
 )
-from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, message_from
+from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, message_from, processing
 
 __all__ = [
     "BatchScope",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Any, Self
@@ -20,11 +20,13 @@ from azure.servicebus.exceptions import (
     ServiceBusError,
     SessionLockLostError,
 )
+from opentelemetry import trace
 
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
 from cosmos_outbox.background import Background, cancellations, end, raise_if_cancelled, within
+from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.messages import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
@@ -269,6 +271,38 @@ def properties_of(received: ServiceBusReceivedMessage) -> dict[str, Any]:
         received_text(name): received_text(value)
         for name, value in (received.application_properties or {}).items()
     }
+
+
+@contextmanager
+def processing(
+    message: ServiceBusReceivedMessage,
+    *,
+    topic: str,
+    subscription: str,
+    tracer_provider: trace.TracerProvider | None = None,
+) -> Iterator[trace.Span]:
+    """
+    Handle a message inside this block: `with processing(message, topic="events", subscription="billing"):`.
+
+    A span `process` continues the trace of the commit that raised the event. Commits inside the block carry the
+    correlation id of the conversation and, as their cause, the id of this message.
+
+    Args:
+        message: as received.
+        topic: where it was sent.
+        subscription: where it was received.
+        tracer_provider: receives the span. Defaults to OpenTelemetry's global one.
+    """
+    with processing_message(
+        message.message_id or "",
+        properties_of(message),
+        delivery_count=message.delivery_count or 0,
+        topic=topic,
+        subscription=subscription,
+        tracer=trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider),
+        correlation_id=received_id(message.correlation_id),
+    ) as span:
+        yield span
 
 
 def _body(received: ServiceBusReceivedMessage) -> bytes:
