@@ -28,7 +28,7 @@ MAXIMA = {
     "fastapi": 334,
     "parking": 947,
     "ports": 266,
-    "relay": 983,
+    "relay": 974,
     "sessions": 591,
     "testing": 2_078,
     "the modules of the root": 1_044,

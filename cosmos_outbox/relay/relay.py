@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
@@ -65,7 +65,7 @@ class _Progress:
 
     failures: why the first event of a stream is to be parked.
     unsendable: rejected events that cannot be parked, because there is no parked store.
-    full: the limit of parked keys is reached; checking them takes some requests for each.
+    full: a limit is reached; checking the parked keys again takes some requests for each.
     looked_up: keys that no lease names, and of which the parked store was asked all the same.
     """
 
@@ -281,12 +281,14 @@ class Relay:
         failure, parked = progress.failures.pop(key, None), progress.lease.parked
         try:
             if failure is not None:
-                await _make_room(parking, progress, key)
+                async with progress.making_room:
+                    await parked.make_room(parking, progress.scope, for_key=key, check=not progress.full)
                 # Name the key before holding: if the outcome stays unknown, the key may be parked.
                 parked.add(key)
             async with self._holding:
                 held = await parking.hold(key, stream, failure, scope=progress.scope)
         except OutboxError as error:  # other partition keys go on
+            progress.full = progress.full or isinstance(error, ParkingFull)
             progress.errors.append(error)
             record = ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)
             self._sender.report(record, stream)
@@ -309,11 +311,8 @@ class Relay:
         record = KeyParked(
             lease=lease,
             partition_key=event.partition_key,
-            event_id=failure.event_id,
-            reason=failure.reason,
-            attempts=failure.attempts,
-            error=failure.error,
             correlation_id=event.meta.get("correlationId"),
+            **asdict(failure),
         )
         self._sender.report(record, stream)
 
@@ -325,16 +324,6 @@ class Relay:
             self._sender.report(
                 EventsHeld(lease=lease, partition_key=key, outcome=outcome, events=events), stream
             )
-
-
-async def _make_room(parking: Parking, progress: _Progress, key: str) -> None:
-    async with progress.making_room:
-        try:
-            names, check = progress.lease.parked, not progress.full
-            await names.make_room(parking, progress.scope, for_key=key, check=check)
-        except ParkingFull:
-            progress.full = True
-            raise
 
 
 def _error_of(progress: _Progress) -> OutboxError | None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import pytest
 
-from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     AccessDenied,
-    BrokerUnavailable,
     KeyNotParked,
     NotFound,
     ParkingFull,
@@ -22,9 +21,9 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     UsageError,
 )
-from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Parking, Scope
-from cosmos_outbox.parking.documents import KEY_ID, NO_ETAG, EventStatus, KeyState, held_id
-from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, Write, WriteKind
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.parking.documents import EventStatus, KeyState, held_id
+from cosmos_outbox.ports import ChangeBatch, Notes, Write, WriteKind
 from cosmos_outbox.records import (
     EventRejected,
     EventsHeld,
@@ -36,9 +35,8 @@ from cosmos_outbox.records import (
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.retries import Backoff
-from tests.support.event_documents import batch, entity, event
+from tests.support.event_documents import batch, event
 from tests.support.parked_stores import Passing
-from tests.support.versioned_parked import Link, Service, Session
 
 ResultT = TypeVar("ResultT")
 
@@ -79,12 +77,12 @@ def place(partition_key: str) -> str:
 class World:
     """A topic, a parked store, a worker and an operator."""
 
-    def __init__(self, *, max_keys: int = 100, max_events: int = 1000) -> None:
+    def __init__(self, *, max_keys: int = 100, max_events: int = 1000, batch_size: int = 3) -> None:
         self.broker = MemoryBroker(clock=lambda: asyncio.get_running_loop().time())
         self.store = MemoryParked()
         self.told: list[Record] = []
         self.notes = Notes()  # of the lease, whichever worker owns it
-        self.limits = (max_keys, max_events)
+        self.limits, self.batch_size = (max_keys, max_events), batch_size
         self.counted = Counted(self.store)
         self.relay = self.worker()
         self.operator = ParkedKeys(self.counted, resending(self.broker.publisher(lanes=1)))
@@ -95,7 +93,7 @@ class World:
 
     def worker(self) -> Relay:
         return Relay(
-            self.broker.publisher(lanes=2, batch_size=3),
+            self.broker.publisher(lanes=2, batch_size=self.batch_size),
             parking=Parking(self.counted, max_keys=self.limits[0], max_events=self.limits[1]),
             backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
             notify=self.told.append,
@@ -133,35 +131,6 @@ async def test_a_rejected_event_parks_its_key_and_the_others_flow() -> None:
     assert ["b/2", "b/3"] == await world.held("b")
 
 
-async def test_later_events_of_a_parked_key_queue_behind_it() -> None:
-    world = await parked(later=1)
-    await world.relay(world.page(event("a", 1), event("b", 4), event("b", 5), entity("b")))
-    await world.relay(world.page(event("b", 6)))
-    assert ["b/1", "a/1"] == world.ids
-    assert ["b/2", "b/3", "b/4", "b/5", "b/6"] == await world.held("b")
-
-
-async def test_a_parked_key_tells_what_failed_and_how_often_it_was_tried() -> None:
-    world = World()
-    world.reject("b/2")
-    await world.relay(world.page(*(event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c"))))
-    failure = (await world.operator.list())[0].failure
-    assert failure is not None
-    assert ("b/2", "MessageRejected") == (failure.event_id, failure.reason)
-    assert failure.attempts > 1
-    assert "never accept" in failure.error
-    assert failure == (await world.operator.show("b")).held[0].failure
-
-
-async def test_what_is_held_is_the_event_as_it_was_committed() -> None:
-    world = World()
-    world.reject("b/2")
-    document = event("b", 2, correlationId="c-1")
-    await world.relay(world.page(document))
-    held = (await world.operator.show("b")).held[0].event
-    assert {**document, "_etag": None} == {**held, "_etag": None}
-
-
 async def test_no_document_of_the_store_ever_expires() -> None:
     world = await parked()
     assert all("ttl" not in document for document in world.store.documents())
@@ -174,28 +143,6 @@ async def test_keys_that_are_not_parked_cost_no_request() -> None:
     for number in range(2, 30):
         await world.relay(world.page(event("a", number), event(f"k{number}", 1)))
     assert first == world.counted.requests
-
-
-async def test_a_new_owner_asks_once_before_it_sends_anything() -> None:
-    world = await parked()
-    world.reject()
-    successor = world.worker()
-    await successor(world.page(event("b", 5), event("c", 1)))
-    assert ["b/2", "b/3", "b/4", "b/5"] == await world.held("b")
-    assert ["b/1", "c/1"] == world.ids
-
-
-async def test_a_worker_that_gets_a_lease_back_asks_again() -> None:
-    """Another worker had the lease in between, and parked a key."""
-    world = World()
-    away = world.worker()
-    await away(world.page(event("b", 1), tenure=1))
-    world.reject("b/2")
-    await world.relay(world.page(event("b", 2)))
-    world.reject()
-    await away(world.page(event("b", 3), tenure=2))
-    assert ["b/1"] == world.ids
-    assert ["b/2", "b/3"] == await world.held("b")
 
 
 async def test_nothing_is_sent_while_the_parked_keys_cannot_be_read() -> None:
@@ -312,14 +259,6 @@ async def test_dropping_twice_is_dropping_once_with_both_reasons_and_operators()
     assert again.decisions == next(one for one in shown.records if one.event_id == "b/2").decisions
 
 
-async def test_an_edit_says_who_edited() -> None:
-    world = await parked()
-    await world.operator.release("b", edited={"state": "mended"}, event_id="b/2", by="Ada")
-    (record,) = await world.operator.records("b")
-    assert isinstance(record, ParkedEvent)
-    assert [("Ada", "edited")] == [(one.by, one.did) for one in record.decisions]
-
-
 @pytest.mark.parametrize("resolution", ["dropped", "purged", "edited"])
 async def test_an_event_that_an_operator_dealt_with_is_not_parked_again_when_its_page_comes_again(
     resolution: str,
@@ -351,17 +290,6 @@ async def test_a_dropped_event_stays_dropped_when_the_one_before_it_is_refused_o
     assert ["b/1", "b/3"] == world.ids
 
 
-async def test_a_key_can_be_parked_again_after_it_was_released() -> None:
-    world = await parked()
-    world.reject("b/5")
-    await world.operator.release("b")
-    await world.relay(world.page(event("b", 5), event("b", 6)))
-    assert ["b/5", "b/6"] == await world.held("b")
-    world.reject()
-    await world.operator.release("b")
-    assert [f"b/{number}" for number in range(1, 7)] == world.ids
-
-
 async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder() -> None:
     """The relay appends faster than a release can empty the queue and look again, so it is asked to wait."""
     world = await parked()
@@ -380,28 +308,6 @@ async def test_a_key_under_steady_load_is_handed_back_without_a_gap_or_a_reorder
     await loading
     assert [f"b/{number}" for number in range(1, 400)] == world.ids
     assert 0 == world.broker.duplicates
-
-
-@pytest.mark.parametrize(
-    ("seconds", "latency", "latency_then"),
-    [
-        pytest.param(1.5, 1, 1, id="it sends its second batch"),
-        pytest.param(5, 40, 0, id="its send hangs"),
-    ],
-)
-async def test_a_second_release_takes_a_key_over_from_the_first_and_the_order_holds(
-    seconds: float, latency: float, latency_then: float
-) -> None:
-    world = await parked(later=200)
-    world.broker.latency_seconds = latency
-    world.reject()
-    first = asyncio.create_task(world.operator.release("b"))
-    await asyncio.sleep(seconds)
-    world.broker.latency_seconds = latency_then
-    assert (await world.operator.release("b")).handed_back
-    with pytest.raises((ReleaseTakenOver, KeyNotParked)):
-        await first
-    assert [f"b/{number}" for number in range(1, 203)] == world.ids
 
 
 @pytest.mark.parametrize("dropped", ["b/2", "b/190"])
@@ -424,35 +330,6 @@ async def test_a_drop_ends_a_release_that_is_under_way(dropped: str) -> None:
     ] == world.ids
 
 
-async def test_a_release_that_was_killed_is_taken_over_where_it_stopped_with_the_same_payload() -> None:
-    world = await parked(later=200)
-    world.reject()
-    dies = asyncio.Event()
-
-    class Dying(Counted):
-        """
-        What an operator has whose process is killed once the first events were taken off: it can give nothing up.
-        """
-
-        async def call(self, operation: str, partition_key: str, request: Any) -> Any:
-            if dies.is_set():
-                await asyncio.Event().wait()
-            answer = await super().call(operation, partition_key, request)
-            if operation == "commit" and self.commits == 2:
-                dies.set()
-            return answer
-
-    killed = ParkedKeys(Dying(world.store), resending(world.broker.publisher(lanes=1)))
-    first = asyncio.create_task(killed.release("b", edited={"state": "mended"}, event_id="b/2"))
-    await dies.wait()
-    first.cancel()
-    await asyncio.sleep(20)
-    assert KeyState.RELEASING is (await world.operator.list())[0].state
-    await world.operator.release("b")
-    assert [f"b/{number}" for number in range(1, 203)] == world.ids
-    assert b'{"state":"mended"}' == world.broker.accepted[1].body
-
-
 async def test_a_release_that_is_interrupted_gives_its_claim_up() -> None:
     world = await parked()
     world.reject()
@@ -466,26 +343,6 @@ async def test_a_release_that_is_interrupted_gives_its_claim_up() -> None:
     started = asyncio.get_running_loop().time()
     assert 3 == (await world.operator.release("b")).sent
     assert 1 > asyncio.get_running_loop().time() - started
-
-
-async def test_a_release_without_a_topic_leaves_the_key_as_it_was() -> None:
-    world = await parked()
-    world.broker.down = True
-    with pytest.raises(BrokerUnavailable):
-        await world.operator.release("b")
-    world.broker.down = False
-    world.reject()
-    assert 3 == (await world.operator.release("b")).sent
-
-
-@pytest.mark.parametrize("fault", list(Fault))
-async def test_whatever_happens_to_a_batch_a_release_keeps_the_order(fault: Fault) -> None:
-    world = await parked(later=60)
-    world.reject()
-    world.broker.faults.extend([fault, None, fault])
-    await world.operator.release("b")
-    await asyncio.sleep(world.broker.late_seconds)
-    assert [f"b/{number}" for number in range(1, 63)] == world.ids
 
 
 async def test_what_is_not_parked_cannot_be_shown_released_or_dropped() -> None:
@@ -506,19 +363,6 @@ async def test_looking_needs_no_topic_and_releasing_does() -> None:
     assert ["b"] == [key.partition_key for key in await viewer.list()]
     with pytest.raises(UsageError, match="send"):
         await viewer.release("b")
-
-
-async def test_keys_that_were_handed_back_do_not_count_towards_the_limit_although_no_event_of_theirs_came() -> (
-    None
-):
-    world = World(max_keys=2)
-    for number in range(5):
-        world.reject(f"k{number}/1")
-        await world.relay(world.page(event(f"k{number}"), event(f"k{number}", 2)))
-        assert [f"k{number}/1", f"k{number}/2"] == await world.held(f"k{number}")
-        world.reject()
-        await world.operator.release(f"k{number}")
-    assert [] == world.told_of(ParkingFailed)
 
 
 async def test_beyond_the_limit_of_keys_the_lease_halts_and_the_other_keys_of_the_page_flow() -> None:
@@ -624,54 +468,6 @@ async def test_an_answer_that_is_lost_while_a_release_stops_changes_nothing(lost
     assert KeyState.PARKED is (await world.operator.list())[0].state
 
 
-async def test_an_event_appended_at_the_last_moment_is_sent_before_the_key_is_handed_back() -> None:
-    """The operator has seen an empty queue, and the relay appends before the key is deleted."""
-    world = await parked()
-    world.reject()
-    late = iter([event("b", 5)])
-    appending = False
-
-    class AtTheLastMoment(MemoryParked):
-        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-            nonlocal appending
-            hands_back = writes[0].kind is WriteKind.DELETE and writes[0].etag != NO_ETAG
-            if hands_back and not appending and (document := next(late, None)) is not None:
-                appending = True
-                await world.relay(world.page(document))
-            return await world.store.commit(partition_key, writes)
-
-    store = AtTheLastMoment()
-    vars(store).update(vars(world.store))
-    released = await ParkedKeys(store, resending(world.broker.publisher(lanes=1))).release("b")
-    assert appending
-    assert 4 == released.sent
-    await world.relay(world.page(event("b", 6)))
-    assert [f"b/{number}" for number in range(1, 7)] == world.ids
-
-
-async def test_an_event_behind_a_hand_back_is_sent_by_the_relay() -> None:
-    """The relay has seen a parked key, and the operator hands it back before the relay appends."""
-    world = await parked()
-    world.reject()
-    releasing = False
-
-    class AtTheLastMoment(MemoryParked):
-        async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-            nonlocal releasing
-            if any(write.kind is WriteKind.CREATE for write in writes) and not releasing:
-                releasing = True
-                await world.operator.release("b")
-            return await world.store.commit(partition_key, writes)
-
-    store = AtTheLastMoment()
-    vars(store).update(vars(world.store))
-    relay = Relay(world.broker.publisher(), parking=Parking(store), notify=world.told.append)
-    await relay(world.page(event("b", 5), event("b", 6)))
-    assert releasing
-    assert [f"b/{number}" for number in range(1, 7)] == world.ids
-    assert () == await world.operator.list()
-
-
 async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
     world = await parked(later=0)
     document = next(document for document in world.store.documents() if document["id"] == held_id("b/2"))
@@ -687,21 +483,6 @@ def test_an_event_id_too_long_for_another_one_beside_it_is_hashed() -> None:
     assert "event.abc" == held_id("abc")
     assert len(held_id("ж" * 600)) < 100
     assert held_id("ж" * 600) != held_id("ж" * 601)
-
-
-async def test_a_release_whose_list_is_behind_waits_for_what_it_lacks() -> None:
-    broker, service = MemoryBroker(), Service()
-    broker.rejects = lambda message: message.message_id == "b/2"
-    relay = Relay(broker.publisher(), parking=Parking(Session(service, Link())), notify=lambda record: None)
-    await relay(batch(event("b", 2), event("b", 3)))
-    await asyncio.sleep(10)
-    await relay(batch(event("b", 4)))
-    broker.rejects = lambda message: False
-    operator = ParkedKeys(Session(service, Link(behind=0.5)), resending(broker.publisher()))
-    released = await operator.release("b", edited={"state": "mended"}, event_id="b/2")
-    assert 3 == released.sent
-    assert asyncio.get_running_loop().time() >= 10.5
-    assert ["b/2", "b/3", "b/4"] == [message.message_id for message in broker.accepted]
 
 
 class Behind(Passing):
@@ -739,13 +520,3 @@ async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: 
     behind = Behind(world.store, lacks=held_id(lacks))
     await ParkedKeys(behind, resending(world.broker.publisher())).release("b")
     assert ["b/1", "b/2", "b/3"] == world.ids[:3]
-
-
-async def test_a_relay_whose_read_lacks_a_parked_key_sends_nothing_past_what_is_held() -> None:
-    world = await parked()
-    relay = Relay(
-        world.broker.publisher(), parking=Parking(Behind(world.store, lacks=KEY_ID)), notify=world.told.append
-    )
-    await relay(world.page(event("b", 5)))
-    assert ["b/1"] == world.ids
-    assert "b/5" in await world.held("b")

@@ -12,30 +12,25 @@ from decimal import Decimal
 
 import pytest
 
-from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     ParkingError,
-    ParkingFull,
     ReleaseTakenOver,
     StoreUnavailable,
     UsageError,
 )
-from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.documents import NO_ETAG, KeyState, held_id
 from cosmos_outbox.parking.queue import key_in
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
-from cosmos_outbox.records import EventsHeld, KeyParked
-from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import parse_routes
-from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox.retries import Backoff
-from tests.support.event_documents import batch, event
+from tests.support.event_documents import event
 from tests.unit.parking.test_documents import tampered
-from tests.unit.parking.test_parking import Counted, World, parked, place
+from tests.unit.parking.test_parking import Counted, parked, place
 
 # A release
 
@@ -56,16 +51,6 @@ async def test_a_release_names_the_event_that_is_rejected_however_much_of_its_ca
     assert 0 == world.broker.duplicates
 
 
-async def test_a_release_names_the_right_event_behind_one_that_was_dropped() -> None:
-    world = await parked(later=4)
-    await world.operator.drop("b", "b/3", reason="of no use")
-    world.reject("b/5")
-    released = await world.operator.release("b")
-    assert (2, "b/5") == (released.sent, released.failure and released.failure.event_id)
-    assert ["b/1", "b/2", "b/4"] == world.ids
-    assert ["b/5", "b/6"] == await world.held("b")
-
-
 async def test_a_release_that_makes_progress_is_not_given_up() -> None:
     """The topic fails four times between any two batches, and five times in a row end a release."""
     world = await parked(later=4)
@@ -81,16 +66,6 @@ async def test_a_release_that_makes_progress_is_not_given_up() -> None:
     world.broker.faults.extend(5 * (Fault.LOST,))
     with pytest.raises(BrokerUnavailable):
         await world.operator.release("b")
-
-
-async def test_a_failure_is_over_once_its_event_is_sent_whatever_becomes_of_the_others() -> None:
-    world = await parked(later=109)
-    world.reject()
-    world.broker.faults.extend([None, *5 * (Fault.LOST,)])
-    with pytest.raises(BrokerUnavailable):
-        await world.operator.release("b")
-    (key,) = await world.operator.list()
-    assert (None, 11) == (key.failure, key.held)
 
 
 async def test_records_of_an_earlier_parking_do_not_stand_in_the_way_of_a_later_release() -> None:
@@ -206,107 +181,7 @@ async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lo
 # What relays hold
 
 
-async def test_the_failure_of_a_key_stays_the_one_that_parked_it() -> None:
-    """A worker that knows nothing of the parking has a later event rejected, and finds the key parked."""
-    world = await parked(later=0)
-    world.reject("b/3")
-    await world.worker()(batch(event("b", 3)))
-    (key,) = await world.operator.list()
-    assert ("b/2", 2) == (key.failure and key.failure.event_id, key.held)
-
-
-async def test_a_key_closed_by_an_operator_who_was_killed_costs_its_relay_one_wait() -> None:
-    world = await parked()
-    key = await key_in(world.store, place("b"))
-    assert key is not None
-    await world.store.commit(place("b"), [replace(key, state=KeyState.CLOSING, claim="dead").write()])
-    loop = asyncio.get_running_loop()
-    waits = []
-    for number in (5, 6):
-        started = loop.time()
-        await world.relay(world.page(event("b", number)))
-        waits.append(loop.time() - started)
-        assert KeyState.RELEASING is (await world.operator.list())[0].state
-    assert 2 <= waits[0] < 5
-    assert 0 == waits[1]
-    assert ["b/2", "b/3", "b/4", "b/5", "b/6"] == await world.held("b")
-
-
-async def test_events_that_an_operator_dealt_with_raise_no_alarm_when_their_page_comes_again() -> None:
-    world = await parked(later=0)
-    await world.operator.drop("b", "b/2", reason="of no use")
-    await world.operator.release("b")
-    world.told.clear()
-    await world.worker()(world.page(event("b", 1), event("b", 2)))
-    assert [] == world.told_of(KeyParked)
-    assert [] == [one for one in world.told if isinstance(one, EventsHeld) and one.outcome == "held"]
-    assert () == await world.operator.list()
-
-
-async def test_what_is_held_of_a_page_that_fails_is_not_held_again_when_it_comes_again() -> None:
-    world = World(max_keys=1)
-    world.reject("a/1", "b/1")
-    await world.relay(world.page(event("a", 1)))
-    page = world.page(event("a", 2), event("b", 1))
-    with pytest.raises(ParkingFull):
-        await world.relay(page)
-    written: list[str] = []
-
-    def note(operation: str, key: str) -> None:
-        if operation == "commit":
-            written.append(key)
-
-    world.counted.before = note
-    with pytest.raises(ParkingFull):
-        await world.relay(page)
-    assert [] == written
-    assert ["a/1", "a/2"] == await world.held("a")
-
-
-async def test_many_keys_of_a_page_are_held_side_by_side_but_not_all_at_once() -> None:
-    world = World()
-    for number in range(30):
-        await world.operator.park(f"k{number}", reason="of interest")
-    store = MostAtOnce(world.store)
-    relay = Relay(world.broker.publisher(), parking=Parking(store), notify=world.told.append)
-    await relay(batch(*(event(f"k{number}", 2) for number in range(30))))
-    assert 8 == store.most
-
-
-class MostAtOnce(Counted):
-    """A parked store that notes how many keys were read at once."""
-
-    def __init__(self, store: MemoryParked) -> None:
-        super().__init__(store)
-        self._now = self.most = 0
-
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        self._now += 1
-        self.most = max(self.most, self._now)
-        await asyncio.sleep(1)
-        self._now -= 1
-        return await super().read(document_id, partition_key)
-
-
 # Several topics
-
-
-async def test_events_behind_a_rejected_one_may_be_in_another_topic_although_they_are_held() -> None:
-    """The limit that the documentation owns up to; what is promised, the order in each topic, holds."""
-    brokers = {"a": MemoryBroker(), "b": MemoryBroker(rejects=lambda message: True)}
-    routes = parse_routes("action:Moved=b", default="a")
-    publisher = Topics({topic: broker.publisher(lanes=1) for topic, broker in brokers.items()}, routes)
-    store = MemoryParked()
-    documents = [event("k", number) for number in (1, 2, 3)]
-    documents[1]["data"]["action"] = "Moved"
-    await Relay(publisher, parking=Parking(store), notify=lambda record: None)(batch(*documents))
-    keys = ParkedKeys(store, resending(publisher))
-    assert ["k/2", "k/3"] == [held.event_id for held in (await keys.show("k")).held]
-    assert ["k/1", "k/3"] == [message.message_id for message in brokers["a"].accepted]
-    brokers["b"].rejects = lambda message: False
-    await keys.release("k")
-    assert ["k/1", "k/3"] == [message.message_id for message in brokers["a"].accepted]
-    assert ["k/2"] == [message.message_id for message in brokers["b"].accepted]
 
 
 SLOW = Backoff(initial_seconds=8, maximum_seconds=8)
@@ -325,12 +200,6 @@ async def test_a_payload_is_sent_as_the_event_that_it_was_written_for_and_as_no_
         await world.operator.release("b", edited={**first.data, "mended": True}, event_id=first.event_id)
     assert 199 == (await under_way).sent
     assert [] == [message.message_id for message in world.broker.accepted if b"mended" in message.body]
-
-
-async def test_a_payload_without_the_id_of_its_event_is_refused() -> None:
-    world = await parked()
-    with pytest.raises(UsageError, match="event_id"):
-        await world.operator.release("b", edited={"state": "mended"})
 
 
 @pytest.mark.parametrize(
@@ -366,22 +235,6 @@ async def test_an_empty_text_is_not_parked() -> None:
     with pytest.raises(UsageError, match="An empty text is no partition key"):
         await world.operator.park("", reason="its variable was not set")
     assert ["b"] == [key.partition_key for key in await world.operator.list()]
-
-
-async def test_a_release_that_waited_while_its_event_was_dropped_sends_it_no_more() -> None:
-    world = await parked(later=2)
-    world.reject()
-    world.broker.down = True
-    other = ParkedKeys(world.counted, resending(world.broker.publisher(lanes=1), backoff=SLOW))
-    waiting = asyncio.create_task(other.release("b"))
-    await asyncio.sleep(0.5)
-    world.broker.down = False
-    await world.operator.drop("b", "b/2", reason="must never be sent")
-    assert (await world.operator.release("b")).handed_back
-    await world.relay(world.page(event("b", 5)))
-    with pytest.raises(ReleaseTakenOver):
-        await waiting
-    assert ["b/1", "b/3", "b/4", "b/5"] == world.ids
 
 
 async def test_a_release_that_sends_one_by_one_ends_with_the_next_drop() -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
-from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import KeyNotParked, NotFound, StoreUnavailable
-from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.errors import NotFound, StoreUnavailable
+from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Notes
-from cosmos_outbox.records import EventsHeld
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.resend import resending
 from tests.support.event_documents import batch, event
@@ -37,37 +34,6 @@ def test_the_partition_of_a_key_as_long_as_can_be_is_one_that_cosmos_db_takes() 
     longest = Scope(processor="p" * 200, container="c" * 20).partition_of("ж" * 1000)
     assert 2000 > len(longest.encode())
     assert longest != Scope(processor="p" * 200, container="c" * 20).partition_of("ж" * 999 + "x")
-
-
-async def test_two_processors_that_share_a_store_hold_and_release_each_its_own_events() -> None:
-    store, brokers = MemoryParked(), {name: MemoryBroker() for name in ("billing", "audit")}
-    brokers["billing"].rejects = lambda message: message.message_id == "b/1"
-    pages = {name: Notes() for name in brokers}
-    for start in (1, 3):
-        for name, broker in brokers.items():
-            relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
-            documents = [event("b", number) for number in (start, start + 1)]
-            await relay(batch(*documents, processor=name, notes=pages[name], tenure=start))
-    keys = {
-        name: ParkedKeys(store, resending(broker.publisher()), scope=Scope(processor=name))
-        for name, broker in brokers.items()
-    }
-    assert (1, 0) == (len(await keys["billing"].list()), len(await keys["audit"].list()))
-    with pytest.raises(KeyNotParked):
-        await keys["audit"].release("b")
-    brokers["billing"].rejects = lambda message: False
-    await keys["billing"].release("b")
-    for broker in brokers.values():
-        assert ["b/1", "b/2", "b/3", "b/4"] == [message.message_id for message in broker.accepted]
-
-
-async def test_the_notes_of_a_lease_name_its_parked_keys_until_they_are_handed_back() -> None:
-    world = await parked(later=0)
-    assert ["b"] == json.loads(world.notes.text or "")
-    world.reject()
-    await world.operator.release("b")
-    await world.relay(world.page(event("b", 3)))
-    assert [] == json.loads(world.notes.text or "")
 
 
 async def test_an_owner_of_a_lease_whose_names_were_lost_holds_the_events_of_every_parked_key() -> None:
@@ -123,17 +89,6 @@ async def test_parking_a_key_by_hand_that_is_parked_changes_nothing() -> None:
     world = await parked()
     (before,) = await world.operator.list()
     assert before == await world.operator.park("b", reason="to be sure")
-
-
-async def test_a_key_that_was_parked_by_hand_and_released_before_an_event_came_flows() -> None:
-    world = World()
-    await world.operator.park("b", reason="to be sure")
-    await world.relay(world.page(event("a", 1)))
-    await world.operator.release("b")
-    await world.relay(world.page(event("b", 1)))
-    assert ["a/1", "b/1"] == world.ids
-    resumed = EventsHeld(lease="0", partition_key="b", outcome="resumed", events=1)
-    assert [resumed] == world.told_of(EventsHeld)
 
 
 async def test_a_store_that_is_away_holds_up_no_lease_that_an_owner_left_names_in() -> None:
@@ -197,16 +152,6 @@ async def test_a_reference_is_sent_with_the_payload_that_an_operator_gives_it() 
     assert b'{"state":"mended"}' == world.broker.accepted[-1].body
     (record,) = await world.operator.records("b")
     assert "b/2" == record.event_id
-
-
-async def test_an_event_with_letters_that_take_more_room_when_escaped_is_parked_all_the_same() -> None:
-    world = World()
-    document = event("b", 1)
-    document["data"]["text"] = "ж" * 360_000
-    world.reject("b/1")
-    await world.relay(world.page(document, event("a", 1)))
-    assert ["a/1"] == world.ids
-    assert [True] == [held.referenced for held in (await world.operator.show("b")).held]
 
 
 class Nothing:

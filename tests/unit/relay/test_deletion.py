@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.changefeed.naming import others_on
-from cosmos_outbox.documents import StoredEvent, stored_event
-from cosmos_outbox.errors import InvalidRequest, NotFound, StoreUnavailable, TooManyRequests
-from cosmos_outbox.partition_key import KeyPaths
-from cosmos_outbox.ports import ChangeBatch, ChangeHandler, CommitResult, Document, Write, WriteKind
+from cosmos_outbox.errors import InvalidRequest, StoreUnavailable, TooManyRequests
+from cosmos_outbox.ports import ChangeBatch, CommitResult, Document, Write, WriteKind
 from cosmos_outbox.records import (
     EventDeletion,
     LeaseCheckpointed,
     LeaseMoved,
     Record,
 )
-from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.plan import EventPage
 from tests.support.event_documents import entity, event
@@ -75,6 +69,18 @@ def closed(lease: str = "0") -> LeaseMoved:
     return LeaseMoved(lease=lease, owner="me", outcome="lost")
 
 
+def deleting(container: Container, **arguments: Any) -> Deletion:
+    """Return what deletes all events that it hears are checkpointed, unless `arguments` say otherwise."""
+    given = {"handler": handled, "delete": {"*"}, "others": alone, "keep": KEEP}
+    return Deletion(store=container, **(given | arguments))
+
+
+async def checkpointed(deletion: Deletion, *documents: Document, number: int = 1) -> None:
+    """Have a page sent and checkpointed."""
+    await deletion(page(*documents, number=number))
+    deletion.hear(LeaseCheckpointed(lease="0", pages=number))
+
+
 async def settled() -> None:
     await asyncio.sleep(KEEP.total_seconds() + 60)
 
@@ -82,7 +88,7 @@ async def settled() -> None:
 async def test_nothing_is_deleted_before_the_checkpoint():
     container = Container()
     await container.add(renamed(1))
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+    async with deleting(container) as deletion:
         await deletion(page(renamed(1)))
         await asyncio.sleep(86_400)
         assert [] == container.deletions
@@ -91,24 +97,10 @@ async def test_nothing_is_deleted_before_the_checkpoint():
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_a_page_is_parsed_once_for_retention_and_the_relay(monkeypatch):
-    parsed = list[str]()
-
-    def counted(document: Document, paths: KeyPaths) -> StoredEvent | None:
-        parsed.append(document["id"])
-        return stored_event(document, paths)
-
-    monkeypatch.setattr("cosmos_outbox.relay.plan.stored_event", counted)
-    relay = Relay(MemoryBroker().publisher(), notify=lambda _: None)
-    async with Deletion(relay.handle, Container(), delete={"*"}, others=alone, keep=KEEP) as deletion:
-        await deletion(page(renamed(1), renamed(2)))
-    assert ["a/1", "a/2"] == parsed
-
-
 async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
     container = Container()
     await container.add(renamed(1), renamed(2), renamed(1, "b"))
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+    async with deleting(container) as deletion:
         await deletion(page(renamed(1), number=1))
         await deletion(page(renamed(2), number=2))
         await deletion(page(renamed(1, "b"), lease="1"))
@@ -120,9 +112,8 @@ async def test_a_checkpoint_covers_no_later_page_and_no_other_lease():
 async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proof():
     container = Container()
     await container.add(renamed(1))
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
-        await deletion(page(renamed(1)))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with deleting(container) as deletion:
+        await checkpointed(deletion, renamed(1))
         await asyncio.sleep(KEEP.total_seconds() - 1)
         assert [] == container.deletions
         await asyncio.sleep(2)
@@ -132,12 +123,11 @@ async def test_an_event_stays_for_a_while_since_its_commit_may_need_it_as_a_proo
 async def test_a_page_that_was_not_checkpointed_when_its_lease_ended_is_left_alone():
     container = Container()
     await container.add(renamed(1), renamed(2))
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+    async with deleting(container) as deletion:
         await deletion(page(renamed(1)))
         deletion.hear(closed())
         # The same lease again, whose pages count from 1 anew.
-        await deletion(page(renamed(2)))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
+        await checkpointed(deletion, renamed(2))
         await settled()
     assert [("a", ["a/2"])] == container.deletions
 
@@ -148,10 +138,9 @@ async def test_a_page_that_could_not_be_sent_is_left_alone():
 
     container = Container()
     await container.add(renamed(1))
-    async with Deletion(fail, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
+    async with deleting(container, handler=fail) as deletion:
         with pytest.raises(ValueError, match="no"):
-            await deletion(page(renamed(1)))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
+            await checkpointed(deletion, renamed(1))
         await settled()
     assert [] == container.deletions
 
@@ -161,32 +150,17 @@ async def test_only_events_of_the_types_that_ask_for_it_are_deleted():
     other["data"]["action"] = "Moved"
     container = Container()
     await container.add(renamed(1), other, entity("a"))
-    async with Deletion(handled, container, delete={"Renamed"}, others=alone, keep=KEEP) as deletion:
-        await deletion(page(renamed(1), other, entity("a")))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with deleting(container, delete={"Renamed"}) as deletion:
+        await checkpointed(deletion, renamed(1), other, entity("a"))
         await settled()
     assert [("a", ["a/1"])] == container.deletions
-
-
-async def test_a_partition_key_takes_one_batch_for_every_hundred_events():
-    documents = [renamed(number) for number in range(1, 251)]
-    container = Container()
-    await container.add(*documents, renamed(1, "b"))
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
-        await deletion(page(*documents, renamed(1, "b")))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
-        await settled()
-    assert [("a", 100), ("a", 100), ("a", 50), ("b", 1)] == [
-        (key, len(ids)) for key, ids in container.deletions
-    ]
 
 
 async def test_events_that_are_gone_already_do_not_keep_the_others():
     container = Container()
     await container.add(renamed(2))
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
-        await deletion(page(renamed(1), renamed(2), renamed(3)))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with deleting(container) as deletion:
+        await checkpointed(deletion, renamed(1), renamed(2), renamed(3))
         await settled()
     assert [("a", ["a/2"])] == container.deletions
 
@@ -195,11 +169,8 @@ async def test_a_passing_fault_is_waited_out_and_a_lasting_one_told_of():
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
     container.failures = [TooManyRequests(retry_after=1.0), StoreUnavailable(), InvalidRequest()]
-    async with Deletion(
-        handled, container, delete={"*"}, others=alone, keep=KEEP, notify=records.append
-    ) as deletion:
-        await deletion(page(renamed(1), renamed(1, "b")))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with deleting(container, notify=records.append) as deletion:
+        await checkpointed(deletion, renamed(1), renamed(1, "b"))
         await settled()
     (failed, deleted) = records
     assert isinstance(failed, EventDeletion)
@@ -218,72 +189,27 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
         if getattr(record, "partition_key", None) == "b":
             raise ValueError("a hook that fails")
 
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP, notify=tell) as deletion:
-        await deletion(page(renamed(1), renamed(1, "b"), renamed(1, "c")))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=1))
+    async with deleting(container, notify=tell) as deletion:
+        await checkpointed(deletion, renamed(1), renamed(1, "b"), renamed(1, "c"))
         await settled()
     assert [("b", ["b/1"]), ("c", ["c/1"])] == container.deletions
     assert ["failed", "deleted", "deleted"] == [getattr(record, "outcome", "") for record in records]
-
-
-async def test_deleting_goes_on_after_there_was_nothing_to_delete():
-    container = Container()
-    await container.add(renamed(1), renamed(2), renamed(3))
-    async with Deletion(handled, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
-        for number in (1, 2, 3):
-            await deletion(page(renamed(number), number=number))
-            deletion.hear(LeaseCheckpointed(lease="0", pages=number))
-            await settled()
-    assert [("a", ["a/1"]), ("a", ["a/2"]), ("a", ["a/3"])] == container.deletions
 
 
 async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_there_is_room_again(monkeypatch):
     monkeypatch.setattr("cosmos_outbox.relay.deletion._MOST_WAITING", 3)
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
-    async with Deletion(
-        handled, container, delete={"*"}, others=alone, keep=KEEP, notify=records.append
-    ) as deletion:
+    async with deleting(container, notify=records.append) as deletion:
         await deletion(page(*(renamed(number) for number in range(1, 4)), number=1))
-        await deletion(page(renamed(1, "b"), number=2))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=2))
+        await checkpointed(deletion, renamed(1, "b"), number=2)
         reason = "Lease 0: 3 events wait to be deleted already."
         assert [EventDeletion(outcome="skipped", events=1, reason=reason)] == records
         await settled()
         assert [("a", ["a/1"])] == container.deletions
-        await deletion(page(renamed(1, "b"), number=3))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=3))
+        await checkpointed(deletion, renamed(1, "b"), number=3)
         await settled()
     assert [("a", ["a/1"]), ("b", ["b/1"])] == container.deletions
-
-
-async def test_behind_a_processor_everything_is_sent_and_then_deleted():
-    """The seams fit: page numbers, checkpoints and deletions of a real processor."""
-    container, sent = Container(), list[str]()
-
-    async def send(page: EventPage) -> None:
-        ids = [delivery.id for delivery in page.events]
-        assert not set(ids) & {name for _, ids in container.deletions for name in ids}
-        sent.extend(ids)
-
-    documents = [event(f"k{number % 3}", number) for number in range(1, 31)]
-    async with Deletion(send, container, delete={"*"}, others=alone, keep=KEEP) as deletion:
-        processor = ChangeFeedProcessor(
-            container,
-            MemoryLeases(),
-            deletion,
-            ProcessorOptions(processor_name="p", instance_name="me", max_items=4),
-            hooks=(deletion.hear,),
-        )
-        running = asyncio.create_task(processor.run())
-        for document in documents:
-            await container.add(document)
-            await asyncio.sleep(0.3)
-        await settled()
-        processor.stop()
-        await running
-    assert sorted(sent) == sorted(document["id"] for document in documents)
-    assert sorted(sent) == sorted(name for _, ids in container.deletions for name in ids)
 
 
 class Others:
@@ -299,20 +225,11 @@ class Others:
         return self.names
 
 
-async def deleting(deletion: Deletion, *numbers: int) -> None:
-    """Have events sent and checkpointed."""
-    for number in numbers:
-        await deletion(page(renamed(number), number=number))
-        deletion.hear(LeaseCheckpointed(lease="0", pages=number))
-
-
 async def test_nothing_is_deleted_while_another_processor_reads_the_container_and_that_is_told_each_minute():
     container, others, records = Container(), Others("audit"), list[Record]()
     await container.add(renamed(1))
-    async with Deletion(
-        handled, container, delete={"*"}, others=others, keep=KEEP, notify=records.append
-    ) as deletion:
-        await deleting(deletion, 1)
+    async with deleting(container, others=others, notify=records.append) as deletion:
+        await checkpointed(deletion, renamed(1))
         await asyncio.sleep(KEEP.total_seconds() + 181)
         assert [] == container.deletions
         assert 4 == len(records)
@@ -327,10 +244,8 @@ async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_
     container, others, records = Container(), Others(), list[Record]()
     others.error = StoreUnavailable("away")
     await container.add(renamed(1))
-    async with Deletion(
-        handled, container, delete={"*"}, others=others, keep=KEEP, notify=records.append
-    ) as deletion:
-        await deleting(deletion, 1)
+    async with deleting(container, others=others, notify=records.append) as deletion:
+        await checkpointed(deletion, renamed(1))
         await asyncio.sleep(KEEP.total_seconds() + 1)
         assert [] == container.deletions
         (told,) = records
@@ -345,11 +260,9 @@ async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_
 async def test_whether_another_processor_came_is_asked_every_30_s_at_most_and_noticed_between_two_batches():
     container, others = Container(), Others()
     await container.add(*map(renamed, range(1, 101)))
-    async with Deletion(
-        handled, container, delete={"*"}, others=others, keep=KEEP, notify=lambda _: None
-    ) as deletion:
+    async with deleting(container, others=others, notify=lambda _: None) as deletion:
         for number in range(1, 101):
-            await deleting(deletion, number)
+            await checkpointed(deletion, renamed(number), number=number)
             await asyncio.sleep(1)
             if number == 70:
                 others.names = ("audit",)
@@ -359,57 +272,3 @@ async def test_whether_another_processor_came_is_asked_every_30_s_at_most_and_no
     # Events are deleted 30 s after they were sent, and the next time to ask was 90 s after the first event.
     assert list(range(1, len(deleted) + 1)) == deleted
     assert len(deleted) <= 61
-
-
-async def test_what_one_processor_has_sent_stays_for_another_that_is_behind():
-    """
-    The one that deletes began first; the other one's leases are seen before any event is deleted that came after them.
-    """
-    feed, leases = MemoryContainer(), MemoryLeases()
-    got: dict[str, list[str]] = {"billing": [], "audit": []}
-
-    def handler(name: str, *, after: float = 0) -> ChangeHandler:
-        async def handle(batch: ChangeBatch) -> None:
-            await asyncio.sleep(after)
-            got[name] += [document["id"] for document in batch.documents]
-
-        return handle
-
-    async def others() -> tuple[str, ...]:
-        return await others_on(await feed.describe(), processor_name="billing", leases=leases)
-
-    async def write(*numbers: int) -> None:
-        for number in numbers:
-            document = {name: value for name, value in event("k", number).items() if name[0] != "_"}
-            await feed.commit("k", [Write(kind=WriteKind.CREATE, id=document["id"], document=document)])
-
-    handle = handler("billing")
-
-    async def sent(page: EventPage) -> None:
-        await handle(page.batch)
-
-    async with Deletion(
-        sent,
-        feed,
-        delete={"*"},
-        others=others,
-        keep=timedelta(seconds=60),
-        notify=lambda _: None,
-    ) as deletion:
-        options = [ProcessorOptions(processor_name=name, max_items=1) for name in got]
-        billing = ChangeFeedProcessor(feed, leases, deletion, options[0], hooks=(deletion.hear,))
-        audit = ChangeFeedProcessor(feed, leases, handler("audit", after=45), options[1], hooks=())
-        running = [asyncio.create_task(billing.run())]
-        await write(1)
-        await asyncio.sleep(120)
-        with pytest.raises(NotFound):  # it deletes, while it is alone
-            await feed.read("k/1", "k")
-        running.append(asyncio.create_task(audit.run()))
-        await asyncio.sleep(1)
-        await write(*range(2, 12))
-        await asyncio.sleep(1000)
-        assert [f"k/{number}" for number in range(2, 12)] == got["audit"]
-        assert [f"k/{number}" for number in range(1, 12)] == got["billing"]
-        billing.stop()
-        audit.stop()
-        await asyncio.gather(*running)

@@ -45,30 +45,15 @@ def test_events_of_one_commit_go_out_in_the_order_they_were_raised() -> None:
     assert ["k/0", "k/1", "k/2"] == ids(plan(documents, lanes=1)[0])
 
 
-def test_commits_go_out_in_the_order_of_their_lsn() -> None:
-    documents = [event("k", 9, lsn=9), event("k", 10, lsn=10), event("k", 8, lsn=8)]
-    assert ["k/8", "k/9", "k/10"] == ids(plan(documents, lanes=1)[0])
-
-
 def test_events_of_the_dotnet_sample_keep_the_order_of_the_feed() -> None:
     documents = [event("k", number, lsn=5, sequence=None) for number in (3, 1, 2)]
     assert ["k/3", "k/1", "k/2"] == ids(plan(documents, lanes=1)[0])
-
-
-def test_events_of_one_partition_key_lie_next_to_each_other() -> None:
-    """For partitioned topics a batch holds one session; scattered keys would mean batches of one."""
-    documents = [event(key, number) for number in range(3) for key in ("a", "b")]
-    assert ["a/0", "a/1", "a/2", "b/0", "b/1", "b/2"] == ids(plan(documents, lanes=1)[0])
 
 
 def test_what_the_topic_has_already_is_left_out() -> None:
     documents = [event("a", 1), event("a", 2), event("b", 1)]
     accepted = {("a", "a/1"), ("b", "b/1")}
     assert [["a/2"]] == [ids(due) for due in plan(documents, lanes=1, accepted=accepted)]
-
-
-def test_a_page_without_events_needs_no_lane() -> None:
-    assert [] == plan([entity("k")], lanes=8)
 
 
 def test_what_fits_one_batch_goes_on_one_lane() -> None:
@@ -81,11 +66,6 @@ def test_what_fits_one_batch_goes_on_one_lane() -> None:
 def test_a_larger_page_takes_as_many_lanes_as_it_fills_batches() -> None:
     shares = plan([event(f"k{number:03d}", 1, size=10_000) for number in range(60)], lanes=8)
     assert [19, 18, 19, 4] == [len(share) for share in shares]
-
-
-def test_a_page_too_large_for_its_lanes_is_spread_evenly() -> None:
-    shares = plan([event(f"k{number:03d}", 1, size=10_000) for number in range(120)], lanes=3)
-    assert [40, 40, 40] == [len(share) for share in shares]
 
 
 def test_a_key_with_very_many_events_leaves_the_other_lanes_to_the_others() -> None:

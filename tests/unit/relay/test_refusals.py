@@ -9,45 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-from cosmos_outbox.adapters.memory.broker import MemoryBroker
-from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicRefusesAll
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch, Notes
-from cosmos_outbox.records import KeyParked, PublishFailed, Record
-from cosmos_outbox.relay import Relay, topics
-from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.routing import parse_routes
-from cosmos_outbox.relay.topics import BELIEVED_IN_A_ROW, UNCLEAR_ATTEMPTS, Refusals, Topics
-from cosmos_outbox.retries import Backoff
+from cosmos_outbox.records import KeyParked, PublishFailed
+from cosmos_outbox.relay import topics
+from cosmos_outbox.relay.topics import BELIEVED_IN_A_ROW, UNCLEAR_ATTEMPTS, Refusals
 from tests.support.event_documents import batch, event
+from tests.unit.parking.test_parking import World
 
 
-class World:
-    """A topic, a worker and an operator."""
-
-    def __init__(self) -> None:
-        self.broker = MemoryBroker(clock=asyncio.get_running_loop().time)
-        self.store = MemoryParked()
-        self.told: list[Record] = []
-        self.relay = Relay(
-            self.broker.publisher(lanes=2),
-            parking=Parking(self.store),
-            backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
-            notify=self.told.append,
-        )
-        self.operator = ParkedKeys(self.store, resending(self.broker.publisher(lanes=1)))
-
-    @property
-    def ids(self) -> set[str]:
-        return {message.message_id for message in self.broker.accepted}
-
-    async def parked(self) -> set[str]:
-        return {key.partition_key for key in await self.operator.list()}
-
-    def told_of(self, kind: type[Record]) -> list[Record]:
-        return [record for record in self.told if isinstance(record, kind)]
+async def parked_keys(world: World) -> set[str]:
+    return {key.partition_key for key in await world.operator.list()}
 
 
 def crowd(number: int = 1, *, keys: int = 30, page: int = 0) -> ChangeBatch:
@@ -59,23 +32,23 @@ def crowd(number: int = 1, *, keys: int = 30, page: int = 0) -> ChangeBatch:
 async def test_a_topic_that_refuses_everything_parks_a_handful_of_keys_and_halts_its_lease(
     taken_before: bool,
 ) -> None:
-    world = World()
+    world = World(batch_size=100)
     if taken_before:
         await world.relay(batch(event("calm")))
     world.broker.rejects = lambda message: True
     for _ in range(3):
         with pytest.raises(TopicRefusesAll, match="at fault"):
             await world.relay(crowd())
-    assert BELIEVED_IN_A_ROW >= len(await world.parked())
+    assert BELIEVED_IN_A_ROW >= len(await parked_keys(world))
     assert "halted" in {one.outcome for one in world.told if isinstance(one, PublishFailed)}
     world.broker.rejects = lambda message: False
     await world.relay(crowd())
-    parked = await world.parked()
-    assert {f"p0k{key}/1" for key in range(30)} - world.ids == {f"{key}/1" for key in parked}
+    parked = await parked_keys(world)
+    assert {f"p0k{key}/1" for key in range(30)} - set(world.ids) == {f"{key}/1" for key in parked}
 
 
 async def test_a_topic_that_refuses_everything_is_not_asked_for_each_message_once_more() -> None:
-    world = World()
+    world = World(batch_size=100)
     await world.relay(batch(event("calm")))
     asked = 0
 
@@ -94,7 +67,7 @@ async def test_a_topic_that_refuses_everything_is_not_asked_for_each_message_onc
 
 
 async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refusals() -> None:
-    world, asked = World(), list[str]()
+    world, asked = World(batch_size=100), list[str]()
     await world.relay(batch(event("calm")))
 
     def refuse(message: OutboundMessage) -> bool:
@@ -105,7 +78,7 @@ async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refu
     refused = 4 * (BELIEVED_IN_A_ROW + 1)
     for key in range(refused):
         await world.relay(batch(event(f"k{key}")))
-    assert refused == len(await world.parked())
+    assert refused == len(await parked_keys(world))
     assert 4 == asked.count("calm/1")
 
 
@@ -115,7 +88,7 @@ async def test_a_topic_that_takes_a_probe_is_asked_again_only_after_as_many_refu
 async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have_forgotten_it(
     quiet_for: float, asleep: float, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world, asked, slept = World(), list[str](), 3600.0
+    world, asked, slept = World(batch_size=100), list[str](), 3600.0
     monkeypatch.setattr(topics, "suspended_seconds", lambda: slept)
     await world.relay(batch(event("calm")))
     await asyncio.sleep(quiet_for)
@@ -132,37 +105,26 @@ async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have
 
 
 async def test_an_outage_that_outlasts_the_memory_of_the_broker_parks_no_key() -> None:
-    world = World()
+    world = World(batch_size=100)
     await world.relay(batch(event("calm")))
     world.broker.chokes = lambda message: True
     running = asyncio.create_task(world.relay(crowd(keys=8)))
     await asyncio.sleep(1200)
-    assert set() == await world.parked()
+    assert set() == await parked_keys(world)
 
     world.broker.chokes = lambda message: False
     await running
-    assert (set(), 9) == (await world.parked(), len(world.ids))
-
-
-async def test_messages_that_are_to_blame_are_parked_however_many_while_the_topic_takes_others() -> None:
-    world = World()
-    await world.relay(batch(event("calm")))
-    world.broker.rejects = lambda message: message.message_id.endswith(("3/1", "7/1", "8/1"))
-    await world.relay(crowd())
-    await world.relay(crowd(page=1))
-    to_blame = {f"p{page}k{key}" for page in (0, 1) for key in range(30) if key % 10 in (3, 7, 8)}
-    assert to_blame == await world.parked()
-    assert 30 + 30 + 1 - len(to_blame) == len(world.ids)
+    assert (set(), 9) == (await parked_keys(world), len(set(world.ids)))
 
 
 async def test_many_messages_that_are_to_blame_one_after_another_are_parked_after_a_look_at_the_topic() -> (
     None
 ):
-    world = World()
+    world = World(batch_size=100)
     await world.relay(batch(event("calm")))
     world.broker.rejects = lambda message: not message.message_id.startswith("calm")
     await world.relay(crowd(keys=3 * BELIEVED_IN_A_ROW))
-    assert 3 * BELIEVED_IN_A_ROW == len(await world.parked())
+    assert 3 * BELIEVED_IN_A_ROW == len(await parked_keys(world))
     assert world.broker.duplicates, "what the topic took before was sent again, and dropped by its id"
 
 
@@ -190,58 +152,45 @@ async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_lo
 
 
 async def test_a_poisoned_event_that_is_the_first_a_worker_sees_is_parked() -> None:
-    world = World()
+    world = World(batch_size=100)
     world.broker.rejects = lambda message: message.message_id == "b/1"
     await world.relay(batch(event("b"), event("b", 2)))
-    assert {"b"} == await world.parked()
+    assert {"b"} == await parked_keys(world)
 
 
 async def test_a_message_on_which_the_broker_fails_for_no_stated_reason_is_parked_while_others_pass() -> None:
-    world = World()
+    world = World(batch_size=100)
     world.broker.chokes = lambda message: message.message_id == "p0k17/1"
     await world.relay(crowd())
-    assert {"p0k17"} == await world.parked()
-    assert 29 == len(world.ids)
+    assert {"p0k17"} == await parked_keys(world)
+    assert 29 == len(set(world.ids))
     (parked,) = world.told_of(KeyParked)
     assert isinstance(parked, KeyParked)
     assert "amqp:internal-error" in parked.error
 
 
-async def test_a_broker_that_fails_at_everything_for_no_stated_reason_parks_nothing() -> None:
-    world = World()
-    await world.relay(batch(event("calm")))
-    world.broker.chokes = lambda message: True
-    relaying = asyncio.create_task(world.relay(crowd()))
-    await asyncio.sleep(300)
-    assert not relaying.done()
-    world.broker.chokes = lambda message: False
-    await relaying
-    assert set() == await world.parked()
-    assert 31 == len(world.ids)
-
-
 async def test_the_only_message_there_is_does_not_stand_still_for_ever_because_the_broker_fails_at_it() -> (
     None
 ):
-    world = World()
+    world = World(batch_size=100)
     world.broker.chokes = lambda message: True
     page = batch(event("b"))
     for _ in range(20):
         with suppress(TopicRefusesAll):
             await world.relay(page)
-    assert {"b"} == await world.parked()
+    assert {"b"} == await parked_keys(world)
 
 
 async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_of_a_page_it_never_finished() -> (
     None
 ):
     """The page halted after some of its keys were parked, so the notes of the lease do not name them."""
-    world, saved = World(), Notes("[]")
+    world, saved = World(batch_size=100), Notes("[]")
     await world.relay(batch(event("calm"), tenure=1))
     world.broker.rejects = lambda message: True
     with pytest.raises(TopicRefusesAll):
         await world.relay(replace(crowd(), tenure=1))
-    parked = await world.parked()
+    parked = await parked_keys(world)
     assert parked
     world.broker.rejects = lambda message: False
     await world.relay(replace(crowd(), tenure=2, notes=saved))
@@ -255,26 +204,10 @@ async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_o
 
 
 async def test_refusals_with_something_accepted_between_them_have_nothing_sent_again():
-    world = World()
+    world = World(batch_size=100)
     world.broker.rejects = lambda message: str(message.session_id).startswith("bad")
     for number in range(3 * BELIEVED_IN_A_ROW):
         await world.relay(batch(event("calm", number)))
         await world.relay(batch(event(f"bad{number}")))
     assert not [arrival for arrival in world.broker.arrivals if arrival.duplicate]
-    assert 3 * BELIEVED_IN_A_ROW == len(await world.parked())
-
-
-async def test_what_one_topic_takes_says_nothing_of_another() -> None:
-    brokers = {"a": MemoryBroker(), "b": MemoryBroker(rejects=lambda message: True)}
-    publisher = Topics(
-        {topic: broker.publisher(lanes=1) for topic, broker in brokers.items()},
-        parse_routes("action:Moved=b", default="a"),
-    )
-    store = MemoryParked()
-    documents = [event(f"k{number}", lsn=number) for number in range(40)]
-    for document in documents[::2]:
-        document["data"]["action"] = "Moved"
-    relay = Relay(publisher, parking=Parking(store), notify=lambda record: None)
-    with pytest.raises(TopicRefusesAll):
-        await relay(batch(*documents))
-    assert BELIEVED_IN_A_ROW >= len(await ParkedKeys(store).list())
+    assert 3 * BELIEVED_IN_A_ROW == len(await parked_keys(world))

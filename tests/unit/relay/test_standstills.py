@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import (
@@ -20,9 +20,7 @@ from cosmos_outbox.errors import (
     OutboxError,
     ParkingError,
     ParkingFull,
-    TopicRefusesAll,
 )
-from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.ports import Notes, Write, WriteKind
@@ -33,25 +31,11 @@ from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.relay.topics import BELIEVED_IN_A_ROW, Topics
 from cosmos_outbox_worker.cli.replaying import sending_to
-from tests.support import changefeed_world
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
 
 # Keys and names
-
-
-async def test_keys_too_long_to_be_named_leave_the_lease_too_once_they_are_handed_back() -> None:
-    world = World(max_keys=3)
-    for number in range(3):
-        key = "k" * 150 + str(number)
-        world.broker.rejects = lambda message: True
-        await world.relay(world.page(event(key, 1)))
-        world.broker.rejects = lambda message: False
-        await world.operator.release(key)
-    world.reject("b/1")
-    await world.relay(world.page(event("b", 1)))
-    assert ["b"] == [key.partition_key for key in await world.operator.list()]
 
 
 async def test_a_damaged_key_keeps_no_other_from_being_forgotten_at_the_limit() -> None:
@@ -125,18 +109,6 @@ async def test_a_key_that_an_owner_parked_and_could_not_name_any_more_halts_no_l
     assert "lost" in notes.text
 
 
-async def test_a_halted_lease_goes_on_as_soon_as_an_operator_parks_the_refused_keys_by_hand() -> None:
-    world = World()
-    world.broker.rejects = lambda message: True
-    page = batch(*(event(f"k{number}", 1, lsn=number) for number in range(10)))
-    with pytest.raises(TopicRefusesAll, match="park their keys by hand"):
-        await world.relay(page)
-    for number in range(10):
-        await world.operator.park(f"k{number}", reason="of a program that is gone")
-    await world.relay(page)
-    assert 10 == len([key for key in await world.operator.list() if key.held])
-
-
 class CutBy(MemoryBroker):
     """A broker whose connection is cut by one message."""
 
@@ -146,15 +118,6 @@ class CutBy(MemoryBroker):
         if any(message.message_id == self.message_id for message in batch):
             raise BrokerUnavailable("The connection was cut.")
         await super().send(batch)
-
-
-async def test_a_message_that_cuts_the_connection_is_parked_while_others_pass() -> None:
-    store, broker = MemoryParked(), CutBy(clock=asyncio.get_running_loop().time)
-    relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
-    await relay(batch(event("a", 1)))
-    await relay(batch(event("b", 1), event("a", 2), event("b", 2)))
-    assert ["b"] == [key.partition_key for key in await ParkedKeys(store).list()]
-    assert ["a/1", "a/2"] == [message.message_id for message in broker.accepted]
 
 
 async def test_a_key_is_set_aside_by_hand_also_while_the_broker_does_not_answer_to_its_message() -> None:
@@ -209,13 +172,10 @@ class SlowAfterRefusals(MemoryBroker):
     A broker whose links close with each refusal, as those of the SDK do: the next batch waits for a new one.
     """
 
-    refusals = 0
-
     async def send(self, batch: Any) -> None:
         try:
             await super().send(batch)
         except MessageRejected:
-            self.refusals += 1
             await asyncio.sleep(0.1)
             raise
 
@@ -240,30 +200,6 @@ async def test_healthy_keys_do_not_wait_until_the_topic_has_refused_all_others_o
     assert 80 == len(await ParkedKeys(store).list())
 
 
-async def test_healthy_keys_behind_a_quiet_range_of_poison_go_out_with_the_next_attempt() -> None:
-    """Twelve poisoned keys are all that a new worker sees for a while, so it doubts the topic."""
-    feed, broker, loop = changefeed_world.World(), MemoryBroker(), asyncio.get_running_loop()
-    broker.rejects = lambda message: message.session_id.startswith("x")
-    relay = Relay(broker.publisher(lanes=2), parking=Parking(MemoryParked()), notify=lambda record: None)
-
-    async def write(*keys: str) -> None:
-        for key in keys:
-            document = event(key, 1)
-            await feed.container.commit(
-                key, [Write(kind=WriteKind.CREATE, id=document["id"], document=document)]
-            )
-
-    await write(*(f"x{number}" for number in range(12)))
-    feed.start("a", handler=relay, halt_after_attempts=100)
-    await asyncio.sleep(2)
-    assert [] == broker.accepted
-    started = loop.time()
-    await write(*(f"fine{number}" for number in range(10)))
-    await feed.until(lambda: len(broker.accepted) == 10)
-    assert loop.time() - started <= 30, "the longest back-off"
-    await feed.stop_all()
-
-
 async def test_what_the_topic_has_of_a_page_is_not_sent_again_where_the_page_comes_back_in_two() -> None:
     broker = MemoryBroker(clock=asyncio.get_running_loop().time)
     relay = Relay(broker.publisher(lanes=1), notify=lambda record: None)
@@ -280,13 +216,6 @@ async def test_what_the_topic_has_of_a_page_is_not_sent_again_where_the_page_com
     assert ["a", "b", "c", "c", "x"] == sorted(sent), "once each, and again where the whole page comes again"
 
 
-async def test_one_poisoned_key_among_many_costs_few_refusals() -> None:
-    broker = SlowAfterRefusals(rejects=lambda message: message.session_id == "k50")
-    relay = Relay(broker.publisher(lanes=8), parking=Parking(MemoryParked()), notify=lambda record: None)
-    await relay(batch(*(event(f"k{number}", 1, lsn=number) for number in range(100))))
-    assert broker.refusals <= 4
-
-
 async def test_at_the_limit_of_keys_a_page_checks_the_parked_ones_once() -> None:
     world = World(max_keys=10)
     await world.relay(world.page(event("calm", 1)))
@@ -298,25 +227,6 @@ async def test_at_the_limit_of_keys_a_page_checks_the_parked_ones_once() -> None
     with pytest.raises(ParkingFull):
         await world.relay(page)
     assert world.counted.requests <= 2 * 10
-
-
-async def test_a_key_set_aside_while_its_events_are_sent_in_parts_is_overtaken_by_none_of_them() -> None:
-    """The first half of what was refused meets an outage, and the operator parks the key."""
-    store, broker = MemoryParked(), MemoryBroker(clock=asyncio.get_running_loop().time)
-    broker.rejects = lambda message: message.message_id == "b/4"
-    relay = Relay(broker.publisher(), parking=Parking(store), notify=lambda record: None)
-    broker.faults.extend([None, None, None, *[Fault.LOST] * 50])
-    relaying = asyncio.create_task(
-        relay(batch(event("a", 1), *(event("b", number) for number in range(1, 5))))
-    )
-    await asyncio.sleep(1)
-    await ParkedKeys(store).park("b", reason="it cuts the connection")
-    await relaying
-    held = [held.event_id for held in (await ParkedKeys(store).show("b")).held]
-    assert [f"b/{number}" for number in range(1, 5)] == [
-        *(message.message_id for message in broker.accepted if message.session_id == "b"),
-        *held,
-    ]
 
 
 # The parked store, and operators
@@ -365,18 +275,3 @@ async def test_an_event_that_was_parked_as_a_reference_is_not_deleted_after_it_w
     keys = ParkedKeys(store, resending(broker.publisher(), events=container))
     assert [True] == [held.referenced for held in (await keys.show("b")).held]
     assert (await keys.release("b")).handed_back
-
-
-async def test_an_event_that_a_commit_takes_is_copied_whole() -> None:
-    world = World()
-    document = event("b", 1)
-    document["data"]["numbers"] = [
-        1
-    ] * 640_000  # 1.28 MB as it is sent, and much more with a blank behind each comma
-
-    def rejects(message: OutboundMessage) -> bool:
-        return message.session_id == "b"
-
-    world.broker.rejects = rejects
-    await world.relay(world.page(document))
-    assert [False] == [held.referenced for held in (await world.operator.show("b")).held]
