@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
-from contextlib import suppress
 
-from cosmos_outbox.errors import OutboxError, ParkingError, ParkingFull
+from cosmos_outbox.errors import ParkingError, ParkingFull
 from cosmos_outbox.messages import broker_id
-from cosmos_outbox.parking.documents import BY_HAND, ParkedKey, Scope, Unreadable
+from cosmos_outbox.parking.documents import BY_HAND, Scope, Unreadable
 from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.ports import Notes
 
@@ -94,44 +92,38 @@ class ParkedNames:
         self._notes.text = json.dumps(list(self._names), ensure_ascii=False)
 
 
-class AnnouncedKeys:
+class PolledKeys:
     """
-    The parked keys that no lease names because an operator parked them by hand, polled every 15 s for all leases of a worker.
+    The parked keys of a processor, as a query found them: every 15 s for all leases of a worker.
 
-    A key whose document cannot be read is among them, so that its events wait; other keys go on.
+    Attributes:
+        parked: all of them.
+        by_hand: those that no lease names because an operator parked them. A key whose document cannot be read is among them, so that
+            its events wait; other keys go on.
     """
 
     def __init__(self, parking: Parking | None) -> None:
-        self._parking = parking
-        self.keys: frozenset[str] = frozenset()
-        self._polled_at = float("-inf")
+        self._parking, self._polled_at = parking, float("-inf")
+        self.parked: frozenset[str] = frozenset()
+        self.by_hand: frozenset[str] = frozenset()
 
-    def note(self, parked: Iterable[ParkedKey | Unreadable]) -> None:
-        """Take over what a query for all parked keys found just now."""
-        self._polled_at = asyncio.get_running_loop().time()
-        self.keys = frozenset(
-            key.partition_key
-            for key in parked
-            if isinstance(key, Unreadable) or (key.failure is not None and key.failure.reason == BY_HAND)
-        )
-
-    async def poll(self, scope: Scope) -> None:
+    async def poll(self, scope: Scope, *, at_once: bool = False) -> None:
         """
-        Ask the store, if the last poll is old enough; a poll that fails counts, and is repeated after the same time.
+        Query the store, if the last query is old enough; one that fails counts, and is repeated after the same time.
 
         Raises:
             StoreError: the store refused or failed.
         """
         now = asyncio.get_running_loop().time()
-        if self._parking and now - self._polled_at >= _POLL_SECONDS:
+        if self._parking and (at_once or now - self._polled_at >= _POLL_SECONDS):
             self._polled_at = now
-            self.note(await self._parking.keys(scope))
-
-    async def try_poll(self, scope: Scope) -> None:
-        """Poll, and keep the keys of the last poll where that fails."""
-        with suppress(OutboxError, TimeoutError):
-            async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
-                await self.poll(scope)
+            keys = await self._parking.keys(scope)
+            self.parked = frozenset(key.partition_key for key in keys)
+            self.by_hand = frozenset(
+                key.partition_key
+                for key in keys
+                if isinstance(key, Unreadable) or (key.failure is not None and key.failure.reason == BY_HAND)
+            )
 
 
 def _names_in(text: str | None) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
-from cosmos_outbox.parking.known_keys import POLL_TIMEOUT_SECONDS, AnnouncedKeys, ParkedNames
+from cosmos_outbox.parking.known_keys import POLL_TIMEOUT_SECONDS, ParkedNames, PolledKeys
 from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.records import (
@@ -116,7 +116,7 @@ class Relay:
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
         self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)
-        self._announced = AnnouncedKeys(parking)
+        self._polled = PolledKeys(parking)
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
@@ -153,7 +153,12 @@ class Relay:
         streams: Streams = group_by_key(page.events, accepted=lease.accepted)
         scope = Scope(processor=batch.processor, container=batch.container_rid)
         if streams and self._parking is not None:
-            await self._poll(self._parking, lease, scope)
+            if (
+                lease.parked.never_saved
+            ):  # the first of its range, or the names were lost with the lease before
+                await self._polled.poll(scope, at_once=True)
+                lease.parked.add(*self._polled.parked)
+            await self._poll(scope, lease.parked)
         # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
         before, lease.accepted = lease.accepted, set()
         progress = _Progress(lease_name=batch.lease, lease=lease, scope=scope, done={*before})
@@ -179,24 +184,19 @@ class Relay:
             del self._leases[next(iter(self._leases))]  # the one whose last page is the oldest
         return lease
 
-    async def _poll(self, parking: Parking, lease: _Lease, scope: Scope) -> None:
+    async def _poll(self, scope: Scope, names: ParkedNames | None = None, *, at_once: bool = False) -> None:
         """
-        Poll from time to time for keys that no lease names, and for names of keys that were handed back.
-
-        Raises:
-            StoreError: the poll failed, and the lease has no names yet. Otherwise a failure is reported and tried again later.
+        Poll from time to time for keys that no lease names, and for names of keys that were handed back; report a failure.
         """
-        # The first lease of its range, or the names were lost with the one before
-        if lease.parked.never_saved:
-            keys = await parking.keys(scope)
-            self._announced.note(keys)
-            lease.parked.add(*(key.partition_key for key in keys))
+        if self._parking is None:
+            return
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
-                await self._announced.poll(scope)
-                await lease.parked.poll(parking, scope)
+                await self._polled.poll(scope, at_once=at_once)
+                if names is not None:
+                    await names.poll(self._parking, scope)
         except (OutboxError, TimeoutError) as error:
-            self._notify(WatchFailed(subject="which keys are parked by hand", error=error))
+            self._notify(WatchFailed(subject="which keys are parked", error=error))
 
     async def _round(self, progress: _Progress, streams: Streams) -> Streams:
         """
@@ -205,13 +205,13 @@ class Relay:
         to_hold = {
             key: stream
             for key, stream in streams.items()
-            if key in progress.failures or key in progress.lease.parked or key in self._announced.keys
+            if key in progress.failures or key in progress.lease.parked or key in self._polled.by_hand
         }
         to_send = {key: stream for key, stream in streams.items() if key not in to_hold}
 
         async def parked_meanwhile() -> frozenset[str]:
-            await self._announced.try_poll(progress.scope)
-            return self._announced.keys
+            await self._poll(progress.scope)
+            return self._polled.by_hand
 
         async with asyncio.TaskGroup() as group:
             sent = self._sender.send(
@@ -262,15 +262,9 @@ class Relay:
         """
         unknown = doubted - progress.looked_up
         progress.looked_up |= unknown
-        if self._parking is None or not unknown:
-            return set()
-        try:
-            async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
-                keys = await self._parking.keys(progress.scope)
-        except (OutboxError, TimeoutError) as error:
-            self._notify(WatchFailed(subject="which refused keys are parked", error=error))
-            return set()
-        parked = unknown & {key.partition_key for key in keys}
+        if unknown:
+            await self._poll(progress.scope, at_once=True)
+        parked = unknown & self._polled.parked
         progress.lease.parked.add(*parked)
         return parked
 
@@ -296,7 +290,7 @@ class Relay:
         progress.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in held.not_held}
         if held.not_held:
             parked.discard(key)
-            self._announced.keys -= {key}
+            self._polled.by_hand -= {key}
             if failure is None:
                 self._report_held(progress.lease_name, held.not_held, "resumed")
         if held.parked:

@@ -79,6 +79,12 @@ async def test_a_lease_that_names_parked_keys_is_not_relayed_without_the_parked_
     assert ["b/1"] == world.ids
 
 
+async def test_a_relay_without_a_parked_store_does_not_say_that_no_key_is_parked() -> None:
+    world, notes = World(), Notes()
+    await Relay(world.broker.publisher(), notify=world.told.append)(batch(event("a", 1), notes=notes))
+    assert notes.text is None
+
+
 # The topic
 
 
