@@ -14,8 +14,10 @@ from opentelemetry.trace import Link, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-_correlation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.correlation_id", default=None)
-_causation_id: ContextVar[str | None] = ContextVar("cosmos_outbox.causation_id", default=None)
+# Of the conversation, and of the message that is handled
+_ids: ContextVar[tuple[str | None, str | None]] = ContextVar(
+    "cosmos_outbox.correlation", default=(None, None)
+)
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -26,16 +28,17 @@ def correlated(*, correlation_id: str | None = None, causation_id: str | None = 
 
     An omitted id keeps the value of the surrounding block.
     """
-    tokens = [
-        (variable, variable.set(value))
-        for variable, value in ((_correlation_id, correlation_id), (_causation_id, causation_id))
-        if value is not None
-    ]
+    around = _ids.get()
+    token = _ids.set(
+        (
+            around[0] if correlation_id is None else correlation_id,
+            around[1] if causation_id is None else causation_id,
+        )
+    )
     try:
         yield
     finally:
-        for variable, token in tokens:
-            variable.reset(token)
+        _ids.reset(token)
 
 
 def current_correlation(*, traced: bool = True) -> dict[str, str]:
@@ -44,11 +47,8 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
 
     Absent ids are omitted. `traced` is False if the caller knows that there is no span.
     """
-    found: dict[str, str] = {}
-    if (correlation_id := _correlation_id.get()) is not None:
-        found["correlationId"] = correlation_id
-    if (causation_id := _causation_id.get()) is not None:
-        found["causationId"] = causation_id
+    names = "correlationId", "causationId"
+    found = {name: value for name, value in zip(names, _ids.get(), strict=True) if value is not None}
     if traced:
         _propagator.inject(found)  # traceparent and, if there is one, tracestate
     return found
@@ -94,32 +94,30 @@ def processing_message(
     created_by = trace.get_current_span(creator).get_span_context()
     said = properties.get("correlation-id")
     conversation = said if isinstance(said, str) and said else correlation_id or None
-    attributes: dict[str, AttributeValue] = {
+    attributes: dict[str, AttributeValue | None] = {
         "messaging.system": "servicebus",
         "messaging.operation.type": "process",
         "messaging.operation.name": "process",
         "messaging.destination.name": topic,
         "messaging.message.id": message_id,
         "messaging.servicebus.message.delivery_count": delivery_count,
+        "messaging.destination.subscription.name": subscription,
+        "messaging.message.conversation_id": conversation,
     }
-    if subscription is not None:
-        attributes["messaging.destination.subscription.name"] = subscription
-    if conversation is not None:
-        attributes["messaging.message.conversation_id"] = conversation
     span = tracer.start_span(
         f"process {topic}",
         context=creator,
         kind=SpanKind.CONSUMER,
-        attributes=attributes,
+        attributes={name: value for name, value in attributes.items() if value is not None},
         links=[Link(created_by)] if created_by.is_valid else (),
     )
-    token = _correlation_id.set(conversation)
+    token = _ids.set((conversation, message_id))
     try:
-        with trace.use_span(span, end_on_exit=True), correlated(causation_id=message_id):
+        with trace.use_span(span, end_on_exit=True):
             try:
                 yield span
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__name__)
                 raise
     finally:
-        _correlation_id.reset(token)
+        _ids.reset(token)

@@ -7,6 +7,7 @@ worker relays our events and ours relays its events (which have no `meta`).
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -15,15 +16,13 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import to_json
 
-from cosmos_outbox.domain.entities import Entity, is_entity_field
-from cosmos_outbox.domain.events import MAX_TTL, DomainEvent
-from cosmos_outbox.domain.identifiers import EVENT_TYPE, PAYLOAD_TYPE
-from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
-from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, key_text
+from cosmos_outbox.domain.entities import EVENT_TYPE, Entity
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_text
 
 CLAIM = "claimCheck"
-_PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400
 KEPT_FOREVER = -1
+SET_BY_THE_SERVICE = frozenset({"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"})
 _OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
 Document = dict[str, Any]
@@ -49,18 +48,19 @@ class StoredEvent:
         return self.lsn, sequence if isinstance(sequence, int) else 0
 
 
-def entity_document(entity: Entity, *, version: int, paths: KeyPaths = ON_PARTITION_KEY) -> Document:
+def entity_document(
+    entity: Entity, stored: Mapping[str, Any] | None = None, *, version: int, key_fields: Document
+) -> Document:
     """
-    Return the document of an entity as the commit with this version writes it.
+    Return the document of an entity as the commit with this version writes it, with the properties of its partition key.
 
-    What other programs added, to the document or to `data`, stays; the fields of the entity are the entity's.
+    What other programs added to the `stored` one, or to its `data`, stays; the fields of the entity are the entity's.
     """
-    stored = entity.stored
     document: Document = {
         "id": entity.id,
-        **paths.fields(entity.partition_key, stored),
+        **key_fields,
         "type": entity.entity_type,
-        "data": entity_data(entity),
+        "data": entity_data(entity, stored),
         "ttl": KEPT_FOREVER if entity.ttl is None else int(entity.ttl.total_seconds()),
         "version": version,
     }
@@ -78,37 +78,55 @@ def json_bytes(value: Any) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def entity_data(entity: Entity) -> dict[str, Any]:
-    """Return the `data` of an entity's document, with what other programs added to it."""
+def entity_data(entity: Entity, stored: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the `data` of an entity's document, with what other programs added to the stored one."""
     # The check of a commit names the field that a warning would be about.
     data = entity.model_dump(mode="json", by_alias=True, warnings=False)
-    kept = (entity.stored or {}).get("data")
-    if isinstance(kept, Mapping) and not kept.keys() <= data.keys():
-        # A field that the entity omits now is gone, and must not come back from the stored document.
-        added = {name: value for name, value in kept.items() if not is_entity_field(type(entity), name)}
-        return {**added, **data}
-    return data
+    kept = (stored or {}).get("data")
+    if not isinstance(kept, Mapping) or kept.keys() <= data.keys():
+        return data
+    # A field that the entity omits now is gone, and must not come back from the stored document.
+    names = kept.keys() if entity.model_config.get("extra") == "allow" else _entity_names(type(entity))
+    return {**{name: value for name, value in kept.items() if name not in names}, **data}
+
+
+def comparable(model: object, content: Any) -> bytes:
+    """Return what is stored of a model, to compare with a later state: without what is computed, since what follows the clock is no change."""
+    computed = getattr(type(model), "model_computed_fields", None)
+    if computed and not may_follow_the_clock(model):
+        names = {field.alias or name for name, field in computed.items()}
+        content = {name: value for name, value in content.items() if name not in names}
+    return json_bytes(content)  # since for Python, True is 1
+
+
+def may_follow_the_clock(model: object) -> bool:
+    """
+    Say whether what is stored of a model may change though its caller changed nothing, and computed fields may be all that is stored
+    of a change.
+    """
+    kind: Any = type(model)
+    if not getattr(kind, "model_computed_fields", None):
+        return False
+    private = kind.__private_attributes__.keys() - Entity.__private_attributes__.keys()
+    return bool(private) or any(field.exclude for field in kind.model_fields.values())
+
+
+@functools.cache
+def _entity_names(kind: type[Entity]) -> frozenset[str]:
+    written = {name: field for name, field in kind.model_fields.items() if field.exclude is not True}
+    names = [field.serialization_alias or name for name, field in written.items()]
+    return frozenset([*names, *(field.alias or name for name, field in kind.model_computed_fields.items())])
+
+
+def stripped(document: Mapping[str, Any]) -> Document:
+    """Return a document without what the service sets."""
+    return {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
 
 
 def first_error(error: ValidationError) -> tuple[str, str]:
     """Return the path of the first field that pydantic refused, and why."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     return ".".join(map(str, first["loc"])) or "the whole", first["msg"]
-
-
-def commit_id_of(document: Mapping[str, Any]) -> str | None:
-    """Return the id of the commit that wrote an event."""
-    meta = document.get("meta")
-    commit_id = meta.get("commitId") if isinstance(meta, Mapping) else None
-    return commit_id if isinstance(commit_id, str) else None
-
-
-def version_of(document: Mapping[str, Any]) -> int:
-    """
-    Return how many commits wrote an entity's document; 1 for one of the .NET sample, which does not count.
-    """
-    version = document.get("version")
-    return version if isinstance(version, int) and version > 0 else 1
 
 
 def event_meta(
@@ -126,46 +144,16 @@ def event_meta(
     }
 
 
-def event_document(
-    event: DomainEvent,
-    *,
-    partition_key: PartitionKey,
-    meta: Document,
-    sequence: int,
-    paths: KeyPaths = ON_PARTITION_KEY,
-) -> Document:
+def event_document(event: DomainEvent, *, key_fields: Document, meta: Document, sequence: int) -> Document:
     """Return the document of an event, the one with this number inside its commit."""
     return {
         "id": event.id,
-        **paths.fields(partition_key),
+        **key_fields,
         "type": EVENT_TYPE,
         "data": event.payload(),
         "ttl": max(1, int(event.ttl.total_seconds())),
         "meta": {**meta, "sequence": sequence, "schemaVersion": event.schema_version},
     }
-
-
-def event_with_claim(document: Document, *, partition_key: Any) -> Document:
-    """
-    Return the document of an event whose payload is stored in a document of its own: it has that one's address instead.
-    """
-    claim = {
-        "id": _payload_id(document),
-        "partitionKey": [*partition_key] if isinstance(partition_key, tuple) else partition_key,
-    }
-    kept = {name: document["data"][name] for name in ("id", "action", "createdAt")}
-    return {**document, "data": {**kept, CLAIM: claim}, "meta": {**document["meta"], CLAIM: claim["id"]}}
-
-
-def payload_document(document: Document) -> Document:
-    """Return the document that holds the payload of an event; it outlives the event, which may be parked when its time is over."""
-    content = {name: value for name, value in document.items() if name != "meta"}
-    ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, int(MAX_TTL.total_seconds()))
-    return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE, "ttl": ttl}
-
-
-def _payload_id(document: Document) -> str:
-    return f"payload-{document['id']}"
 
 
 async def claimed_payload(

@@ -50,7 +50,8 @@ from __future__ import annotations
 from dataclasses import InitVar, dataclass, field
 from typing import Any, ClassVar, Literal, dataclass_transform
 
-from cosmos_outbox.partition_key import PartitionKey
+# A PartitionKey, whose module raises these errors
+Key = str | int | float | bool | tuple[str | int | float | bool, ...]
 
 _UNNAMED = frozenset({"a field", "the whole"})  # what stands for a field whose path is not known
 
@@ -78,7 +79,7 @@ class OutboxError(_Fields):
     retriable: ClassVar[bool] = False
     message: InitVar[str | None] = field(default=None, kw_only=False)
     document_id: str | None = None
-    partition_key: PartitionKey | None = None
+    partition_key: Key | None = None
     retry_after: float | None = None
 
     def __post_init__(self, message: str | None) -> None:
@@ -109,7 +110,7 @@ class MixedPartitionKeys(UsageError):
     first, second   the partition keys of two of its entities.
     """
 
-    def __init__(self, first: PartitionKey, second: PartitionKey, *, advice: str | None = None) -> None:
+    def __init__(self, first: Key, second: Key, *, advice: str | None = None) -> None:
         super().__init__(
             f"One commit may only touch one partition key, but it holds {first!r} and {second!r}; "
             f"{advice or 'commit them in two units of work'}."

@@ -1,5 +1,5 @@
 """
-Partition keys: their values, where a container keeps them in its documents, and the text that names a key.
+Partition keys: their values, where a container keeps them in its documents, and the text that names a key. And which ids it takes.
 
 The text is a key's session id, its name in logs and in the parked store, and the KEY of commands. That of a string is the string;
 that of any other key is the compact JSON of the list of its parts: `[5]`, `[true]`, `["t1","u1"]`.
@@ -14,10 +14,13 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from cosmos_outbox.errors import UsageError
+
 KeyPart = str | int | float | bool
 PartitionKey = KeyPart | tuple[KeyPart, ...]
 
 MOST_LEVELS = 3
+_ID, _MAX_ID_BYTES = re.compile(r"(?!\.{1,2}$)[^/\\?#\t\r\n]*[^/\\?#\t\r\n ]"), 1023
 _MAX_KEY_BYTES = 2048
 _A_TEXT = f"1 to {_MAX_KEY_BYTES} bytes of valid text"
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
@@ -119,7 +122,9 @@ class KeyPaths:
             example = ", ".join(names[-1] for names in self.levels)
             asked = f"a tuple ({example})" if len(self.levels) > 1 else "a single value"
             return f"the container is partitioned on {self}, so its keys are {asked}"
-        return f"it needs {_A_TEXT}" if parts == ("",) else _problem_of_all(parts)
+        problem = next(filter(None, map(_problem_of, parts)), None)
+        size = 0 if problem else sum(len(part.encode()) for part in parts if isinstance(part, str))
+        return f"it needs {_A_TEXT}" if parts == ("",) or size > _MAX_KEY_BYTES else problem
 
     def parse(self, text: str) -> PartitionKey:
         """
@@ -164,6 +169,46 @@ def key_paths_of(paths: Sequence[str]) -> KeyPaths:
     return KeyPaths(tuple(levels))
 
 
+def check_id(document_id: str, *, of: str = "a document") -> None:
+    """
+    Check that Cosmos DB takes an id and returns the document under it.
+
+    Args:
+        document_id: the id.
+        of: what has it, for the message.
+
+    Raises:
+        UsageError: it does not.
+    """
+    # The service accepts most of these, but they break the URL of the document, or the SDK refuses them.
+    size = bytes_of(document_id) if isinstance(document_id, str) else None
+    if not size or size > _MAX_ID_BYTES or not _ID.fullmatch(document_id):
+        raise UsageError(
+            f"{document_id!r:.{_SHOWN}} cannot be the id of {of}: an id has 1 to {_MAX_ID_BYTES} bytes of valid text "
+            "without / \\ ? #, tabs and line ends, does not end with a space, and is not . or .."
+        )
+
+
+def check_partition_key(
+    key: object, paths: KeyPaths = ON_PARTITION_KEY, *, of: object = "a document", by_default: bool = False
+) -> None:
+    """
+    Check that a container takes a partition key, and that Service Bus can name a session after it.
+
+    Args:
+        key: the partition key.
+        paths: where the container keeps it.
+        of: what has it, for the message.
+        by_default: it is the id, as the caller gave no partition key.
+
+    Raises:
+        UsageError: one of them cannot.
+    """
+    if (problem := paths.problem(key)) is not None:
+        advice = " It is the id, as no `partition_key=` was given: pass one." if by_default else ""
+        raise UsageError(f"{key!r:.{_SHOWN}} cannot be the partition key of {of}: {problem}.{advice}")
+
+
 def _list_in(text: str) -> list[Any] | None:
     try:
         found = json.loads(text)
@@ -181,15 +226,6 @@ def _value_at(document: Mapping[str, Any], names: Sequence[str]) -> Any:
 
 def _is_part(value: Any) -> TypeGuard[KeyPart]:
     return isinstance(value, str) or (isinstance(value, int | float) and _double(value) is not None)
-
-
-def _problem_of_all(parts: Sequence[object]) -> str | None:
-    size = 0
-    for part in parts:
-        if (why := _problem_of(part)) is not None:
-            return why
-        size += len(part.encode()) if isinstance(part, str) else 0
-    return f"it needs {_A_TEXT}" if size > _MAX_KEY_BYTES else None
 
 
 def _problem_of(part: object) -> str | None:

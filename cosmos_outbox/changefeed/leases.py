@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.domain.own_documents import stripped
+from cosmos_outbox.documents import stripped
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import MonitoredContainer, StartFrom

@@ -23,8 +23,8 @@ from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.consumer.threads import calls_of_handler
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.documents import KEPT_FOREVER
-from cosmos_outbox.domain.identifiers import INBOX_TYPE, check_id
-from cosmos_outbox.domain.sources import utc_now
+from cosmos_outbox.domain.entities import INBOX_TYPE
+from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import (
     Conflict,
     HandlerTimeout,
@@ -35,7 +35,7 @@ from cosmos_outbox.errors import (
     said,
 )
 from cosmos_outbox.messages import REMEMBERED_FOR, Message
-from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
 from cosmos_outbox.sessions.held_session import cancelled
 from cosmos_outbox.write.batch import CommitRecord

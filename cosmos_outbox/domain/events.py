@@ -1,23 +1,78 @@
-"""DomainEvent: something that happened to an entity, published under its name and schema version."""
+"""
+DomainEvent: something that happened to an entity, published under its name and schema version; and where new ids and times come from.
+"""
 
 from __future__ import annotations
 
+import functools
+import math
+import uuid
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime, time, timedelta
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, ClassVar, Self
-from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic_core import SchemaSerializer
+from pydantic_core.core_schema import any_schema, plain_serializer_function_ser_schema
 
-from cosmos_outbox.domain.sources import new_id, utc_now
+from cosmos_outbox.partition_key import bytes_of
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+_LOST, _LOSSY, _ANY = "\0lost", (tuple, set, frozenset, Decimal), any_schema()
 _ENVELOPE = {"id", "action", "created_at", "createdAt"}
-_IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, UUID, Enum)
+_IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, uuid.UUID, Enum)
+
+_Sources = tuple[Callable[[], datetime], Callable[[], str]]  # of times, and of ids
+_SYSTEM: _Sources = (lambda: datetime.now(UTC), lambda: str(uuid.uuid4()))
+_here: ContextVar[_Sources | None] = ContextVar("sources", default=None)
+# What counts where a context says nothing: the fixtures of a test do not run in the context of its coroutine.
+_everywhere: list[_Sources] = [_SYSTEM]
+
+
+def new_id() -> str:
+    """Return a random UUID (version 4), or what a test gives."""
+    return (_here.get() or _everywhere[-1])[1]()
+
+
+def utc_now() -> datetime:
+    """Return the time in UTC, or what a test gives."""
+    return (_here.get() or _everywhere[-1])[0]()
+
+
+@contextmanager
+def fixed(
+    *, now: datetime | Callable[[], datetime] | None = None, ids: Callable[[], str] | None = None
+) -> Iterator[None]:
+    """
+    Give entities, events and commits these ids and times inside the block, and in tasks that begin in it.
+
+    Args:
+        now: the time, or what returns it. Defaults to the system's clock.
+        ids: what returns a new id at each call. Defaults to random ones.
+    """
+    read = (lambda: now) if isinstance(now, datetime) else now
+    time, make = _everywhere[-1]
+    token = _here.set((read or time, ids or make))
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
+@contextmanager
+def fixed_everywhere(*, now: Callable[[], datetime], ids: Callable[[], str]) -> Iterator[None]:
+    """As `fixed`, for all of the process: also for tasks and threads that began before the block."""
+    _everywhere.append((now, ids))
+    try:
+        yield
+    finally:
+        _everywhere.pop()
 
 
 class DomainEvent(BaseModel):
@@ -117,6 +172,51 @@ def found(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str
             yield ".".join((*path, str(name)))
         elif isinstance(part, BaseModel | dict | list | tuple | set | frozenset):
             yield from found(part, wanted, *path, str(name))
+
+
+def lost_part(event: DomainEvent) -> str | None:
+    """Return the path of a value, where a class takes any, that JSON turns into something else without a word; None if there is none."""
+    marking = _marking(type(event))
+    said = marking.to_python(event, mode="json", warnings=False) if marking else {}
+    said |= _marked(event.__pydantic_extra__ or {})
+    return next(found(said, lambda part: part == _LOST), None) if said else None
+
+
+def has_no_json(value: Any) -> bool:
+    """Say whether a text has no UTF-8, or a number is not finite."""
+    if isinstance(value, str):
+        return bytes_of(value) is None
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+def _marked(value: Any) -> Any:
+    """Return a value, which may be of any type, with a mark in place of what is lost."""
+    if isinstance(value, dict):
+        return {str(name): _marked(one) if isinstance(name, str) else _LOST for name, one in value.items()}
+    if isinstance(value, list):
+        return [_marked(one) for one in value]
+    return _LOST if isinstance(value, _LOSSY) or has_no_json(value) else value
+
+
+@functools.cache
+def _marking(kind: type[DomainEvent]) -> SchemaSerializer | None:
+    """Return what writes an event as its class does, with marks where it takes any value; None if it does so nowhere."""
+    if "'type': 'any'" not in str(schema := kind.__pydantic_core_schema__):
+        return None
+    try:
+        return SchemaSerializer(_with_marks(schema), _use_prebuilt=False)
+    except TypeError:  # before pydantic 2.12, which marks nothing inside of inner models
+        return SchemaSerializer(_with_marks(schema))
+
+
+def _with_marks(schema: Any) -> Any:
+    if isinstance(schema, list | tuple):
+        return (tuple if isinstance(schema, tuple) else list)(map(_with_marks, schema))
+    if not isinstance(schema, dict) or "serialization" in schema:  # it says how the values are written
+        return schema
+    if schema.get("type") == "any" or schema.get("keys_schema") == schema.get("values_schema") == _ANY:
+        return {**schema, "serialization": plain_serializer_function_ser_schema(_marked)}
+    return {name: _with_marks(part) for name, part in schema.items()}
 
 
 def names_in(*aliases: Any) -> set[Any]:

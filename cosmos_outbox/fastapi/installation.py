@@ -10,10 +10,10 @@ from fastapi import Depends, FastAPI
 from fastapi.requests import HTTPConnection
 from pydantic import AfterValidator
 
-from cosmos_outbox.domain.identifiers import check_id
 from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox.fastapi.problems import add_handlers
 from cosmos_outbox.fastapi.request_context import RequestContext
+from cosmos_outbox.partition_key import check_id
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 

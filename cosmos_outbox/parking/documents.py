@@ -27,9 +27,9 @@ from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.documents import Document, copied_size
-from cosmos_outbox.domain.identifiers import check_id
 from cosmos_outbox.errors import ParkingError, UsageError, said
 from cosmos_outbox.messages import HASHED, broker_id
+from cosmos_outbox.partition_key import check_id
 from cosmos_outbox.ports import Write, WriteKind
 
 KEY_ID = "outbox.key"

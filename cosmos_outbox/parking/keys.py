@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from cosmos_outbox.domain.sources import utc_now
+from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import KeyNotParked, NotFound, UsageError
 from cosmos_outbox.parking.documents import (
     BY_HAND,

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from cosmos_outbox.documents import copied_size
-from cosmos_outbox.domain.sources import utc_now
+from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, PreconditionFailed, RequestTooLarge
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from cosmos_outbox.documents import commit_id_of
-from cosmos_outbox.domain.own_documents import stripped
-from cosmos_outbox.domain.progress import UNKNOWN_ETAG
+from cosmos_outbox.documents import stripped
+from cosmos_outbox.domain.entities import UNKNOWN_ETAG
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
@@ -60,7 +61,9 @@ class Submission:
         self._store, self._options = store, options
         self.commit = commit
         self._loop = asyncio.get_running_loop()
-        self._first_sent_at, self._suspended_before = self._loop.time(), suspended_seconds()
+        self._first_sent: tuple[float, float] | None = (
+            None  # when, and how long the machine had been asleep by then
+        )
         self._sent = False  # by an earlier call
         self._attempts = 0  # of the current call
         self._in_doubt = False  # an attempt may have been applied, or may still be
@@ -78,6 +81,7 @@ class Submission:
             CommitOutcomeUnknown: the outcome could not be found out in time, or no proof is left.
         """
         self._deadline, self._attempts = Deadline(self._options), 0
+        self._first_sent = self._first_sent or (self._loop.time(), suspended_seconds())
         self._in_doubt, self._sent = self._sent, True
         if self._in_doubt and await self._is_ours(self._proof_id):
             return await self._resolved()
@@ -162,12 +166,12 @@ class Submission:
         return commit_id_of(document) == self.commit.commit_id
 
     def _absence_proves(self) -> bool:
-        if self.commit.proof is None:
+        if self.commit.proof is None or self._first_sent is None:
             return False
         # The service counts whole seconds, so an event may live a second less than its time to live.
         lives_for = (self.commit.proof.ttl - timedelta(seconds=1)) / 2
-        asleep = asleep_since(self._suspended_before, suspended_seconds())
-        elapsed = self._loop.time() - self._first_sent_at + asleep
+        sent_at, suspended_before = self._first_sent
+        elapsed = self._loop.time() - sent_at + asleep_since(suspended_before, suspended_seconds())
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
     async def _resolved(self) -> WrittenCommit:
@@ -223,3 +227,10 @@ class Submission:
             if self._in_doubt:
                 raise self._unknown() from failure
             raise failure
+
+
+def commit_id_of(document: Mapping[str, Any]) -> str | None:
+    """Return the id of the commit that wrote an event."""
+    meta = document.get("meta")
+    commit_id = meta.get("commitId") if isinstance(meta, Mapping) else None
+    return commit_id if isinstance(commit_id, str) else None

@@ -10,7 +10,7 @@ from typing import Any
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS
-from cosmos_outbox.write.identity_map import IdentityMap
+from cosmos_outbox.write.identity_map import IdentityMap, Tracked
 
 MAX_CHAIN = 16
 PublicEvents = DomainEvent | Sequence[DomainEvent] | None
@@ -25,11 +25,8 @@ class EventHandlers:
     """
 
     def __init__(self) -> None:
-        self._handlers: list[_Handler] = []
-        self._public: dict[type[DomainEvent], Callable[[Any], PublicEvents]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._handlers)
+        self.registered: list[_Handler] = []
+        self.public: dict[type[DomainEvent], Callable[[Any], PublicEvents]] = {}
 
     def on(
         self,
@@ -40,7 +37,7 @@ class EventHandlers:
         """
         Run `handler(event, unit_of_work)` before the commit that writes such an event; it needs a unit of work of this kind.
         """
-        self._handlers.append((event_type, handler, unit_kind))
+        self.registered.append((event_type, handler, unit_kind))
 
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
         """
@@ -49,12 +46,12 @@ class EventHandlers:
         Raises:
             TypeError: it has a mapping already.
         """
-        if (known := self._public.get(event_type)) is not None:
+        if (known := self.public.get(event_type)) is not None:
             raise TypeError(
                 f"publishes({event_type.__name__}, {_named(mapping)}): {_named(known)} maps it already; have one mapping return "
                 "all the events."
             )
-        self._public[event_type] = mapping
+        self.public[event_type] = mapping
 
     def published(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
         """
@@ -62,8 +59,8 @@ class EventHandlers:
         so that a retry repeats them.
         """
         found: dict[str, tuple[DomainEvent, ...]] = {}
-        for event in events if self._public else ():
-            mapping = next((self._public[kind] for kind in type(event).__mro__ if kind in self._public), None)
+        for event in events:
+            mapping = next((self.public[kind] for kind in type(event).__mro__ if kind in self.public), None)
             if mapping is not None:
                 public = mapping(event)
                 several = public if isinstance(public, list | tuple) else () if public is None else (public,)
@@ -75,7 +72,7 @@ class EventHandlers:
 
     def start(self, before: Dispatch | None) -> Dispatch:
         """Return a record of which events were handled, which knows those of the one before."""
-        return Dispatch(self._handlers, before)
+        return Dispatch(self.registered, before)
 
 
 class Dispatch:
@@ -98,10 +95,10 @@ class Dispatch:
         Raises:
             UsageError: an event led to itself again and again, or the handlers raised more than a batch holds.
         """
-        known = {event.id for event in entities.recorded()}
+        known = {event.id for _, event in entities.recorded()}
         most = len(known) + MAX_BATCH_OPERATIONS
         while (task := self._next(entities.recorded())) is not None:
-            event, position = task
+            recorder, event, position = task
             chain = (*self.caused_by.get(event.id, ()), event.action)
             if len(chain) > MAX_CHAIN:
                 raise UsageError(
@@ -121,13 +118,13 @@ class Dispatch:
             except Exception as error:
                 error.add_note(
                     f"Raised by the handler {_named(handler)} of {event.action} {event.id!r}, which "
-                    f"{entities.recorded_by(event)} recorded; the commit sent nothing."
+                    f"{recorder} of partition key {recorder.key!r} recorded; the commit sent nothing."
                 )
                 raise
             finally:
                 entities.acting = None
             self.done.add((event.id, position))
-            for raised in entities.recorded():
+            for _, raised in entities.recorded():
                 if raised.id not in known:
                     known.add(raised.id)
                     self.caused_by[raised.id] = chain
@@ -137,11 +134,13 @@ class Dispatch:
                     + " -> ".join(chain)
                 )
 
-    def _next(self, events: Iterable[DomainEvent]) -> tuple[DomainEvent, int] | None:
-        for event in events:
+    def _next(
+        self, recorded: Iterable[tuple[Tracked, DomainEvent]]
+    ) -> tuple[Tracked, DomainEvent, int] | None:
+        for tracked, event in recorded:
             for position, (kind, _, _) in enumerate(self._handlers):
                 if isinstance(event, kind) and (event.id, position) not in self.done:
-                    return event, position
+                    return tracked, event, position
         return None
 
 

@@ -1,25 +1,196 @@
 """
-IdentityMap: the documents of one unit of work, one object per type, id and partition key, and what is to be done with each.
+IdentityMap: the documents of one unit of work, one object per type, id and partition key; what is known of each, and what is to be
+done with it.
+
+A tracked document has two faces: an entity is the document itself, and one of the application's own models (`own_documents`) has
+it beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
-from cosmos_outbox.domain.entities import Entity
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from cosmos_outbox.documents import (
+    Document,
+    comparable,
+    entity_data,
+    entity_document,
+    first_error,
+    may_follow_the_clock,
+)
+from cosmos_outbox.domain.entities import CommitEvents, Entity, Progress, altered_field, progress_of
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.domain.identifiers import check_id
-from cosmos_outbox.errors import SharedUnitOfWork, StoreError, UsageError
-from cosmos_outbox.partition_key import PartitionKey, identity
-from cosmos_outbox.write.batch import PendingCommit
-from cosmos_outbox.write.commit import WrittenCommit
-from cosmos_outbox.write.tracked import Change, Place, Tracked
+from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UnstorableValue, UsageError
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
+from cosmos_outbox.write.storable import UNWRITABLE, refused, unwritable
 
-Snapshot = tuple[tuple[Place, Tracked, tuple[DomainEvent, ...]], ...]
+_logger = logging.getLogger("cosmos_outbox.unit_of_work")
+Stored = Mapping[str, Any]
+Place = tuple[str, str, Hashable]  # type, id, partition key
+Snapshot = tuple[tuple[Place, "Tracked", tuple[DomainEvent, ...]], ...]
+
+
+class Change(StrEnum):
+    """What the next commit does with a tracked document."""
+
+    NONE = "none"  # it was only read, and is written if it was edited or recorded an event
+    CREATE = "create"
+    UPDATE = "update"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One document's part of a commit, kept until the commit is known to be written."""
+
+    tracked: Tracked
+    partition_key: PartitionKey
+    change: Change  # never NONE
+    version: int
+    counted: int | None  # the version for consumers; None if the document does not count
+    taken: CommitEvents
+    document: Document | None  # None to delete it
+    revision: int  # how many changes the unit of work had asked for by then
+
+
+@dataclass(slots=True, eq=False)
+class Tracked:
+    """An entity that a unit of work tracks; `own_documents` has a subclass for models that are not their own documents."""
+
+    model: Any
+    progress: Progress
+    kind: str  # the `type` of the document
+    id: str
+    key: PartitionKey  # as it was first tracked, or last written
+    created_event: Callable[[], DomainEvent | None] | None = None
+    change: Change = Change.NONE
+    revision: int = 0  # counts the changes that were asked for
+    state: bytes | None = None  # as it was read; None if it was not, or has been written since
+    added_by: str | None = None  # the event handler that read or created it
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.id!r}"
+
+    def now(self) -> tuple[Any, Document | None, int | None]:
+        """
+        Return its partition key, as the model has it now, what is stored of it, if the key follows from that, and the version for
+        consumers after the next commit, if it counts.
+        """
+        return self.model.partition_key, None, self.progress.version + 1
+
+    def written(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
+        """Return what the next commit stores, and the name of a field that would be read back as another value."""
+        progress = self.progress
+        document = entity_document(
+            self.model, progress.stored, version=progress.version + 1, key_fields=key_fields
+        )
+        return document, altered_field(self.model, document["data"])
+
+    def content(self) -> Document:
+        """Return the part of a document that the model says, as it would be stored now."""
+        return entity_data(self.model, self.progress.stored)
+
+    def part(self, paths: KeyPaths) -> Part:
+        """
+        Return this document's part of the next commit.
+
+        Raises:
+            UsageError: the container takes no such partition key; or the document is stored under another one, or has no etag.
+            UnstorableValue: a value could not be read back as it is.
+        """
+        key, content, counted = self.now()
+        check_partition_key(key, paths, of=self)
+        progress, document = self.progress, None
+        if progress.version > 0:
+            self._check_stored(key, paths)
+        if self.change is not Change.DELETE:
+            try:
+                document, altered = self.written(content, paths.fields(key, progress.stored))
+            except ValidationError as error:
+                raise refused(self.model, self.id, key, *first_error(error)) from error
+            except UNWRITABLE as error:
+                raise unwritable(self.model, self.id, key, error) from error
+            if altered is not None:
+                raise refused(self.model, self.id, key, altered)
+        return Part(
+            tracked=self,
+            partition_key=key,
+            change=Change.UPDATE if self.change is Change.NONE else self.change,
+            version=progress.version + 1,
+            counted=counted,
+            taken=progress.taken(self.created_event),
+            document=document,
+            revision=self.revision,
+        )
+
+    def _check_stored(self, key: PartitionKey, paths: KeyPaths) -> None:
+        stored = paths.key_of(self.progress.stored or {})
+        stored = self.key if stored is None else stored
+        if identity(stored) != identity(key):
+            raise UsageError(
+                f"{self} is stored under the partition key {stored!r}, and {type(self.model).__name__} makes {key!r} of it now; a stored "
+                f"document cannot change it. Correct the partition key of this {type(self.model).__name__}, or delete it and create another one.",
+                document_id=self.id,
+                partition_key=stored,
+            )
+        if self.progress.etag is None:
+            raise UsageError(
+                f"{self} has no etag, so it is not known which stored state it follows. Read it and change that object.",
+                document_id=self.id,
+                partition_key=key,
+            )
+
+    @property
+    def asked_for(self) -> bool:
+        if self.change is Change.DELETE:
+            return self.progress.version > 0  # what was never stored needs no deletion
+        return self.change is not Change.NONE or self.progress.version == 0 or bool(self.progress.recorded)
+
+    @property
+    def pending(self) -> bool:
+        asked_for = self.asked_for
+        if asked_for or self.change is Change.DELETE:
+            return asked_for
+        if (before := self.state) is None and self.progress.stored is None:
+            return False
+        now = self.state_now()
+        if before is None:
+            stored: Any = self.progress.stored
+            before = comparable(self.model, stored["data"] if isinstance(self.model, Entity) else stored)
+        return now != before
+
+    def state_now(self) -> bytes | None:
+        """Return what it would store, to compare with a later state; None if that cannot be written."""
+        try:
+            return comparable(self.model, self.content())
+        except (PydanticSerializationError, ValueError, UnstorableValue):
+            return None
+
+    def merge(self, change: Change) -> None:
+        """
+        Add one more change to be done.
+
+        A commit whose outcome is unknown may hold the earlier state; the revision distinguishes the two.
+        """
+        if self.change is Change.DELETE and not (self.progress.version == 0 and change is Change.CREATE):
+            if change is not Change.DELETE:
+                raise UsageError(f"{self} was deleted in this unit of work.")
+            return
+        self.revision += 1
+        # Created, then updated: still created
+        if self.change is not Change.CREATE or change is Change.DELETE:
+            self.change = change
 
 
 class IdentityMap:
@@ -35,21 +206,27 @@ class IdentityMap:
         self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
         self.acting: str | None = None  # the event handler that runs now
         self.failed = False  # the last commit raised, and nothing was asked for since
+        self.committing = False
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def alone(self, *, commits: bool = False) -> Iterator[None]:
         """
-        Let one task at a time into the block; the same task may nest them.
+        Let one task at a time into the block; the same task may nest them, but one that commits.
 
         Raises:
             SharedUnitOfWork, UsageError: see `check`.
         """
         self.check()
-        outer, self._user = self._user, _current_task()
+        if commits and self.committing:
+            raise UsageError(
+                "An event handler called commit(); what it adds to the unit of work is committed anyway."
+            )
+        before = self._user, self.committing
+        self._user, self.committing = _current_task(), commits or self.committing
         try:
             yield
         finally:
-            self._user = outer
+            self._user, self.committing = before
 
     def check(self) -> None:
         """
@@ -118,84 +295,108 @@ class IdentityMap:
             return False
         return tracked.change is not Change.NONE or (tracked.state is not None and tracked.pending)
 
-    def track(self, entity: Entity, change: Change = Change.NONE) -> None:
+    def track(self, entity: Entity, change: Change = Change.NONE, *, etag: str | None = None) -> None:
         """Track an entity; see `add`."""
-        self.add(Tracked(entity), change)
+        place = entity.entity_type, entity.id, entity.partition_key
+        tracked = Tracked(entity, progress_of(entity), *place, created_event=entity.created_event)
+        self.add(tracked, change, etag=etag)
 
-    def add(self, document: Tracked, change: Change = Change.NONE) -> None:
+    def add(self, document: Tracked, change: Change = Change.NONE, *, etag: str | None = None) -> None:
         """
         Track a document, and merge the change with what was to be done before.
 
         Raises:
             UsageError: another object with the same type, id and partition key is tracked; the document was deleted in this unit of
                 work; is to be updated and was never stored, or to be created and was; or another unit of work is still to commit it.
+            PreconditionFailed: the caller gives an etag, and the document was read with another one.
         """
         self.check()
-        place, model = document.place, document.model
-        known = self._tracked.get(place)
-        if known is None or known.model is not model:
-            known = self.of(model) or known
-        if known is None:
-            self._begin(document, place, change)
-        elif known.model is not model:
+        progress = document.progress
+        if etag is not None and etag != progress.shown_etag:
+            raise PreconditionFailed(
+                expected=etag,
+                actual=progress.shown_etag,
+                document_id=document.id,
+                partition_key=document.key,
+            )
+        if (known := self.of(document.model)) is None:
+            self._check_free(document)
+        place = document.kind, document.id, identity(document.key)
+        if (known := known or self._tracked.get(place)) is None:
+            if progress.version == 0:
+                check_id(document.id, of=f"a new {document.kind}")
+            if change is (Change.CREATE if progress.version else Change.UPDATE):
+                raise _cannot_be(document, change)
+            self.refusal, self.failed = None, False
+            progress.tracked_by, progress.closed = self._reference, None
+            self._tracked[place] = document
+            document.change, document.added_by = change, self.acting
+            if progress.version and change is Change.NONE:
+                document.state = document.state_now()
+        elif known.model is not document.model:
             advice = "change the one that `read` or `create` returned first"
             if known.change is Change.DELETE:
                 advice = "commit the deletion before you create it again, or change it instead of deleting it"
             raise UsageError(
                 f"Two different objects are {document} in one unit of work: {advice}.",
                 document_id=document.id,
-                partition_key=known.partition_key,
+                partition_key=known.key,
             )
         elif change is not Change.NONE:
             self.failed = False
             known.merge(change)
 
-    def _begin(self, document: Tracked, place: Place, change: Change) -> None:
-        progress = document.progress
-        self._check_free(document)
-        if document.is_new:
-            check_id(document.id, of=f"a new {document.kind}")
-            if change is Change.UPDATE:
-                # It would replace, under no etag, whatever is stored under that id.
-                raise UsageError(
-                    f"{document} cannot be updated: it was neither read nor created. Read it first and change that object, or create it."
-                )
-        elif change is Change.CREATE:
-            raise UsageError(
-                f"{document} cannot be created: a commit wrote it already, so its created event would be missing. Change it with "
-                "`update`; for another container, make another object of its fields.",
-                document_id=document.id,
-                partition_key=document.partition_key,
-            )
-        self.refusal, self.failed = None, False
-        progress.tracked_by, progress.closed = self._reference, None
-        self._tracked[place] = document
-        document.change, document.added_by = change, self.acting
-        if not document.is_new:
-            document.stored_under = document.partition_key
-            document.state = document.state_now() if change is Change.NONE else None
+    def _check_free(self, document: Tracked) -> None:
+        tracked_by = document.progress.tracked_by
+        other: IdentityMap | None = tracked_by() if tracked_by else None
+        if other is None or other is self or not other.awaits_commit_of(document.model):
+            return
+        instead = "Make another object here"
+        if document.progress.version:
+            instead = "Read it in this one and change that object"
+        raise UsageError(
+            f"{document} belongs to another unit of work, which is still open and has not committed it, so both would write it. "
+            f"{instead}, or commit or end the other one first.",
+            document_id=document.id,
+            partition_key=document.key,
+        )
 
-    def changed(self) -> Sequence[Tracked]:
-        """Return what a commit would write, in the order in which it was first tracked."""
-        return [tracked for tracked in self._tracked.values() if tracked.pending]
+    def parts(self, paths: KeyPaths) -> list[Part]:
+        """
+        Return what a commit would write, in the order in which it was first tracked.
 
-    def left(self) -> Sequence[Tracked]:
-        """Return the changes that the unit of work is about to forget unnoticed."""
-        changed = [] if self.failed else self.changed()
-        return [tracked for tracked in changed if tracked.asked_for or not tracked.may_follow_the_clock]
+        Raises:
+            UsageError, UnstorableValue: see `Tracked.part`.
+        """
+        return [tracked.part(paths) for tracked in self._tracked.values() if tracked.pending]
 
-    def recorded(self) -> Iterator[DomainEvent]:
-        """Yield the events that a commit would write, in order."""
+    def recorded(self) -> Iterator[tuple[Tracked, DomainEvent]]:
+        """Yield the events that a commit would write, in order, with what recorded them."""
         for tracked in list(self._tracked.values()):
             if tracked.asked_for:
-                yield from tracked.events
+                for event in tracked.progress.taken(tracked.created_event).events:
+                    yield tracked, event
 
-    def recorded_by(self, event: DomainEvent) -> str:
-        """Return what recorded an event, for a message."""
-        for tracked in self.changed():
-            if any(event.id == one.id for one in tracked.events):
-                return f"{tracked} of partition key {tracked.partition_key!r}"
-        return "an entity"
+    def warn_of_what_is_left(self, commit: str) -> None:
+        """
+        Log a warning if there are changes that no commit wrote and no rollback forgot; `commit` is how the caller would have.
+        """
+        try:
+            changed = [] if self.failed else [one for one in self._tracked.values() if one.pending]
+            left = [one for one in changed if one.asked_for or not may_follow_the_clock(one.model)]
+        except Exception:  # of a caller's property; the block has done its work whatever it does
+            _logger.debug("unit_of_work.not_named", exc_info=True)
+            return
+        if left:
+            _logger.warning(
+                "unit_of_work.left %d changed, the first of them %s of partition key %r: its block has ended, and no commit wrote "
+                "them. `%s` writes them, `rollback()` discards them.",
+                len(left),
+                left[0],
+                left[0].key,
+                commit,
+                extra={"changed": len(left), "document": left[0].id},
+            )
 
     def clear(self) -> None:
         """Forget everything; nothing of it is written."""
@@ -206,6 +407,7 @@ class IdentityMap:
         """Have all entities refuse to record events, and the unit of work be used no more."""
         for tracked in self._tracked.values():
             tracked.progress.closed = "belongs to a unit of work that has ended"
+        self._tracked.clear()
         self._ended = True
 
     def snapshot(self) -> Snapshot:
@@ -230,41 +432,46 @@ class IdentityMap:
         self._tracked.clear()
         self.refusal = refusal
 
-    def mark_written(self, commit: PendingCommit, written: WrittenCommit) -> None:
+    def mark_written(
+        self, parts: Sequence[Part], partition_key: PartitionKey, etags: Mapping[str, str | None]
+    ) -> None:
         """
         Note that a commit was written: its entities have their new version, and those deleted for good are new again and
         no longer tracked. What was edited while the outcome was in doubt stays to be written.
         """
-        for part, write in zip(commit.parts, commit.part_writes, strict=True):
-            document, deleted = part.document, part.change is Change.DELETE
+        for part in parts:
+            model, deleted = part.tracked.model, part.change is Change.DELETE
             # With its old version, a deleted object would look like a stored one that no etag guards.
-            version, etag = (0, None) if deleted else (part.version, written.etags.get(document.id))
-            document.progress.committed(version=version, etag=etag, taken=part.taken, stored=write.document)
-            if isinstance(document.model, dict) and "_etag" in document.model:
+            version, etag = (0, None) if deleted else (part.version, etags.get(part.tracked.id))
+            part.tracked.progress.committed(
+                version=version, etag=etag, taken=part.taken, stored=part.document
+            )
+            if isinstance(model, dict) and "_etag" in model:
                 # The caller read it with the SDK, and may give it to the next unit of work.
-                document.model["_etag"] = etag
-            tracked = self.of(document.model)
+                model["_etag"] = etag
+            tracked = next(((place, one) for place, one in self._tracked.items() if one.model is model), None)
+            if tracked is None:
+                continue
+            place, kept = tracked
             if deleted:
-                self._tracked = {
-                    place: other for place, other in self._tracked.items() if other is not tracked
-                }
-            elif tracked is not None:
-                tracked.settle(part, stored_under=commit.partition_key)
+                del self._tracked[place]
+                continue
+            kept.key, kept.state = partition_key, None
+            # What was asked for or edited since stays to be done.
+            if kept.revision == part.revision:
+                kept.change = Change.NONE
+            elif kept.change is not Change.DELETE:
+                kept.change = Change.UPDATE
 
-    def _check_free(self, document: Tracked) -> None:
-        tracked_by = document.progress.tracked_by
-        other: IdentityMap | None = None if tracked_by is None else tracked_by()
-        if other is None or other is self or not other.awaits_commit_of(document.model):
-            return
-        instead = "Make another object here"
-        if not document.is_new:
-            instead = "Read it in this one and change that object"
-        raise UsageError(
-            f"{document} belongs to another unit of work, which is still open and has not committed it, so both would write it. "
-            f"{instead}, or commit or end the other one first.",
-            document_id=document.id,
-            partition_key=document.partition_key,
-        )
+
+def _cannot_be(document: Tracked, change: Change) -> UsageError:
+    advice = (
+        "cannot be created: a commit wrote it already, so its created event would be missing. Change it with `update`; for another "
+        "container, make another object of its fields."
+    )
+    if change is Change.UPDATE:  # It would replace, under no etag, whatever is stored under that id.
+        advice = "cannot be updated: it was neither read nor created. Read it first and change that object, or create it."
+    return UsageError(f"{document} {advice}", document_id=document.id, partition_key=document.key)
 
 
 def _current_task() -> asyncio.Task[object] | None:

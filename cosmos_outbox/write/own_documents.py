@@ -1,27 +1,71 @@
 """
-Documents: typed access to documents of the application's own shape, beside the entities of a unit of work.
+Documents: typed access to documents of the application's own shape, a dict, dataclass or model, which are stored as they are, without
+the envelope of an entity.
 """
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar, is_typeddict
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
-from cosmos_outbox.documents import first_error, json_bytes
-from cosmos_outbox.domain.entities import Entity
-from cosmos_outbox.domain.identifiers import RESERVED_TYPES, check_id, check_partition_key
-from cosmos_outbox.domain.own_documents import DocumentMapper, KeyOf, stripped, written
-from cosmos_outbox.domain.progress import CommitEvents, Progress
+from cosmos_outbox.documents import first_error, json_bytes, stripped
+from cosmos_outbox.domain.entities import RESERVED_TYPES, CommitEvents, Entity, Progress
 from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
-from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.identity_map import IdentityMap
-from cosmos_outbox.write.tracked import Change, Stored, Tracked
+from cosmos_outbox.write.identity_map import Change, IdentityMap, Stored, Tracked
+from cosmos_outbox.write.storable import UNWRITABLE, unwritable
 
 ModelT = TypeVar("ModelT")
+KeyOf = Callable[[Mapping[str, Any]], Any]
+
+
+class DocumentMapper(Protocol[ModelT]):
+    """
+    How an application's model is stored: a document has an `id`, and the properties of the container's partition key.
+    """
+
+    def to_document(self, model: ModelT) -> dict[str, Any]:
+        """Return what is stored of a model, as JSON types."""
+        ...
+
+    def from_document(self, document: dict[str, Any]) -> ModelT:
+        """
+        Return the model of a stored document; it is given no property that the service set.
+
+        Raises:
+            ValueError: the document is not one of these, such as pydantic's ValidationError.
+        """
+        ...
+
+
+class JsonMapper(Generic[ModelT]):
+    """The mapper of dicts, dataclasses, TypedDicts and pydantic models: their JSON, under their aliases."""
+
+    def __init__(self, model_type: type[ModelT]) -> None:
+        self._type = model_type
+        # Also the SDK's own kind
+        self._keeps_dicts = issubclass(model_type, dict) and not is_typeddict(model_type)
+
+    def to_document(self, model: ModelT) -> dict[str, Any]:
+        written = to_jsonable_python(model, by_alias=True)
+        return written if isinstance(written, dict) else {}
+
+    def from_document(self, document: dict[str, Any]) -> ModelT:
+        if self._keeps_dicts:
+            return document  # type: ignore[return-value]
+        model: ModelT = self._adapter.validate_python(document)
+        return model
+
+    @functools.cached_property
+    def _adapter(self) -> TypeAdapter[ModelT]:
+        return TypeAdapter(self._type)
 
 
 class TrackedModel(Tracked):
@@ -32,39 +76,38 @@ class TrackedModel(Tracked):
         UsageError: what is stored of the model has no id.
     """
 
-    __slots__ = ("_key_of", "_kind", "_mapper", "_others")
+    __slots__ = ("_key_of", "_mapper", "_others")
 
     def __init__(
         self, model: object, mapper: DocumentMapper[Any], key_of: KeyOf, *, stored: Stored | None = None
     ) -> None:
-        document, name = written(model, mapper, key_of), type(model).__name__
+        self._mapper, self._key_of = mapper, key_of
+        document, name = self._written(model), type(model).__name__
         if not isinstance(document.get("id"), str):
             raise UsageError(
                 f"A document needs an `id` of text, and this {name} has {document.get('id')!r}. A dict, a dataclass and a "
                 "pydantic model are stored as their JSON; for others, give a mapper."
             )
-        super().__init__(model, Progress(), document["id"])
-        self._mapper, self._key_of = mapper, key_of
-        self._others = {name: value for name, value in (stored or {}).items() if name not in document}
         kind = document.get("type")
-        self._kind = kind if isinstance(kind, str) else name[:1].lower() + name[1:]
+        kind = kind if isinstance(kind, str) else name[:1].lower() + name[1:]
+        super().__init__(model, Progress(), kind, document["id"], key_of(document))
+        self._others = {name: value for name, value in (stored or {}).items() if name not in document}
 
-    @property
-    def kind(self) -> str:
-        return self._kind
+    def now(self) -> tuple[Any, Document | None, int | None]:
+        document = self.content()
+        version = document.get("version")
+        counts = isinstance(version, int) and not isinstance(version, bool)
+        return self._key_of(document), document, version if counts else None
 
-    @property
-    def partition_key(self) -> PartitionKey:
-        key: PartitionKey = self._key_of(self._written())
-        return key
+    def content(self) -> Document:
+        known = stripped(self._written(self.model))
+        return {**known, **{name: value for name, value in self._others.items() if name not in known}}
 
-    def created_event(self) -> None:
-        return None
+    def written(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
+        content = self.content() if content is None else content
+        return content, self._altered(content)
 
-    def document(self, version: int, paths: KeyPaths) -> Document:
-        return self._content()
-
-    def altered(self, document: Stored) -> str | None:
+    def _altered(self, document: Stored) -> str | None:
         read = self._mapper.to_document(self._mapper.from_document(dict(document)))
         read = {**self._others, **stripped(read)}
         for name in () if json_bytes(document) == json_bytes(read) else {**document, **read}:
@@ -73,19 +116,12 @@ class TrackedModel(Tracked):
                 return name
         return None
 
-    def content(self, stored: Stored | None = None) -> Stored:
-        return self._content() if stored is None else stored
-
-    def _content(self) -> Document:
-        known = stripped(self._written())
-        return {**known, **{name: value for name, value in self._others.items() if name not in known}}
-
-    def counted(self, version: int) -> int | None:
-        own = self._written().get("version")
-        return own if isinstance(own, int) and not isinstance(own, bool) else None
-
-    def _written(self) -> Document:
-        return written(self.model, self._mapper, self._key_of)
+    def _written(self, model: Any) -> Document:
+        try:
+            return self._mapper.to_document(model)
+        except UNWRITABLE as error:
+            fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
+            raise unwritable(model, str(fields.get("id")), self._key_of(fields), error) from error
 
 
 class Documents(Generic[ModelT]):
@@ -136,7 +172,7 @@ class Documents(Generic[ModelT]):
                 self._entities.add(own)
             if own.change is Change.DELETE:
                 raise NotFound(document_id=document_id)
-            if if_none_match is not None and own.etag == if_none_match:
+            if if_none_match is not None and own.progress.etag == if_none_match:
                 raise NotModified(etag=if_none_match)
             model: ModelT = own.model
             return model
@@ -165,8 +201,7 @@ class Documents(Generic[ModelT]):
         if etag is None and isinstance(model, dict):
             etag = model.get("_etag")
         if own is not None:
-            own.check_etag(etag)
-            self._entities.add(own, Change.UPDATE)
+            self._entities.add(own, Change.UPDATE, etag=etag)
             return model
         own = TrackedModel(model, self._mapper, self._key_of)
         _check_type(own)
@@ -186,7 +221,7 @@ class Documents(Generic[ModelT]):
         Raises:
             UsageError: it was not read or saved here.
         """
-        return self._entities.required(model).etag
+        return self._entities.required(model).progress.shown_etag
 
     def _restored(self, document: Document, partition_key: PartitionKey) -> TrackedModel:
         content = stripped(document)

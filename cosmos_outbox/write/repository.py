@@ -11,15 +11,13 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from cosmos_outbox.documents import Document, first_error, version_of
+from cosmos_outbox.documents import Document, first_error
 from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted, kinds_of
-from cosmos_outbox.domain.identifiers import check_id, check_partition_key
 from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
-from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.identity_map import IdentityMap
-from cosmos_outbox.write.tracked import Change, Tracked
+from cosmos_outbox.write.identity_map import Change, IdentityMap
 
 _logger = logging.getLogger("cosmos_outbox.repository")
 EntityT = TypeVar("EntityT", bound=Entity)
@@ -97,7 +95,7 @@ class Repository(Generic[EntityT]):
                     f"This unit of work has {tracked} as an object of {type(tracked.model).__qualname__}, so it cannot be one of "
                     f"{self._type.__qualname__} too: read it as one of them.",
                     document_id=entity_id,
-                    partition_key=tracked.partition_key,
+                    partition_key=tracked.key,
                 )
             gone = self._is_gone(entity)
             if gone and not include_deleted:
@@ -117,8 +115,7 @@ class Repository(Generic[EntityT]):
             UsageError: see `create`; or it was never stored.
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
-        Tracked(entity).check_etag(etag)
-        self._entities.track(entity, Change.UPDATE)
+        self._entities.track(entity, Change.UPDATE, etag=etag)
         return entity
 
     async def delete(
@@ -139,7 +136,7 @@ class Repository(Generic[EntityT]):
         """
         with self._entities.alone():
             entity = await self.read(entity_id, partition_key=partition_key, include_deleted=hard)
-            Tracked(entity).check_etag(etag)
+            self._entities.track(entity, etag=etag)
             if isinstance(entity, SoftDeletable) and not entity.deleted:
                 entity.delete()
                 if not entity.deleted:
@@ -350,3 +347,11 @@ class Repository(Generic[EntityT]):
             field=field,
             reason=reason,
         )
+
+
+def version_of(document: Mapping[str, Any]) -> int:
+    """
+    Return how many commits wrote an entity's document; 1 for one of the .NET sample, which does not count.
+    """
+    version = document.get("version")
+    return version if isinstance(version, int) and version > 0 else 1

@@ -16,8 +16,6 @@ from opentelemetry import trace
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.domain.identifiers import check_partition_key
-from cosmos_outbox.domain.own_documents import DocumentMapper, JsonMapper
 from cosmos_outbox.errors import (
     CommitOutcomeUnknown,
     Conflict,
@@ -26,14 +24,15 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     UsageError,
 )
-from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.partition_key import PartitionKey, check_partition_key
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.batch import CommitRecord, EventSizes, assembled
+from cosmos_outbox.write.batch import CommitRecord, assembled
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
+from cosmos_outbox.write.event_sizes import EventSizes
 from cosmos_outbox.write.identity_map import IdentityMap
-from cosmos_outbox.write.own_documents import Documents
+from cosmos_outbox.write.own_documents import DocumentMapper, Documents, JsonMapper
 from cosmos_outbox.write.repository import Repository
 
 EntityT = TypeVar("EntityT", bound=Entity)
@@ -111,7 +110,7 @@ class UnitOfWork:
         self._entities = IdentityMap(kinds)
         self._dispatch: Dispatch | None = None
         self._unresolved: Submission | None = None  # sent, and not known to be written or refused
-        self._committing = self._entered = False
+        self._entered = False
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
 
     async def __aenter__(self) -> Self:
@@ -129,15 +128,14 @@ class UnitOfWork:
     ) -> None:
         if error is None:
             self._entities.check()
-            warn_of_what_is_left(self)
-        self.close()  # also while another task commits: the error of the block must not be hidden
+            self._entities.warn_of_what_is_left("await uow.commit()")
+        self._entities.end()  # also while another task commits: the error of the block must not be hidden
 
     def close(self) -> None:
         """
         Forget all entities of this unit for good: what is asked of it later raises UsageError. The `async with` block does this.
         """
         self._entities.end()
-        self._forget()
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
         """
@@ -183,7 +181,11 @@ class UnitOfWork:
         Raises:
             UsageError: it was neither read nor saved here.
         """
-        (about if isinstance(about, Entity) else self._entities.required(about)).record(event)
+        if isinstance(about, Entity):
+            about.record(event)
+        else:
+            tracked = self._entities.required(about)
+            tracked.progress.record(event, kind=tracked.kind, document_id=tracked.id)
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """
@@ -203,21 +205,18 @@ class UnitOfWork:
             UsageError: an event handler called it.
         """
         self._entities.check()
-        if self._committing:
+        if self._entities.committing:
             raise UsageError(
                 "An event handler called rollback(): the commit that runs it would write nothing, and report nothing. Raise an "
                 "error: the commit fails with it, and writes nothing either."
             )
-        self._forget()
+        self._entities.clear()
+        self._dispatch = self._unresolved = None
+        self._after_commit.clear()
 
     def was_refused(self, error: OutboxError) -> bool:
         """Say whether the last commit raised this refusal, and nothing was read or created since."""
         return self._entities.refusal is error
-
-    def _forget(self) -> None:
-        self._entities.clear()
-        self._dispatch = self._unresolved = None
-        self._after_commit.clear()
 
     async def commit(self) -> Commit:
         """
@@ -249,7 +248,7 @@ class UnitOfWork:
         return await self._commit(None)
 
     async def _commit(self, record: CommitRecord | None) -> Commit:
-        with self._occupied():
+        with self._entities.alone(commits=True):
             try:
                 commit = await self._commit_all(record)
             except BaseException:
@@ -258,26 +257,14 @@ class UnitOfWork:
         self._entities.failed = False
         if commit is None:
             return Commit()
-        await self._run_hooks(commit)
+        if self._after_commit:
+            await self._run_hooks(commit)
         return commit
 
     async def _run_handlers_early(self) -> None:
-        if self._handlers and self._entities.refusal is None:
-            with self._occupied():
+        if self._handlers.registered and self._entities.refusal is None:
+            with self._entities.alone(commits=True):
                 await self._run_handlers()
-
-    @contextmanager
-    def _occupied(self) -> Iterator[None]:
-        with self._entities.alone():
-            if self._committing:
-                raise UsageError(
-                    "An event handler called commit(); what it adds to the unit of work is committed anyway."
-                )
-            self._committing = True
-            try:
-                yield
-            finally:
-                self._committing = False
 
     async def _commit_all(self, record: CommitRecord | None) -> Commit | None:
         if self._unresolved is None:
@@ -299,21 +286,21 @@ class UnitOfWork:
     async def _commit_changes(self, record: CommitRecord | None) -> Commit | None:
         if self._entities.refusal is not None:
             raise self._entities.refusal.with_traceback(None)
-        if self._handlers:
+        if self._handlers.registered:
             await self._run_handlers()
             self._entities.check()  # a handler that closed the unit would lose the write unnoticed
-        changed = self._entities.changed()
-        if not changed and record is None:
+        parts = self._entities.parts(self._store.key_paths)
+        if not parts and record is None:
             return None
         span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
         # Where nothing records it, the current span stays the caller's.
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
-            parts = [tracked.part() for tracked in changed]
+            recorded = [event for part in parts for event in part.taken.events]
             pending = assembled(
                 parts,
                 record=record,
-                correlation=current_correlation(traced=span is not trace.INVALID_SPAN),
-                published=self._handlers.published(event for part in parts for event in part.taken.events),
+                correlation=current_correlation(traced=span is not trace.INVALID_SPAN) if recorded else {},
+                published=self._handlers.published(recorded) if self._handlers.public else {},
                 sizes=self._sizes,
                 paths=self._store.key_paths,
             )
@@ -361,7 +348,7 @@ class UnitOfWork:
             raise
         # A cancellation, or an error that is not ours, may come after the write: the submission stays unresolved.
         self._unresolved = None
-        self._entities.mark_written(pending, written)
+        self._entities.mark_written(pending.parts, pending.partition_key, written.etags)
         return Commit(
             id=pending.commit_id,
             events=pending.events,
@@ -409,25 +396,6 @@ async def commit_with(uow: UnitOfWork, record: CommitRecord) -> Commit:
     return await uow._commit(record)  # noqa: SLF001 - of this module
 
 
-def warn_of_what_is_left(uow: UnitOfWork, *, commit: str = "await uow.commit()") -> None:
-    """
-    Log a warning if a unit of work has changes that no commit wrote and no rollback forgot, at the end of its block.
-
-    Args:
-        uow: that ends.
-        commit: how its caller commits.
-    """
-    try:
-        if left := uow._entities.left():  # noqa: SLF001 - of this module
-            first = left[0]
-            _logger.warning(
-                "unit_of_work.left %d changed, the first of them %s of partition key %r: its block has ended, and no commit wrote "
-                "them. `%s` writes them, `rollback()` discards them.",
-                len(left),
-                first,
-                first.partition_key,
-                commit,
-                extra={"changed": len(left), "document": first.id},
-            )
-    except Exception:  # of a caller's property; the block has done its work whatever it does
-        _logger.debug("unit_of_work.not_named", exc_info=True)
+def warn_of_what_is_left(uow: UnitOfWork, *, commit: str) -> None:
+    """Log a warning if no commit wrote what a unit of work changed; `commit` is how its caller commits."""
+    uow._entities.warn_of_what_is_left(commit)  # noqa: SLF001 - of this module

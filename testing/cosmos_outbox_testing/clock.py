@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
-from cosmos_outbox.domain.sources import fixed
+from cosmos_outbox.domain.events import fixed
 
 __all__ = ["NOON", "Clock", "fixed"]
 

@@ -88,7 +88,7 @@ def outbox_clock() -> Iterator[Clock]:
     A clock that stands at noon of 1 January 2026 UTC until `advance`: the time of entities and events, of TTLs in memory and of
     duplicates; new ids are counted.
     """
-    from cosmos_outbox.domain.sources import fixed_everywhere  # noqa: PLC0415 - see above
+    from cosmos_outbox.domain.events import fixed_everywhere  # noqa: PLC0415 - see above
     from cosmos_outbox_testing.clock import NOON, Clock  # noqa: PLC0415 - see above
 
     clock = Clock(NOON)

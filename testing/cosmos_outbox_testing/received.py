@@ -13,8 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from cosmos_outbox.documents import event_document, stored_event
-from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.domain.sources import utc_now
+from cosmos_outbox.domain.events import DomainEvent, utc_now
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
 
 
@@ -97,5 +96,6 @@ def received_message(
 def sent_message(event: DomainEvent, key: str) -> OutboundMessage:
     """Return the message of an event, as the relay sends the first one of a new entity."""
     meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
-    [stored] = filter(None, [stored_event(event_document(event, partition_key=key, meta=meta, sequence=0))])
+    document = event_document(event, key_fields={"partitionKey": key}, meta=meta, sequence=0)
+    [stored] = filter(None, [stored_event(document)])
     return message_of(stored)

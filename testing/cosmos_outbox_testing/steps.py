@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos_outbox.documents import claims_to_be_an_event
-from cosmos_outbox.domain.identifiers import INBOX_TYPE
+from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import Write

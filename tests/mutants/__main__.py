@@ -27,7 +27,7 @@ RELAYS = ("tests/unit/relay", "tests/unit/parking", "tests/simulation/test_relay
 CONSUMERS = ("tests/unit/sessions", "tests/unit/consumer", "tests/simulation/test_consumers.py")
 TESTS = {
     "adapters": ("tests/unit/adapters",),
-    "domain": ("tests/unit/domain",),
+    "domain": ("tests/unit/domain", "tests/unit/write/test_stored_values.py"),
     "write": ("tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
     "relay": RELAYS,

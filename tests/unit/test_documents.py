@@ -11,16 +11,22 @@ from pydantic import BaseModel, ConfigDict, Field
 from cosmos_outbox import Entity, stored_event
 from cosmos_outbox.documents import (
     claims_to_be_an_event,
-    commit_id_of,
+    comparable,
+    entity_data,
     entity_document,
     event_document,
     event_meta,
-    version_of,
 )
-from cosmos_outbox.write.tracked import Tracked
+from cosmos_outbox.write.commit import commit_id_of
+from cosmos_outbox.write.repository import version_of
 from tests.support.notes import Note, NoteChanged, NoteGlanced
 
 META = event_meta("note", "n", version=7, commit_id="c", correlation={"correlationId": "r"})
+
+
+def document_of(entity: Entity, *, version: int) -> dict[str, Any]:
+    key_fields = {"partitionKey": entity.partition_key}
+    return entity_document(entity, entity.stored, version=version, key_fields=key_fields)
 
 
 def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
@@ -31,18 +37,18 @@ def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
         "data": {"id": "n", "text": "x", "tag": "", "deleted": False},
         "ttl": -1,
         "version": 7,
-    } == entity_document(Note(id="n", text="x"), version=7)
+    } == document_of(Note(id="n", text="x"), version=7)
 
 
 def test_the_documents_of_a_container_on_the_path_of_before_are_written_byte_for_byte_as_before():
     note = Note(id="n", text="x")
-    written = json.dumps(entity_document(note, version=7), separators=(",", ":"))
+    written = json.dumps(document_of(note, version=7), separators=(",", ":"))
     assert written == (
         '{"id":"n","partitionKey":"n","type":"note","data":{"id":"n","deleted":false,"text":"x","tag":""},'
         '"ttl":-1,"version":7}'
     )
     event = NoteGlanced(id="e", note_id="n")
-    document = event_document(event, partition_key="[5]", meta=META, sequence=2)
+    document = event_document(event, key_fields={"partitionKey": "[5]"}, meta=META, sequence=2)
     assert ["id", "partitionKey", "type", "data", "ttl", "meta"] == [*document]
     assert "[5]" == document["partitionKey"]
     stored = stored_event(document)
@@ -79,7 +85,7 @@ def test_what_other_programs_added_to_an_entity_stays_and_what_the_service_added
         "version": 4,
         "tenant": "t",
         "meta": {"by": "another program", "commits": [{"version": 2, "id": "c"}]},
-    } == entity_document(note, version=4)
+    } == document_of(note, version=4)
 
 
 class Subscriber(Entity):
@@ -93,7 +99,7 @@ def test_a_field_that_an_entity_leaves_out_now_does_not_come_back_from_what_is_s
     subscriber = Subscriber.restore(stored["data"], version=1, etag='"1"', stored=stored)
     subscriber.e_mail = None
 
-    data = entity_document(subscriber, version=2)["data"]
+    data = document_of(subscriber, version=2)["data"]
     assert {"id": "s", "wants": None, "lookedUp": "by another program"} == data
 
 
@@ -107,7 +113,7 @@ def test_what_an_entity_of_any_fields_drops_does_not_come_back():
     before = _state(bag)
     del bag.dropped
 
-    assert {"id": "b", "kept": 1} == entity_document(bag, version=2)["data"]
+    assert {"id": "b", "kept": 1} == document_of(bag, version=2)["data"]
     assert _state(bag) != before
 
 
@@ -124,11 +130,11 @@ def test_a_field_of_a_type_that_is_defined_later_does_not_come_back_either():
     person = Person.restore(stored["data"], version=1, etag='"1"', stored=stored)
     person.home_address = None
 
-    assert {"id": "p", "home_address": "by another program"} == entity_document(person, version=2)["data"]
+    assert {"id": "p", "home_address": "by another program"} == document_of(person, version=2)["data"]
 
 
 def _state(entity: Entity) -> bytes | None:
-    return Tracked(entity).state_now()
+    return comparable(entity, entity_data(entity, entity.stored))
 
 
 @pytest.mark.parametrize("edit", [{"e_mail": None}, {"wants": True}, {"wants": [1]}, {"wants": 2}], ids=str)
@@ -144,7 +150,7 @@ def test_an_entity_with_other_json_than_before_has_another_state(edit: dict[str,
 
 def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
     event = NoteChanged(id="e", note_id="n", text="x")
-    document = event_document(event, partition_key="p", meta=META, sequence=2)
+    document = event_document(event, key_fields={"partitionKey": "p"}, meta=META, sequence=2)
 
     assert {
         "id": "e",
@@ -172,12 +178,17 @@ def test_the_document_of_an_event_has_exactly_the_shape_of_the_contract():
 
 
 def test_an_event_lives_as_long_as_its_type_says():
-    assert 5 == event_document(NoteGlanced(note_id="n"), partition_key="p", meta=META, sequence=2)["ttl"]
+    assert (
+        5
+        == event_document(NoteGlanced(note_id="n"), key_fields={"partitionKey": "p"}, meta=META, sequence=2)[
+            "ttl"
+        ]
+    )
 
 
 def test_what_is_written_is_read_back():
     event = NoteChanged(id="e", note_id="n", text="x")
-    document = event_document(event, partition_key="p", meta=META, sequence=2)
+    document = event_document(event, key_fields={"partitionKey": "p"}, meta=META, sequence=2)
     read = stored_event({**document, "_lsn": 12, "_ts": 34, "_etag": '"e"'})
 
     assert read is not None

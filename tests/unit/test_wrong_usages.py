@@ -175,7 +175,11 @@ async def an_id_that_cosmos_db_refuses() -> None:
     await committed(Order(id="a/b"))
 
 
-@wrong(UsageError, "order 'o1' was 't' and is now 'u'", "create another one")
+@wrong(
+    UsageError,
+    "order 'o1' is stored under the partition key 't', and Order makes 'u' of it now",
+    "create another one",
+)
 async def another_partition_key() -> None:
     async with (await committed(Order(id="o1"))).unit_of_work() as uow:
         order = await uow.repository(Order).read("o1", partition_key="t")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TypeVar
 
-from cosmos_outbox.domain.sources import utc_now
+from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
 from cosmos_outbox.messages import Message, OutboundMessage, delivered
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cosmos_outbox.correlation import correlated
-from cosmos_outbox.domain.identifiers import check_id
+from cosmos_outbox.partition_key import check_id
 from tests.support.shop import OrderPaid, World, invoicing, message
 
 

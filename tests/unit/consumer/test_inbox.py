@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from cosmos_outbox import Entity, Outbox, UnitOfWork, key_of_text, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.domain.sources import utc_now
+from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import NotFound, ReleaseTakenOver
 from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Sent
 from cosmos_outbox.parking.documents import held_id

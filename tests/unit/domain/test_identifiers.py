@@ -5,8 +5,8 @@ import uuid
 import pytest
 
 from cosmos_outbox import UsageError
-from cosmos_outbox.domain.identifiers import check_id, check_partition_key
-from cosmos_outbox.domain.sources import new_id
+from cosmos_outbox.domain.events import new_id
+from cosmos_outbox.partition_key import check_id, check_partition_key
 
 
 def test_an_id_is_a_random_uuid_in_its_usual_form():

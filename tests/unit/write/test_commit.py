@@ -19,7 +19,7 @@ from cosmos_outbox import (
     UnitOfWork,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.domain.own_documents import SET_BY_THE_SERVICE
+from cosmos_outbox.documents import SET_BY_THE_SERVICE
 from cosmos_outbox.errors import InvalidRequest
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write, WriteKind

@@ -14,7 +14,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Document, Write, WriteKind
-from cosmos_outbox.write.tracked import Tracked
+from cosmos_outbox.write.identity_map import Tracked
 from tests.support import notes
 from tests.support.notes import NoteEvent, Remark
 
@@ -66,15 +66,15 @@ class Memo:
 
     @property
     def etag(self) -> str | None:
-        return self.own.etag
+        return self.own.progress.shown_etag
 
     @property
     def events(self) -> Sequence[DomainEvent]:
-        return self.own.events
+        return tuple(self.own.progress.recorded)
 
     @property
     def is_new(self) -> bool:
-        return self.own.is_new
+        return self.own.progress.version == 0
 
     def record(self, event: DomainEvent) -> None:
         self.unit.record(event, about=self.model)

@@ -1,0 +1,112 @@
+"""EventSizes: what becomes of large events, and of ids that no message carries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cosmos_outbox.documents import CLAIM, Document
+from cosmos_outbox.domain.entities import PAYLOAD_TYPE
+from cosmos_outbox.domain.events import MAX_TTL
+from cosmos_outbox.errors import EventTooLarge, UsageError
+from cosmos_outbox.messages import content_bytes
+from cosmos_outbox.ports import MAX_EVENT_BYTES
+
+MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # Service Bus, Standard tier: with all properties
+_PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400
+MESSAGE_OVERHEAD_BYTES = 2 * 1024  # ids, annotations, AMQP's frames, and what CloudEvents adds
+# Of all ids and trace headers. A message carries properties of 32 KB each and 64 KB in all, the relay's own included.
+_LONGEST_CORRELATION = 24 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventSizes:
+    """
+    What becomes of large events: a payload may be stored as a document of its own, in the same batch, and the message carries its
+    address (claim check).
+
+    max_message_bytes   the largest message that the topics take; default: 256 KB, as Service Bus Standard does.
+    claim_check         True: a payload that would be larger is stored beside the event. False: the commit is refused.
+    """
+
+    max_message_bytes: int = MAX_STANDARD_MESSAGE_BYTES
+    claim_check: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_message_bytes < 2 * MESSAGE_OVERHEAD_BYTES:
+            raise UsageError(
+                f"max_message_bytes is {self.max_message_bytes}; a message needs {2 * MESSAGE_OVERHEAD_BYTES} at least."
+            )
+
+    def fitted(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
+        """
+        Return what to store of an event: its document and, if its payload goes into one of its own, that one.
+
+        Args:
+            document: of the event.
+            size_bytes: of its JSON, which is never less than that of its message without the overhead.
+            partition_key: of the event.
+
+        Raises:
+            EventTooLarge: it could not be parked; or its message would be too large, and there is no claim check.
+        """
+        limit = self.max_message_bytes - MESSAGE_OVERHEAD_BYTES
+        if size_bytes <= limit or (size := content_bytes(document["data"], document["meta"])) <= limit:
+            if size_bytes <= MAX_EVENT_BYTES:
+                return [document]
+            raise EventTooLarge(
+                f"{document['data']['action']} {document['id']!r} of partition key {partition_key!r} takes {size_bytes} bytes; an event "
+                f"of more than {MAX_EVENT_BYTES} cannot be parked if the topic refuses it. Store the data elsewhere, and a reference in "
+                "the event.",
+                document_id=document["id"],
+                partition_key=partition_key,
+            )
+        if not self.claim_check:
+            raise EventTooLarge(
+                f"The message of {document['data']['action']} {document['id']!r} of partition key {partition_key!r} would "
+                f"have {size + MESSAGE_OVERHEAD_BYTES} bytes; this outbox sends {self.max_message_bytes}, and Service Bus Standard "
+                f"takes {MAX_STANDARD_MESSAGE_BYTES}. Have the payload stored beside the event (claim_check=True), put a "
+                "reference into the event or, on Premium, raise max_message_bytes.",
+                document_id=document["id"],
+                partition_key=partition_key,
+            )
+        return [_with_claim(document, partition_key=partition_key), _payload_document(document)]
+
+
+def check_correlation(correlation: Mapping[str, str]) -> None:
+    """
+    Check what a commit stores with every event.
+
+    Raises:
+        EventTooLarge: no message could carry it.
+    """
+    sizes = {name: len(value.encode()) for name, value in correlation.items()}
+    if sum(sizes.values()) > _LONGEST_CORRELATION:
+        raise EventTooLarge(
+            f"{' and '.join(sizes)} have {sum(sizes.values())} bytes in all; a message carries {_LONGEST_CORRELATION}. Pass on shorter "
+            "ones."
+        )
+
+
+def _with_claim(document: Document, *, partition_key: Any) -> Document:
+    """
+    Return the document of an event whose payload is stored in a document of its own: it has that one's address instead.
+    """
+    claim = {
+        "id": _payload_id(document),
+        "partitionKey": [*partition_key] if isinstance(partition_key, tuple) else partition_key,
+    }
+    kept = {name: document["data"][name] for name in ("id", "action", "createdAt")}
+    return {**document, "data": {**kept, CLAIM: claim}, "meta": {**document["meta"], CLAIM: claim["id"]}}
+
+
+def _payload_document(document: Document) -> Document:
+    """Return the document that holds the payload of an event; it outlives the event, which may be parked when its time is over."""
+    content = {name: value for name, value in document.items() if name != "meta"}
+    ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, int(MAX_TTL.total_seconds()))
+    return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE, "ttl": ttl}
+
+
+def _payload_id(document: Document) -> str:
+    return f"payload-{document['id']}"
