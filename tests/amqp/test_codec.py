@@ -62,13 +62,6 @@ def read_by_sdk(data: bytes) -> Any:
 
 
 @settings(max_examples=examples(50, many=10_000))
-@given(VALUES)
-def test_what_the_sdk_writes_is_read(value: Any) -> None:
-    data = written_by_sdk(value)
-    assert (value, len(data) + 1) == decode(b"\x40" + data, 1)
-
-
-@settings(max_examples=examples(50, many=10_000))
 @given(TYPED)
 def test_each_type_that_the_sdk_writes_is_read(typed: tuple[str, Any]) -> None:
     name, value = typed

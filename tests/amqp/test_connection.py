@@ -83,18 +83,6 @@ class TestGarbage:
         asyncio.run(run())
 
     @pytest.mark.parametrize(
-        "number", [b"\x72\x3f\xc0\x00\x00", b"\x72\x7f\x80\x00\x00", b"\xa1\x01x"], ids=["1.5", "inf", "x"]
-    )
-    async def test_for_the_number_of_an_answer_is_read_as_a_number_or_refused(self, number: bytes) -> None:
-        peer = Peer()
-        requests = Requests(peer.connection, "$cbs")
-        peer.connection.data_received(WELCOME + BEGUN)
-        answer = performative(Code.TRANSFER, uint(1), number, binary(b"t"), uint(0), FALSE)
-        peer.connection.data_received(frame(5, answer))
-        assert requests._answers == 1
-        assert peer.aborted is (number[1] != 0x3F)
-
-    @pytest.mark.parametrize(
         "said",
         [
             b"HTTP/1.1",
@@ -120,16 +108,6 @@ class TestSilence:
         assert peer.connection.lost is None
         await asyncio.sleep(15)
         assert "does not answer" in str(peer.connection.lost)
-
-    async def test_a_peer_that_hears_nothing_is_told_that_this_side_is_there(self) -> None:
-        peer = welcoming()
-        await peer.heard()
-        for _ in range(13):
-            await asyncio.sleep(10)
-            peer.connection.data_received(HEARTBEAT)
-        await asyncio.sleep(0)
-        assert HEARTBEAT in peer.written
-        assert peer.connection.lost is None
 
     async def test_an_answer_that_is_overdue_ends_its_own_session_alone(self) -> None:
         peer = welcoming()
@@ -339,13 +317,3 @@ class TestSigningIn:
         )
         with pytest.raises(ConfigurationError, match="WebSockets"):
             AmqpSubscription(client, "q")
-
-
-async def test_a_credential_that_does_not_answer_is_said() -> None:
-    class Silent(Given):
-        async def get_token(self, *scopes: str, **_: Any) -> AccessToken:
-            await asyncio.sleep(ANSWER_SECONDS + 1)
-            raise AssertionError
-
-    with pytest.raises(AmqpError, match="No token: no answer"):
-        await signing.SignedIn(welcoming().connection, named(Silent()), "q")._sign_in()

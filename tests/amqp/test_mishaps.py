@@ -17,28 +17,18 @@ from cosmos_outbox.errors import SubscriptionUnavailable
 from cosmos_outbox_amqp import AmqpSubscription
 from cosmos_outbox_amqp.connection import HEARTBEAT
 from cosmos_outbox_amqp.errors import AmqpError, Condition
-from cosmos_outbox_amqp.frames import Code, frame
+from cosmos_outbox_amqp.frames import Code
 from cosmos_outbox_amqp.link import ACCEPTED, Attached
-from cosmos_outbox_amqp.message import moment
 from cosmos_outbox_amqp.requests import Requests
 from cosmos_outbox_amqp.session import AmqpSession
 from cosmos_outbox_amqp.trust import Trust
 from tests.amqp import wire
-from tests.amqp.peer import Broker, Peer, a_token, attached, client_with, connect_to, linked, welcoming
+from tests.amqp.peer import Broker, Peer, attached, client_with, connect_to, linked, welcoming
 from tests.amqp.wire import (
     FALSE,
     NULL,
     TRUE,
-    binary,
-    described,
-    listed,
-    mapped,
-    performative,
-    string,
-    symbol,
     uint,
-    ushort,
-    uuid,
 )
 
 LOST = wire.rejected(Condition.SESSION_LOCK_LOST, "gone")
@@ -109,9 +99,6 @@ class TestMessages:
         assert [Code.DETACH, Code.END] == [code for code, _ in await peer.heard()]
         await closing
 
-    def test_without_a_time_have_none(self) -> None:
-        assert moment(float("nan")) is None
-
     @pytest.mark.parametrize("outcome", [wire.MODIFIED, wire.REJECTED], ids=["modified", "rejected"])
     async def test_are_complete_only_if_the_broker_accepted_that(self, outcome: bytes) -> None:
         peer, link = await linked()
@@ -146,47 +133,11 @@ async def no_answer(*_: str) -> AccessToken:
     raise AssertionError
 
 
-class OutOfTime(Broker):
-    def _reply(self, number: UUID) -> None:
-        said = {"status-code": uint(408), "error-condition": symbol(Condition.TIMEOUT)}
-        properties = performative(Code.PROPERTIES, *[NULL] * 5, uuid(number))
-        answer = mapped((string(name), value) for name, value in said.items())
-        payload = properties + described(Code.APPLICATION_PROPERTIES, answer)
-        self.says(Code.TRANSFER, uint(1), uint(0), binary(b"t"), uint(0), TRUE, FALSE, payload=payload)
-
-
-class OutOfTimeForLinks(Broker):
-    """Refuses each link after the two that a token is sent over, at once."""
-
-    begun = 0
-
-    def _answer(self, data: bytes) -> None:
-        if bytes([0, 0x53, Code.BEGIN]) in data:
-            self.begun += 1
-        if self.begun < 2:
-            super()._answer(data)
-            return
-        error = described(Code.ERROR, listed([symbol(Condition.TIMEOUT), string("now")]))
-        self.connection.data_received(
-            frame(6, performative(Code.BEGIN, ushort(1), uint(0), uint(9), uint(9)))
-        )
-        self.connection.data_received(frame(6, performative(Code.DETACH, uint(0), TRUE, error)))
-
-
-@pytest.mark.parametrize(
-    ("broker", "token_for"),
-    [
-        (Broker, a_file_that_is_missing),
-        (Broker, no_answer),
-        (OutOfTime, a_token),
-        (OutOfTimeForLinks, a_token),
-    ],
-    ids=["missing", "hanging", "out of time", "no time for links"],
-)
-async def test_who_cannot_be_served_is_told_so(
-    broker: type[Broker], token_for: Callable[..., Awaitable[AccessToken]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("token_for", [a_file_that_is_missing, no_answer])
+async def test_who_cannot_sign_in_is_told_so(
+    token_for: Callable[..., Awaitable[AccessToken]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connect_to(monkeypatch, lambda: broker(200))
+    connect_to(monkeypatch, lambda: Broker(200))
     async with AmqpSubscription(client_with(token_for), "q") as subscription:
         with pytest.raises(SubscriptionUnavailable):
             async with asyncio.timeout(300):

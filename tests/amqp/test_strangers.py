@@ -84,16 +84,6 @@ class TestRequests:
         await asyncio.gather(*asked)
         assert 5 == broker.operations
 
-    async def test_that_get_no_credit_are_given_up_in_time(self) -> None:
-        broker = Unhurried(200)
-        requests = Requests(broker.connection, "m")
-        asking = asyncio.create_task(requests.ask("renew", {}, None))
-        for _ in range(8):
-            await asyncio.sleep(5)
-            broker.connection.data_received(HEARTBEAT)
-        with pytest.raises(Unanswered):
-            await asking
-
 
 class TestSettlements:
     @pytest.fixture
@@ -198,28 +188,6 @@ class TestConnections:
         assert peer.connection.lost is not None
         assert advice in str(receive_error(peer.connection.lost, entity="q"))
 
-    async def test_read_a_large_frame_that_comes_byte_by_byte_once(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        peer, link = await linked()
-        receiving = asyncio.create_task(link.receive(1))
-        await peer.heard()
-        looks, read = 0, Connection._read
-
-        def counted(connection: Connection, data: bytes) -> None:
-            nonlocal looks
-            looks += 1
-            read(connection, data)
-
-        monkeypatch.setattr(Connection, "_read", counted)
-        transfer = performative(Code.TRANSFER, uint(0), uint(0), binary(b"t"), uint(0), NULL, FALSE)
-        for byte in frame(5, transfer + bytes(20_000)):
-            peer.connection.data_received(bytes((byte,)))
-        delivery = await receiving
-        assert delivery is not None
-        assert 20_000 == len(delivery.payload)
-        assert looks <= 2
-
 
 def fault() -> AmqpError:
     return ProtocolError("garbage")
@@ -308,17 +276,6 @@ class TestFallback:
             assert "receiver" == record.part
             assert "decode-error" in record.reason
             assert all(peer.aborted for peer in peers)
-
-    async def test_is_not_for_a_broker_that_refuses(
-        self, taken_over: list[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        connect_to(monkeypatch, lambda: Broker(401))
-        async with FallbackSubscription(client_with(), "q") as subscription:
-            for _ in range(9):
-                with pytest.raises(SubscriptionUnavailable):
-                    await subscription.accept(5)
-                await asyncio.sleep(30)
-        assert [] == taken_over
 
     async def test_closes_no_call_of_another_as_if_it_was_cancelled(
         self, monkeypatch: pytest.MonkeyPatch

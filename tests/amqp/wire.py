@@ -13,20 +13,12 @@ _BYTE = 0x100
 _U32 = struct.Struct(">I").pack
 
 
-def ubyte(value: int) -> bytes:
-    return b"\x50" + value.to_bytes(1, "big")
-
-
 def ushort(value: int) -> bytes:
     return b"\x60" + value.to_bytes(2, "big")
 
 
 def uint(value: int) -> bytes:
     return b"\x70" + _U32(value)
-
-
-def timestamp(milliseconds: int) -> bytes:
-    return b"\x83" + milliseconds.to_bytes(8, "big", signed=True)
 
 
 def uuid(value: UUID) -> bytes:

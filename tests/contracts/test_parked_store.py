@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator
@@ -15,17 +14,12 @@ from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.parked import open_parked
-from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.errors import ConfigurationError, KeyNotParked
-from cosmos_outbox.parking import ParkedKeys, Parking, Scope
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import ParkedStore
-from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.resend import resending
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from tests.contracts.ports.parked_store import ParkedStoreContract, everything
+from tests.contracts.ports.parked_store import ParkedStoreContract
 from tests.support.backends import AZURE_VARIABLE, BACKENDS
-from tests.support.event_documents import batch, event
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -66,38 +60,6 @@ class TestParkedStore(ParkedStoreContract):
         return parked
 
 
-async def test_a_key_is_parked_released_and_handed_back_while_its_events_go_on(parked: ParkedStore) -> None:
-    broker = MemoryBroker(rejects=lambda message: message.message_id == "b.2")
-    relay = Relay(broker.publisher(), parking=Parking(parked), notify=lambda record: None)
-    operator = ParkedKeys(parked, resending(broker.publisher()))
-
-    def numbered(number: int) -> dict[str, Any]:
-        return {**event("b", number), "id": f"b.{number}"}  # an id that Cosmos DB takes
-
-    await relay(batch(*(numbered(number) for number in range(1, 120))))
-    assert [f"b.{number}" for number in range(2, 120)] == [
-        held.event_id for held in (await operator.show("b")).held
-    ]
-    await operator.drop("b", "b.3", reason="of no use")
-    broker.rejects = lambda message: False
-
-    async def load() -> None:
-        for number in range(120, 150):
-            await relay(batch(numbered(number)))
-
-    _, released = await asyncio.gather(load(), operator.release("b"))
-    while released.handed_back and await operator.list():
-        released = await operator.release("b")
-    assert [f"b.{number}" for number in range(1, 150) if number != 3] == [
-        message.message_id for message in broker.accepted
-    ]
-    assert ["event.b.3"] == [
-        document["id"] for document in await everything(parked, Scope().partition_of("b"))
-    ]
-    with pytest.raises(KeyNotParked):
-        await operator.show("b")
-
-
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
@@ -111,19 +73,3 @@ async def test_a_container_in_which_events_would_get_lost_is_refused(
     async with CosmosServer() as server, _database(server.connection_string) as (client, name):
         with pytest.raises(ConfigurationError, match=fault):
             await _created(client, name, **options)
-
-
-async def test_a_missing_container_is_refused() -> None:
-    async with CosmosServer() as server, _database(server.connection_string) as (client, name):
-        with pytest.raises(ConfigurationError, match="does not exist"):
-            await open_parked(client, name, "parked")
-        with pytest.raises(
-            ConfigurationError,
-            match="of database 'nowhere', or that database, does not exist: create it with",
-        ):
-            await open_parked(client, "nowhere", "parked")
-
-
-async def test_a_container_without_or_with_an_idle_time_to_live_is_taken() -> None:
-    async with CosmosServer() as server, _database(server.connection_string) as (client, name):
-        assert await _created(client, name, default_ttl=-1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -16,20 +16,19 @@ import pytest
 from cosmos_outbox import DomainEvent, Entity, NotFound, Outbox, UsageError
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.errors import InvalidRequest, MixedPartitionKeys
+from cosmos_outbox.errors import MixedPartitionKeys
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.parking.documents import Scope
-from cosmos_outbox.partition_key import KeyPart, PartitionKey, check_partition_key, key_text
+from cosmos_outbox.partition_key import KeyPart, PartitionKey, key_text
 from cosmos_outbox.ports import MAX_EVENT_BYTES, ChangeBatch, StartFrom, Write, WriteKind
 from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.resend import resending
-from cosmos_outbox_worker.cli.replaying import Found, read_events, replay, sending_to
+from cosmos_outbox_worker.cli.replaying import Found, read_events
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
-from tests.support.faulty_store import FaultyStore
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -77,12 +76,6 @@ SHAPES = {
         keys=(("a",), ("b é",), ("[5]",)),
         fields={"partitionKey": "a"},
         sessions=("a", "b é", "[5]"),
-    ),
-    "string": Shape(
-        paths=("/tenantId",),
-        keys=(("a",), ("b",), ("c",)),
-        fields={"tenantId": "a"},
-        sessions=("a", "b", "c"),
     ),
     "nested": Shape(
         paths=("/owner/id",),
@@ -206,63 +199,16 @@ async def test_an_entity_is_read_changed_and_deleted_under_its_key(container: Co
         assert f"again {second}" == (await uow.repository(Thing).read("thing", partition_key=second)).note
 
 
-async def test_what_another_program_keeps_beside_the_key_stays(container: Container, shape: Shape):
-    await made(container, shape)
-    key = key_of(shape.keys[0])
-    stored = await container.store.read("thing", key)
-    theirs = {name: value for name, value in stored.items() if not name.startswith("_")}
-    if isinstance(owner := theirs.get("owner"), dict):
-        owner["name"] = "Ada"
-    theirs["tag"] = "kept"
-    if "partitionKey" not in shape.fields:
-        theirs["partitionKey"] = "of theirs"
-    replaced = Write(kind=WriteKind.REPLACE, id="thing", document=theirs, etag=stored["_etag"])
-    await container.store.commit(key, [replaced])
-    async with Outbox(container.store).unit_of_work() as uow:
-        (await uow.repository(Thing).read("thing", partition_key=key)).move("on")
-        await uow.commit()
-
-    read = await container.store.read("thing", key)
-    ours = {"data": read["data"], "version": 2}
-    assert theirs | ours == {name: read[name] for name in theirs}
-    assert "on" == read["data"]["note"]
-
-
-async def test_a_key_of_another_shape_is_refused_before_anything_is_sent(container: Container, shape: Shape):
-    watched = FaultyStore(container.store)
-    wrong = [*shape.keys[0], "more"]
-    async with Outbox(watched).unit_of_work() as uow:
-        uow.repository(Thing).create(Thing(at=wrong))
-        with pytest.raises(
-            UsageError, match=r"cannot be the partition key of thing .*: the container is partitioned on"
-        ):
-            await uow.commit()
-        uow.rollback()
-        for key in (tuple(wrong), (None,) * len(shape.paths)):
-            with pytest.raises(UsageError, match="cannot be the partition key"):
-                await uow.repository(Thing).read("x", partition_key=key)
-    assert (0, 0) == (watched.commits, watched.reads)
-    for call in (
-        container.store.read("x", tuple(wrong)),
-        container.store.commit(tuple(wrong), [Write(kind=WriteKind.DELETE, id="x")]),
-    ):
-        with pytest.raises(InvalidRequest):
-            await call
-
-
 async def test_one_commit_takes_one_key(container: Container, shape: Shape):
-    for one, other in itertools.pairwise(shape.keys):
-        async with Outbox(container.store).unit_of_work() as uow:
-            for parts in (one, other):
-                uow.repository(Thing).create(Thing(at=[*parts]))
-            with pytest.raises(MixedPartitionKeys) as caught:
-                await uow.commit()
-            assert (key_of(one), key_of(other)) == (caught.value.first, caught.value.second)
-
-
-async def test_a_second_entity_whose_key_is_none_is_refused(container: Container, shape: Shape):
+    one, other, _ = shape.keys
     async with Outbox(container.store).unit_of_work() as uow:
-        uow.repository(Thing).create(Thing(at=[*shape.keys[0]]))
+        for parts in (one, other):
+            uow.repository(Thing).create(Thing(at=[*parts]))
+        with pytest.raises(MixedPartitionKeys) as caught:
+            await uow.commit()
+        assert (key_of(one), key_of(other)) == (caught.value.first, caught.value.second)
+        uow.rollback()
+        uow.repository(Thing).create(Thing(at=[*one]))
         uow.repository(Thing).create(Thing.model_construct(id="x", at=[None]))
         with pytest.raises(UsageError, match="None cannot be the partition key of thing 'x'"):
             await uow.commit()
@@ -282,23 +228,6 @@ async def test_an_entity_whose_class_makes_another_key_of_it_is_refused(containe
         strange.move("away")
         with pytest.raises(UsageError, match="Correct the partition key of this Strange"):
             await uow.commit()
-
-
-async def test_the_longest_key_that_an_entity_may_have_is_taken_by_the_store(
-    container: Container, shape: Shape
-):
-    store, levels = container.store, len(shape.paths)
-    keys = [
-        key_of(("é" * (size // 2) + "x" * (size % 2),) + (1,) * (levels - 1))
-        for size in (2_047, 2_048, 2_049)
-    ]
-    for key in keys[:2]:
-        check_partition_key(key, store.key_paths)
-        document = {"id": "long", "type": "thing", "data": {}, **store.key_paths.fields(key)}
-        await store.commit(key, [Write(kind=WriteKind.CREATE, id="long", document=document)])
-        assert document.items() <= (await store.read("long", key)).items()
-    with pytest.raises(UsageError, match="2048 bytes"):
-        check_partition_key(keys[2], store.key_paths)
 
 
 async def test_pages_have_each_document_once_by_id_and_key(container: Container, shape: Shape):
@@ -427,57 +356,6 @@ async def test_sent_events_are_deleted_under_their_keys(container: Container, sh
             with pytest.raises(NotFound):
                 await container.store.read(event_id, key_of(parts))
         assert await container.store.read("thing", key_of(parts))
-
-
-async def test_a_replay_sends_a_key_again_and_leaves_out_what_was_dropped(container: Container, shape: Shape):
-    await made(container, shape)
-    bad = shape.sessions[0]
-    refusing = MemoryBroker(rejects=lambda message: message.session_id == bad)
-    parked_store, scope = await relayed(container, refusing)
-    described = await container.feed.describe()
-    keys = ParkedKeys(parked_store, scope=scope)
-    first = (await keys.show(bad)).held[0].event_id
-    await keys.drop(bad, first, reason="a test")
-
-    async def replayed(broker: MemoryBroker, parked: ParkedKeys | None, key: str | None = None) -> int:
-        wanted = lambda event: key in (None, event.partition_key)  # noqa: E731 - once
-        read = read_events(container.feed, start=StartFrom.BEGINNING, wanted=wanted)
-        send = sending_to(broker.publisher(lanes=1), described.key_paths)
-        done = await replay(read, send, parked=parked, per_second=None, progress=lambda _: None)
-        return done.sent
-
-    everything, without_parked, of_one = MemoryBroker(), MemoryBroker(), MemoryBroker()
-    assert 6 == await replayed(everything, None)
-    assert {session: ["ThingMade", "ThingMoved"] for session in shape.sessions} == sessions_of(everything)
-    assert 4 == await replayed(without_parked, keys)
-    assert bad not in sessions_of(without_parked)
-    assert 2 == await replayed(of_one, None, shape.sessions[1])
-    assert {shape.sessions[1]} == sessions_of(of_one).keys()
-
-
-async def test_a_replay_goes_on_behind_a_refused_event(container: Container, shape: Shape):
-    await made(container, shape)
-    bad = shape.sessions[0]
-    broker = MemoryBroker(rejects=lambda message: (message.session_id, message.subject) == (bad, "ThingMade"))
-    described = await container.feed.describe()
-    send = sending_to(broker.publisher(lanes=1), described.key_paths)
-    read = read_events(container.feed, start=StartFrom.BEGINNING)
-    done = await replay(read, send, parked=None, per_second=None, progress=lambda _: None)
-    assert (5, [bad]) == (done.sent, [one.partition_key for one in done.refused])
-    assert ["ThingMoved"] == sessions_of(broker)[bad]
-
-
-async def test_an_event_without_a_key_is_malformed_and_holds_nothing_up(container: Container, shape: Shape):
-    await made(container, shape)
-    batches = await pages(container)
-    root = next(iter(shape.fields))
-    damaged = {name: value for name, value in batches[0].documents[0].items() if name != root}
-    records: list[Record] = []
-    broker = MemoryBroker()
-    relay = Relay(broker.publisher(), notify=records.append)
-    await relay(replace(batches[0], documents=(damaged, *batches[0].documents[1:])))
-    assert len(batches[0].documents) - 1 == len(broker.accepted)
-    assert 1 == sum(type(record).__name__ == "EventMalformed" for record in records)
 
 
 MIXED = Shape(paths=("/tenantId",), keys=((5,), ("[5]",), ("5",)), fields={}, sessions=("[5]", "[5]", "5"))

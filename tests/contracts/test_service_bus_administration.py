@@ -21,27 +21,6 @@ pytestmark = pytest.mark.looptime(False)
 AT = {"namespace": None, "credential": None}
 
 
-async def test_topics_and_sources_are_described():
-    broker = Broker.default()
-    broker.add_topic({"name": "careless", "subscriptions": [{"name": "s"}]})
-    async with (
-        ServiceBusServer(broker) as server,
-        reading_settings(connection_string=server.connection_string, **AT) as client,
-    ):
-        topic = await topic_described(client, "careless")
-        (subscription,) = topic.subscriptions
-        assert ("Topic 'careless'", False) == (topic.label, topic.settings.requires_duplicate_detection)
-        assert ("Subscription 's' of topic 'careless'", False) == (
-            subscription.label,
-            subscription.settings.requires_session,
-        )
-        source, entered = await source_described(client, "events", "all")
-        assert (True, True) == (
-            source.settings.requires_session,
-            entered.settings.requires_duplicate_detection,
-        )
-
-
 async def test_what_is_missing_is_told_apart_from_an_entity_of_another_kind():
     broker = Broker.default()
     broker.add_queue({"name": "orders"})

@@ -5,23 +5,18 @@ What the Service Bus publisher does beyond the contract: its links, its time lim
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessageBatch
 from azure.servicebus._pyamqp._encode import encode_payload
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
-from azure.servicebus.exceptions import ServiceBusAuthenticationError
 
-from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.adapters.servicebus import encoding
-from cosmos_outbox.adapters.servicebus import lane as service_bus_lane
 from cosmos_outbox.adapters.servicebus.publisher import (
     BatchScope,
     ServiceBusPublisher,
@@ -35,13 +30,9 @@ from cosmos_outbox.errors import (
     UsageError,
 )
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.records import MessagesPublished, PublishFailed, Record, SdkFallback
+from cosmos_outbox.records import Record, SdkFallback
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
-from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -160,14 +151,6 @@ async def test_only_a_send_of_unknown_outcome_costs_the_link(
         )
 
 
-async def test_a_broker_without_credit_is_no_obstacle(server: ServiceBusServer) -> None:
-    async with publisher_to(server) as publisher:
-        server.broker.faults.add({"action": "zero-credit", "count": 2})
-        for number in range(4):
-            await publisher.publish(0, messages("k", 1, first=number))
-        assert 4 == stats(server)["published"]
-
-
 async def test_a_link_that_is_cut_at_its_first_send_is_told_of(server: ServiceBusServer) -> None:
     """
     Not sent again behind the caller's back: what became of the messages is open, and whether the broker is there.
@@ -199,63 +182,30 @@ async def _cancelled(publisher: ServiceBusPublisher, server: ServiceBusServer) -
     await call
 
 
-class _Recording:
-    """A client that keeps the senders it gave out, and which of them were closed."""
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ServiceBusSender]]:
+    """The senders that were given out, each of which has to be closed in the end."""
+    opened, closed = list[ServiceBusSender](), list[ServiceBusSender]()
+    give, close = ServiceBusClient.get_topic_sender, ServiceBusSender.close
 
-    def __init__(self, client: ServiceBusClient) -> None:
-        self._client = client
-        self.opened: list[ServiceBusSender] = []
-        self.closed: list[ServiceBusSender] = []
+    def giving(client: ServiceBusClient, topic: str, **options: Any) -> ServiceBusSender:
+        opened.append(give(client, topic, **options))
+        return opened[-1]
 
-    def get_topic_sender(self, topic: str, **options: Any) -> ServiceBusSender:
-        sender = self._client.get_topic_sender(topic, **options)
-        close = sender.close
+    async def closing(sender: ServiceBusSender) -> None:
+        await close(sender)
+        closed.append(sender)
 
-        async def closing() -> None:
-            await close()
-            self.closed.append(sender)
-
-        sender.close = closing  # type: ignore[method-assign]  # one method of the real sender
-        self.opened.append(sender)
-        return sender
-
-
-@asynccontextmanager
-async def _recorded(
-    connection_string: str, **options: Any
-) -> AsyncIterator[tuple[_Recording, ServiceBusPublisher]]:
-    async with open_service_bus_client(connection_string=connection_string) as client:
-        recording = _Recording(client)
-        async with ServiceBusPublisher(
-            recording,  # type: ignore[arg-type]  # of the client, the publisher uses one method
-            options.pop("topic", "events"),
-            lanes=2,
-            **options,
-        ) as publisher:
-            yield recording, publisher
-        # Side by side, so in any order
-        assert sorted(map(id, recording.opened)) == sorted(map(id, recording.closed))
-
-
-async def test_leaving_the_publisher_closes_every_sender(server: ServiceBusServer) -> None:
-    async with _recorded(server.connection_string) as (recording, publisher):
-        await publisher.publish(0, messages("k", 1))
-        await publisher.publish(1, messages("l", 1))
-        assert (2, 0) == (len(recording.opened), len(recording.closed))
-
-
-async def test_a_sender_whose_link_was_refused_is_replaced(server: ServiceBusServer) -> None:
-    async with _recorded(server.connection_string, topic="missing") as (recording, publisher):
-        for _ in range(2):
-            with pytest.raises(TopicUnavailable):
-                await publisher.publish(0, messages("k", 1))
-        assert 2 == len(recording.opened)
+    monkeypatch.setattr(ServiceBusClient, "get_topic_sender", giving)
+    monkeypatch.setattr(ServiceBusSender, "close", closing)
+    yield opened
+    assert {*map(id, opened)} <= {*map(id, closed)}
 
 
 async def test_a_call_cancelled_while_its_link_opens_sends_nothing_and_its_sender_is_replaced(
-    server: ServiceBusServer,
+    server: ServiceBusServer, opened: list[ServiceBusSender]
 ) -> None:
-    async with _recorded(server.connection_string) as (recording, publisher):
+    async with publisher_to(server) as publisher:
         call = asyncio.create_task(publisher.publish(0, messages("k", 1)))
         while not server.broker.connections:  # noqa: ASYNC110 - a pause between might last until the link is open
             await asyncio.sleep(0)
@@ -263,10 +213,10 @@ async def test_a_call_cancelled_while_its_link_opens_sends_nothing_and_its_sende
         with pytest.raises(asyncio.CancelledError):
             await call
         await publisher.publish(0, messages("k", 1, first=1))
-        assert (2, 1) == (len(recording.opened), stats(server)["transfers"])
+        assert (2, 1) == (len(opened), stats(server)["transfers"])
 
 
-async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
+async def test_a_server_that_never_answers_is_given_up_in_time(opened: list[ServiceBusSender]) -> None:
     """It accepts connections and says nothing: the SDK alone would wait for a minute."""
     hung = asyncio.Event()
 
@@ -278,94 +228,41 @@ async def test_a_server_that_never_answers_is_given_up_in_time() -> None:
     port = silent.sockets[0].getsockname()[1]
     endpoint = f"Endpoint=sb://127.0.0.1:{port};{KEY};UseDevelopmentEmulator=true;"
     loop = asyncio.get_running_loop()
-    async with silent, _recorded(endpoint, send_timeout=timedelta(seconds=0.5)) as (recording, publisher):
+    async with (
+        silent,
+        open_service_bus_client(connection_string=endpoint) as client,
+        ServiceBusPublisher(client, "events", send_timeout=timedelta(seconds=0.5)) as publisher,
+    ):
         for attempt in (1, 2):
             started = loop.time()
             with pytest.raises(BrokerUnavailable):
                 await publisher.publish(0, messages("k", 1))
             assert loop.time() - started < 30
-            assert attempt == len(recording.opened)
+            assert attempt == len(opened)
         hung.set()
 
 
-class _Hanging:
-    """A client whose senders wait for ever where the SDK does: for an answer it does not understand."""
-
-    def __init__(self, client: ServiceBusClient) -> None:
-        self._client, self.hangs = client, True
-
-    def get_topic_sender(self, topic: str, **options: Any) -> ServiceBusSender:
-        sender = self._client.get_topic_sender(topic, **options)
-        if self.hangs:
-            sender.send_messages = self._hang  # type: ignore[method-assign]  # one method of the real sender
-        return sender
-
-    @staticmethod
-    async def _hang(*args: Any, **options: Any) -> None:
-        await asyncio.Event().wait()
-
-
 async def test_a_sender_that_ignores_its_time_limit_is_given_up_all_the_same(
-    server: ServiceBusServer,
-) -> None:
-    before = asyncio.all_tasks()
-    async with open_service_bus_client(connection_string=server.connection_string) as client:
-        hanging = _Hanging(client)
-        async with ServiceBusPublisher(
-            hanging, "events", send_timeout=timedelta(seconds=3), cancel_grace=timedelta(seconds=0.1)
-        ) as publisher:
-            with pytest.raises(BrokerUnavailable, match="neither confirmed nor refused"):
-                await publisher.publish(0, messages("k", 1))
-            await asyncio.sleep(0)
-            left = [task for task in asyncio.all_tasks() - before if "_hang" in repr(task)]
-            assert [] == left
-            hanging.hangs = False
-            await publisher.publish(0, messages("k", 1))
-    assert (1, 1) == (stats(server)["published"], stats(server)["transfers"])
-
-
-async def test_a_call_that_is_cancelled_while_a_link_opens_ends_although_the_sdk_loses_that(
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before Python 3.12 the SDK may go on, and raise what a relay answers with another attempt."""
-    opening = asyncio.Event()
+    ended = []
 
-    async def lose(*_: object, **options: Any) -> None:
-        opening.set()
+    async def hang(*_: object, **options: Any) -> None:
         try:
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise ServiceBusAuthenticationError(message="The token has an invalid signature") from None
+        finally:
+            ended.append("send")
 
-    async with publisher_to(server) as publisher:
+    async with publisher_to(
+        server, send_timeout=timedelta(seconds=3), cancel_grace=timedelta(seconds=0.1)
+    ) as publisher:
         with monkeypatch.context() as patch:
-            patch.setattr(ServiceBusSender, "create_message_batch", lose)
-            call = asyncio.create_task(publisher.publish(0, messages("k", 1)))
-            await opening.wait()
-            call.cancel()
-            await asyncio.wait({call})
-        assert call.cancelled()
+            patch.setattr(ServiceBusSender, "send_messages", hang)
+            with pytest.raises(BrokerUnavailable, match="neither confirmed nor refused"):
+                await publisher.publish(0, messages("k", 1))
+            await until(lambda: bool(ended))
         await publisher.publish(0, messages("k", 1))
-    assert 1 == stats(server)["published"]
-
-
-async def test_a_broker_that_is_not_there_is_unavailable(server: ServiceBusServer) -> None:
-    server.broker.faults.add({"action": "down", "seconds": 60})
-    async with publisher_to(server) as publisher:
-        with pytest.raises(BrokerUnavailable):
-            await publisher.publish(0, messages("k", 1))
-        server.broker.faults.clear()
-        await publisher.publish(0, messages("k", 1))
-        assert 1 == stats(server)["published"]
-
-
-async def test_a_topic_that_is_missing_is_used_once_it_exists(server: ServiceBusServer) -> None:
-    async with publisher_to(server, topic="orders") as publisher:
-        with pytest.raises(TopicUnavailable, match="orders"):
-            await publisher.publish(0, messages("k", 1))
-        server.broker.add_topic({"name": "orders"})
-        await publisher.publish(0, messages("k", 1))
-        assert 1 == server.broker.stats()["topics"]["orders"]["published"]
+    assert (1, 1) == (stats(server)["published"], stats(server)["transfers"])
 
 
 async def test_a_wrong_key_makes_the_topic_unavailable(server: ServiceBusServer) -> None:
@@ -398,15 +295,6 @@ async def test_a_cancelled_send_is_waited_for_and_costs_the_sender_only_where_it
         assert (connections, 3) == (server.broker.connections, stats(server)["transfers"])
 
 
-async def test_leaving_the_publisher_ends_every_task_it_started(server: ServiceBusServer) -> None:
-    before = asyncio.all_tasks()
-    async with publisher_to(server) as publisher:
-        await asyncio.gather(*(publisher.publish(lane, messages(f"k{lane}", 1)) for lane in range(2)))
-        server.drop_connections()
-        await publisher.publish(0, messages("k0", 1, first=1))
-    await until(lambda: asyncio.all_tasks() == before)
-
-
 async def test_a_closed_publisher_says_so(server: ServiceBusServer) -> None:
     async with publisher_to(server) as publisher:
         pass
@@ -417,12 +305,6 @@ async def test_a_closed_publisher_says_so(server: ServiceBusServer) -> None:
 # Batches
 
 
-async def test_many_sessions_travel_in_one_batch(server: ServiceBusServer) -> None:
-    async with publisher_to(server) as publisher:
-        await publisher.publish(0, [message for key in "abc" for message in messages(key, 10)])
-        assert (30, 1) == (stats(server)["published"], stats(server)["transfers"])
-
-
 @pytest.mark.parametrize(("scope", "batches"), [(BatchScope.SESSION, 3), (BatchScope.MESSAGE, 12)])
 async def test_a_partitioned_topic_gets_the_batches_it_takes(
     server: ServiceBusServer, scope: BatchScope, batches: int
@@ -430,12 +312,6 @@ async def test_a_partitioned_topic_gets_the_batches_it_takes(
     async with publisher_to(server, batch_scope=scope) as publisher:
         await publisher.publish(0, [message for key in "abc" for message in messages(key, 4)])
         assert (12, batches) == (stats(server)["published"], stats(server)["transfers"])
-
-
-async def test_batches_are_filled_up_to_the_limit_of_the_link(server: ServiceBusServer) -> None:
-    async with publisher_to(server) as publisher:
-        await publisher.publish(0, messages("k", 100, size=10_000))
-        assert (100, 4) == (stats(server)["published"], stats(server)["transfers"])  # 256 KB: 25 or 26 each
 
 
 @pytest.mark.parametrize("sdk_only", [False, True], ids=["our encoder", "the SDK's"])
@@ -484,47 +360,13 @@ async def test_where_the_sdk_is_not_as_known_it_encodes_the_messages_and_this_is
     server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoding, "difference", lambda: "_size of a batch is missing")
-    await sent_by_the_sdk(server, monkeypatch, reported="_size of a batch is missing")
-
-
-async def test_where_the_sdk_traces_messages_it_encodes_them_and_this_is_reported_once(
-    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(settings.tracing_implementation, "_user_value", _Span)
-    await sent_by_the_sdk(server, monkeypatch, reported="the SDK traces messages")
-
-
-async def sent_by_the_sdk(
-    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch, *, reported: str
-) -> None:
     monkeypatch.setattr(encoding, "append", None)
     records: list[Record] = []
     async with publisher_to(server, notify=records.append) as publisher:
         for number in (0, 3):
             await publisher.publish(0, messages("k", 3, first=number))
     assert (6, 2) == (stats(server)["published"], stats(server)["transfers"])
-    assert [SdkFallback(part="encoder", entity="events", reason=reported)] == records
-
-
-class _Span:
-    """What the SDK needs of a span."""
-
-    def __init__(self, **options: Any) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def add_attribute(self, name: str, value: object) -> None:
-        pass
-
-    def to_header(self) -> dict[str, str]:
-        return {"traceparent": "00-1-2-01"}
-
-    get_trace_parent = to_header
+    assert [SdkFallback(part="encoder", entity="events", reason="_size of a batch is missing")] == records
 
 
 async def test_only_the_first_message_of_a_batch_is_encoded_by_the_sdk(
@@ -570,37 +412,6 @@ async def test_a_relay_brings_a_page_through_everything_that_can_go_wrong(server
     assert all(fault["struck"] == 1 for fault in server.broker.stats()["faults"])
 
 
-async def test_a_relay_finds_the_one_message_of_a_batch_that_is_too_large(server: ServiceBusServer) -> None:
-    page = a_page("a", "b", "c", count=4)
-    page.documents[4]["data"]["padding"] = "x" * 300_000  # b/1
-    async with publisher_to(server, lanes=1) as publisher:
-        with pytest.raises(MessageRejected, match="'b/1'"):
-            await Relay(publisher, notify=lambda record: None)(page)
-    assert (9, 0) == (stats(server)["published"], stats(server)["duplicates"])  # all but b/1, b/2, b/3
-
-
-async def test_a_relay_gives_a_lane_what_a_batch_of_the_topic_holds(server: ServiceBusServer) -> None:
-    """
-    1 MB on the Premium tier; the first link says so, so the page before it is shared as on the Standard tier.
-    """
-    server.broker.add_topic({"name": "premium", "max_message_size": 1024 * 1024})
-    sent = []
-    async with publisher_to(server, topic="premium", lanes=8) as publisher:
-        through = Topics(
-            {"premium": publisher},
-            shape=functools.partial(as_cloud_event, source="/test", mode=ContentMode.BINARY),
-            around=spans_of_sends(),
-        )
-        relay = Relay(through, notify=lambda record: None)
-        for number in range(2):
-            page = a_page(*(f"{number}-{key}" for key in range(400)), count=1)
-            for document in page.documents:
-                document["data"]["padding"] = "x" * 1000
-            await relay(page)
-            sent.append(server.broker.stats()["topics"]["premium"]["transfers"])
-    assert [4, 5] == sent
-
-
 # Clients
 
 
@@ -621,27 +432,3 @@ def test_a_publisher_needs_a_lane(server: ServiceBusServer) -> None:
     client = open_service_bus_client(connection_string=server.connection_string)
     with pytest.raises(ConfigurationError):
         ServiceBusPublisher(client, "events", lanes=0)
-
-
-async def test_a_message_at_which_the_broker_fails_for_no_stated_reason_is_parked_and_the_others_of_its_batch_arrive(
-    server: ServiceBusServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """
-    The broker answers a property that is too large as if it had a fault of its own; here the sender does not know the limit.
-    """
-    monkeypatch.setattr(service_bus_lane, "require_properties_that_fit", lambda message: None)
-    store, told = MemoryParked(), list[Record]()
-    documents = [event("poison", lsn=1, correlationId="x" * 40_000)]
-    documents += [event(f"k{number}", lsn=1 + number) for number in range(1, 6)]
-    async with publisher_to(server) as publisher:
-        relay = Relay(
-            publisher,
-            parking=Parking(store),
-            backoff=Backoff(initial_seconds=0.01, maximum_seconds=0.05),
-            notify=told.append,
-        )
-        await relay(batch(*documents))
-    assert ["poison"] == [key.partition_key for key in await ParkedKeys(store).list()]
-    assert 5 == sum(record.messages for record in told if isinstance(record, MessagesPublished))
-    failed = [record.error for record in told if isinstance(record, PublishFailed)]
-    assert {"amqp:internal-error"} == {getattr(error, "condition", None) for error in failed}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator
 
 import pytest
@@ -10,9 +9,7 @@ import pytest
 from cosmos_outbox import Backoff, DomainEvent, Entity, Outbox, RetryOptions
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import (
-    Conflict,
     InvalidRequest,
-    PreconditionFailed,
     UsageError,
 )
 from cosmos_outbox.ports import Store
@@ -20,7 +17,6 @@ from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from tests.contracts.ports.store import KEY, StoreContract
 from tests.support.backends import BACKENDS, Container, opened
-from tests.support.faulty_store import FaultyStore
 from tests.support.notes import Line, Note
 
 pytestmark = [
@@ -95,32 +91,6 @@ async def test_a_query_in_sql_is_paged_with_its_parameters(store: Store):
             await lines.query("SELECT * FROM c WHERE c.data.text >", partition_key=KEY)
 
 
-async def test_a_query_over_all_partition_keys_is_paged(store: Store):
-    if isinstance(store, MemoryContainer):
-        pytest.skip("a container in memory evaluates no SQL")
-    outbox = Outbox(store)
-    for n in range(7):
-        async with outbox.unit_of_work() as uow:
-            uow.repository(Line).create(Line(id=f"l{n}", book=f"b{n}", text="x"))
-            await uow.commit()
-    found, continuation = [], None
-    while True:
-        page = (
-            await outbox.unit_of_work()
-            .repository(Line)
-            .query(
-                "SELECT * FROM c WHERE c.data.text = @text",
-                {"text": "x"},
-                page_size=2,
-                continuation=continuation,
-            )
-        )
-        found += [line.book for line in page.entities]
-        if (continuation := page.continuation) is None:
-            break
-    assert [f"b{n}" for n in range(7)] == sorted(found)
-
-
 @pytest.mark.parametrize("sql", ["SELECT * FROM c", "SELECT c.id, c.type FROM c WHERE c.type = 'line'"])
 async def test_a_query_that_selects_anything_but_documents_of_the_type_is_refused(store: Store, sql: str):
     if isinstance(store, MemoryContainer):
@@ -131,51 +101,6 @@ async def test_a_query_that_selects_anything_but_documents_of_the_type_is_refuse
         await uow.commit()
         with pytest.raises(UsageError, match="is no line: let it find whole documents"):
             await uow.repository(Line).query(sql, partition_key="n")
-
-
-async def test_events_name_the_version_of_their_entity_whatever_was_listed_and_written_between(store: Store):
-    outbox, key = Outbox(store), "n"
-    async with outbox.unit_of_work() as uow:
-        uow.repository(Note).create(Note(id="n")).file_as("x")
-        await uow.commit()
-    sent = []
-    for change in (lambda note: note.change("y"), lambda note: setattr(note, "text", "z"), Note.glance):
-        async with outbox.unit_of_work() as uow:
-            (note,) = (await uow.repository(Note).list(key)).entities
-            change(note)
-            sent += (await uow.commit()).events
-    metas = [(await store.read(event.id, key))["meta"] for event in sent]
-    assert [(2, 0), (4, 0)] == [(meta["entityVersion"], meta["sequence"]) for meta in metas]
-
-
-async def test_a_refused_commit_names_the_document_and_both_etags(store: Store):
-    outbox = Outbox(store)
-    async with outbox.unit_of_work() as mine, outbox.unit_of_work() as theirs:
-        theirs.repository(Note).create(note := Note(id="n"))
-        await theirs.commit()
-        (await mine.repository(Note).read("n")).change("mine")
-        note.change("theirs")
-        await theirs.commit()
-        expected = (await mine.repository(Note).read("n")).etag
-        with pytest.raises(PreconditionFailed) as caught:
-            await mine.commit()
-
-    error = caught.value
-    assert ("n", expected, note.etag) == (error.document_id, error.expected, error.actual)
-    for named in ("'n'", expected, note.etag):
-        assert str(named) in str(error)
-
-
-async def test_a_refused_creation_names_the_document(store: Store):
-    outbox = Outbox(store)
-    for refused in (False, True):
-        async with outbox.unit_of_work() as uow:
-            uow.repository(Note).create(Note(id="taken"))
-            if refused:
-                with pytest.raises(Conflict, match="'taken'"):
-                    await uow.commit()
-            else:
-                await uow.commit()
 
 
 @pytest.mark.parametrize("when", When)
@@ -209,42 +134,6 @@ async def test_a_commit_that_is_answered_with_a_fault_is_stored_once_with_its_ev
     assert len(versions) == len(events.documents) == 2
 
 
-@pytest.mark.parametrize("key", ["", "\ud800", "é" * 1024 + "x", {}], ids=["empty", "half", "long", "object"])
-async def test_a_partition_key_that_cosmos_db_does_not_take_is_refused_before_anything_is_sent(
-    store: Store, key: str
-):
-    watched = FaultyStore(store)
-    async with Outbox(watched).unit_of_work() as uow:
-        uow.repository(Line).create(Line.model_construct(id="l", book=key))
-        with pytest.raises(UsageError, match="cannot be the partition key of line"):
-            await uow.commit()
-        uow.rollback()
-        with pytest.raises(UsageError, match="cannot be the partition key of line"):
-            await uow.repository(Line).read("l", partition_key=key)
-    assert (0, 0) == (watched.commits, watched.reads)
-
-
-async def test_a_long_partition_key_is_taken(store: Store):
-    async with Outbox(store).unit_of_work() as uow:
-        line = uow.repository(Line).create(Line(id="l", book="é" * 1000))
-        await uow.commit()
-        uow.rollback()
-        assert line.etag == (await uow.repository(Line).read("l", partition_key=line.book)).etag
-
-
-@pytest.mark.parametrize("document_id", [".", "..", "a ", "a\t", "a\n", "\ra"])
-async def test_an_id_that_no_request_can_name_is_refused_before_anything_is_sent(
-    store: Store, document_id: str
-):
-    watched = FaultyStore(store)
-    async with Outbox(watched).unit_of_work() as uow:
-        with pytest.raises(UsageError, match="cannot be the id"):
-            uow.repository(Note).create(Note(id=document_id))
-        with pytest.raises(UsageError, match="cannot be the id"):
-            await uow.repository(Note).read(document_id)
-    assert (0, 0) == (watched.commits, watched.reads)
-
-
 @pytest.mark.parametrize("document_id", ["...", ".a", " a", "a b", "%2E", "a\u00a0", "+", "%"])
 async def test_any_other_id_leads_back_to_its_document(store: Store, document_id: str):
     for others in range(2):
@@ -260,33 +149,3 @@ async def test_any_other_id_leads_back_to_its_document(store: Store, document_id
             assert "changed" == (await uow.repository(Line).read(document_id, partition_key=line.book)).text
             await uow.repository(Line).delete(document_id, partition_key=line.book)
             await uow.commit()
-
-
-def tokens_of_no_store() -> dict[str, str]:
-    """What looks like a token of one of the stores, and is none."""
-    inside = {
-        "number": "1",
-        "numbers": "[1, 2]",
-        "nothing": "[]",
-        "many": '["a", "b", "c"]',
-        "deep": "[" * 5000,
-    }
-    return {
-        **{
-            f"as a query's {name}": base64.urlsafe_b64encode(text.encode()).decode()
-            for name, text in inside.items()
-        },
-        **{f"as memory's {name}": f"after:{text}" for name, text in inside.items()},
-        "after": "after:",
-    }
-
-
-@pytest.mark.parametrize(
-    "continuation",
-    [pytest.param(token, id=name) for name, token in tokens_of_no_store().items()],
-)
-async def test_a_continuation_in_the_form_of_one_is_refused(store: Store, continuation: str):
-    with pytest.raises(InvalidRequest):
-        await store.list(
-            ("thing",), partition_key=KEY, page_size=1, continuation=continuation, include_deleted=True
-        )

@@ -12,7 +12,6 @@ import asyncio
 import json
 import ssl
 import time
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -53,7 +52,6 @@ from cosmos_outbox_testing.contracts.subscription import (
     received,
     rest,
 )
-from tests.support.effort import LONG
 from tests.support.patience import HUNG_SECONDS
 from tests.support.servicebus_sdk import leaky_sockets, unlogged, until
 
@@ -154,34 +152,15 @@ async def in_memory(
     yield MemoryEntity(sessions=sessions, max_deliveries=max_deliveries)
 
 
-class SdkSubscription(ServiceBusSubscription):
-    def __init__(
-        self, server: ServiceBusServer, client: ServiceBusClient, *names: Any, **options: Any
-    ) -> None:
-        super().__init__(client, *names, **options)
-
-
-class SdkOverWebSockets(SdkSubscription):
-    pass
-
-
-class LeanSubscription(AmqpSubscription):
-    def __init__(
-        self,
-        server: ServiceBusServer,
-        client: ServiceBusClient,
-        *names: Any,
-        sessions: bool = True,
-        **options: Any,
-    ) -> None:
-        assert sessions
-        super().__init__(client, *names, **options)
+def lean(client: ServiceBusClient, *names: Any, sessions: bool = True, **options: Any) -> AmqpSubscription:
+    assert sessions
+    return AmqpSubscription(client, *names, **options)
 
 
 @asynccontextmanager
 async def on_emulator(
     *,
-    receiving: Receiving = SdkSubscription,
+    receiving: Receiving = ServiceBusSubscription,
     sessions: bool = True,
     max_deliveries: int = 10,
     prefetch: int | None = None,
@@ -197,12 +176,11 @@ async def on_emulator(
     broker = Broker.from_config(
         {"topics": [{"name": "t", "subscriptions": [config]}]}, clock=lambda: time.time() + ahead[0]
     )
-    websockets = receiving is SdkOverWebSockets
     options = {} if prefetch is None else {"prefetch": prefetch}
     async with (
         ServiceBusServer(broker) as server,
-        open_service_bus_client(connection_string=server.connection_string, websockets=websockets) as client,
-        receiving(server, client, "t", "s", sessions=sessions, **options) as subscription,
+        open_service_bus_client(connection_string=server.connection_string) as client,
+        receiving(client, "t", "s", sessions=sessions, **options) as subscription,
     ):
         yield ServiceBusEntity(server, client, receiving, subscription, ahead)
 
@@ -275,76 +253,46 @@ async def messages_of_other_programs_are_read_as_they_are(opened: Opened) -> Non
 
 
 @wire_scenario
-async def a_message_without_a_session_is_a_dead_letter_of_a_subscription_with_sessions(
+async def the_reason_of_a_dead_letter_is_cut_to_what_service_bus_takes_and_may_hold_what_has_no_utf8(
     opened: Opened,
 ) -> None:
-    async with opened() as entity:
-        await entity.send_as_they_are(ServiceBusMessage(b"x", message_id="homeless"))
-        await entity.send("a1")
-        assert [("a1", 0)] == await rest(entity)
-        ((name, reason, _),) = entity.dead_letters()
-        assert ("homeless", "Session ID is null.") == (name, reason)
-
-
-@wire_scenario
-async def the_reason_of_a_dead_letter_is_cut_to_what_service_bus_takes(opened: Opened) -> None:
-    async with opened() as entity:
-        await entity.send("a1")
-        session = await accepted(entity)
-        await session.settle(await received(session), DeadLetter(reason="r" * 9_000, description="d" * 9_000))
-        await session.close()
-        assert [("a1", "r" * 4000, "d" * 4000)] == entity.dead_letters()
-
-
-@wire_scenario
-async def the_reason_of_a_dead_letter_may_hold_what_has_no_utf8(opened: Opened) -> None:
     async with opened() as entity:
         await entity.send("a1")
         session = await accepted(entity)
         await session.settle(
-            await received(session), DeadLetter(reason="r", description="half \ud800 a pair")
+            await received(session), DeadLetter(reason="r" * 9_000, description="\ud800" + "d" * 9_000)
         )
         await session.close()
-        assert [("a1", "r", "half ? a pair")] == entity.dead_letters()
+        assert [("a1", "r" * 4000, "?" + "d" * 3999)] == entity.dead_letters()
 
 
 @wire_scenario
-async def a_detached_link_ends_the_session_and_the_next_one_goes_on(opened: Opened) -> None:
-    async with opened() as entity:
-        await entity.send("a1", "b1")
-        held = await asyncio.gather(accepted(entity), accepted(entity))
-        messages = [await received(session) for session in held]
-        entity.server.broker.detach_links("t")
-        with pytest.raises(SubscriptionError):
-            await held[0].receive(BRIEFLY)
-        with pytest.raises(SubscriptionError):
-            await held[1].settle(messages[1], Complete())
-        for session in held:
-            await session.close()
-        assert {"a1": 0, "b1": 0} == dict(await rest(entity, 2))
-
-
-@wire_scenario
-async def a_lost_connection_ends_the_session_and_the_next_one_goes_on(opened: Opened) -> None:
-    async with opened() as entity:
-        await entity.send("a1", "b1")
-        held = await asyncio.gather(accepted(entity), accepted(entity))
-        messages = [await received(session) for session in held]
-        entity.server.drop_connections()
-        with pytest.raises(SubscriptionError):
-            await held[0].renew()
-        with pytest.raises(SubscriptionError):
-            await held[1].settle(messages[1], Complete())
-        for session in held:
-            await session.close()
-        assert {"a1": 0, "b1": 0} == dict(await rest(entity, 2))
+async def a_detached_link_or_a_lost_connection_ends_the_session_and_the_next_one_goes_on(
+    opened: Opened,
+) -> None:
+    for lost in (False, True):
+        async with opened() as entity:
+            await entity.send("a1", "b1")
+            held = await asyncio.gather(accepted(entity), accepted(entity))
+            messages = [await received(session) for session in held]
+            if lost:
+                entity.server.drop_connections()
+            else:
+                entity.server.broker.detach_links("t")
+            with pytest.raises(SubscriptionError):
+                await (held[0].renew() if lost else held[0].receive(BRIEFLY))
+            with pytest.raises(SubscriptionError):
+                await held[1].settle(messages[1], Complete())
+            for session in held:
+                await session.close()
+            assert {"a1": 0, "b1": 0} == dict(await rest(entity, 2))
 
 
 @wire_scenario
 async def a_missing_entity_is_named_with_what_to_do(opened: Opened) -> None:
     async with opened() as entity:
         for topic, name in (("t", "other"), ("other", None)):
-            async with entity.receiving(entity.server, entity.client, topic, name) as missing:
+            async with entity.receiving(entity.client, topic, name) as missing:
                 with pytest.raises(SubscriptionUnavailable, match=r"other.*create it if it is missing"):
                     await missing.accept(BRIEFLY)
 
@@ -391,13 +339,11 @@ async def a_settlement_that_is_refused_is_a_lost_lock(opened: Opened) -> None:
 
 
 # Over WebSockets they differ in what connects; that is tested by itself.
-WAYS: list[type[AdapterSubscription]] = [SdkSubscription, LeanSubscription]
-if LONG:
-    WAYS += [SdkOverWebSockets]
+WAYS: list[Receiving] = [ServiceBusSubscription, lean]
 
 
-def scenarios_of(way: type[AdapterSubscription]) -> dict[str, Scenario]:
-    left_out = WITHOUT_SESSIONS if way is LeanSubscription else ()
+def scenarios_of(way: Receiving) -> dict[str, Scenario]:
+    left_out = WITHOUT_SESSIONS if way is lean else ()
     return {name: scenario for name, scenario in ON_EMULATOR.items() if name not in left_out}
 
 
@@ -410,7 +356,6 @@ def outcomes(request: pytest.FixtureRequest) -> dict[str, BaseException | None]:
 
     with leaky_sockets(), unlogged(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(adapter, "_OPEN_SECONDS", HUNG_SECONDS)
-        warnings.filterwarnings("ignore", "ssl=None is deprecated")  # the SDK's, of a WebSocket without TLS
         return dict(zip(scenarios, asyncio.run(run()), strict=True))
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
-from cosmos_outbox.parking.documents import NO_ETAG
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
 from tests.contracts.ports.store import KEY, create, delete, replace
 
@@ -32,13 +30,6 @@ class ParkedStoreContract:
     @pytest.fixture
     def store(self) -> ParkedStore:
         raise NotImplementedError("Override the fixture `store`: it returns the store under test.")
-
-    async def test_a_document_is_read_and_listed_as_it_was_written(self, store: ParkedStore) -> None:
-        """Whatever is held comes back unchanged."""
-        await store.commit(KEY, [create("a", nested={"x": [1, None]})])
-        read = await store.read("a", KEY)
-        assert {"x": [1, None]} == read["nested"]
-        assert [read["_etag"]] == [document["_etag"] for document in await everything(store)]
 
     async def test_the_pages_hold_all_documents_of_one_partition_key_by_id_and_no_other(
         self,
@@ -89,20 +80,6 @@ class ParkedStoreContract:
         assert {"ours"} == {document["partitionKey"] for document in found}
         assert all(document["_etag"] for document in found)
 
-    async def test_a_partition_key_without_documents_has_no_page(self, store: ParkedStore) -> None:
-        """A key that is not parked is an empty page, not an error."""
-        assert () == await store.page("missing")
-
-    async def test_a_batch_with_one_refused_write_changes_nothing(self, store: ParkedStore) -> None:
-        """An event is held together with the change of its key, or not at all."""
-        await store.commit(KEY, [create("key", n=1), create("taken")])
-        etag = await etag_of(store, "key")
-        with pytest.raises(Conflict) as refused:
-            await store.commit(KEY, [replace("key", etag, n=2), create("new"), create("taken")])
-        assert "taken" == refused.value.document_id
-        assert 1 == (await store.read("key", KEY))["n"]
-        assert {"key", "taken"} == {document["id"] for document in await everything(store)}
-
     async def test_a_batch_names_its_first_document_where_that_is_taken(self, store: ParkedStore) -> None:
         """An error shows the caller that the key is parked already."""
         await store.commit(KEY, [create("key"), create("event")])
@@ -124,26 +101,6 @@ class ParkedStoreContract:
             assert [True] == [isinstance(error, PreconditionFailed | NotFound) for error in refused]
             if isinstance(outcomes[1], Exception):
                 await store.commit(KEY, [delete("key")])
-
-    @pytest.mark.parametrize("writes", [[replace("key", '"1"')], [replace("key", '"1"'), create("event")]])
-    async def test_an_append_to_a_key_that_was_handed_back_says_that_there_is_none(
-        self, store: ParkedStore, writes: Sequence[Write]
-    ) -> None:
-        """`NotFound` allows the relay to send an event that it could not hold."""
-        with pytest.raises(NotFound):
-            await store.commit(KEY, writes)
-        assert [] == await everything(store)
-
-    async def test_a_deletion_that_matches_nothing_tells_whether_there_is_a_document(
-        self, store: ParkedStore
-    ) -> None:
-        """A conditional delete distinguishes a missing document from a changed one."""
-        with pytest.raises(NotFound):
-            await store.commit(KEY, [delete("key", NO_ETAG)])
-        await store.commit(KEY, [create("key")])
-        with pytest.raises(PreconditionFailed):
-            await store.commit(KEY, [delete("key", NO_ETAG)])
-        assert await etag_of(store, "key")
 
     async def test_a_batch_deletes_and_replaces_at_once(self, store: ParkedStore) -> None:
         """One batch may create, replace and delete."""

@@ -152,6 +152,18 @@ def test_run_repeats_work_that_another_program_overtook(outbox: BlockingOutbox):
     assert [1, 2, 3] == seen
 
 
+def test_threads_that_share_it_each_commit_once(outbox: BlockingOutbox):
+    add_note(outbox, id="n")
+
+    def change(uow: BlockingUnitOfWork) -> None:
+        uow.repository(Note).read("n").change("again")
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda _: outbox.run(change, attempts=100), range(40)))
+    with outbox.unit_of_work() as uow:
+        assert 41 == uow.repository(Note).read("n").version
+
+
 def test_run_gives_up_after_its_attempts_and_raises_what_work_raises_at_once(outbox: BlockingOutbox):
     add_note(outbox, id="n")
     attempts = []
