@@ -19,7 +19,7 @@ import pytest
 from cosmos_outbox import ConfigurationError, Outbox, UsageError
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.blocking import BlockingOutbox, BlockingUnitOfWork
-from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import Note, NoteWritten, stored
 from tests.support.patience import HUNG_SECONDS
 
@@ -150,29 +150,6 @@ def test_an_interrupted_commit_has_ended_when_the_interrupt_goes_on_and_can_be_f
 
         assert 1 == uow.commit().operations - len(stored(container, "domainEvent"))
         assert 1 == opener.store.commits
-
-
-def test_an_interrupted_read_is_cancelled_and_the_outbox_goes_on(
-    opener: Opener, interrupt: Callable[[], None]
-):
-    opener.store.read_faults.append(ReadFault.HANGING)
-    cancelled = []
-
-    async def read(*args, **kwargs):
-        interrupt()
-        try:
-            return await FaultyStore.read(opener.store, *args, **kwargs)
-        except asyncio.CancelledError:
-            await asyncio.sleep(0.05)
-            cancelled.append("read")
-            raise
-
-    opener.store.read = read
-    with BlockingOutbox(opener) as outbox:
-        with pytest.raises(Interrupted), outbox.unit_of_work() as uow:
-            uow.repository(Note).read("n")
-        assert ["read"] == cancelled
-        assert "n" == outbox.run(write).id
 
 
 def test_an_interrupted_opening_is_cancelled_and_the_next_use_opens(
