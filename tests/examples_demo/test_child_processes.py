@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.child_processes import Child, ChildDied, Children
+from demo.child_processes import ChildDied, Children
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -44,75 +44,12 @@ async def test_leaving_the_context_ends_every_child_even_one_that_ignores_sigter
     assert not alive(stubborn.pid)
 
 
-async def test_children_are_stopped_in_the_reverse_order_of_their_start(tmp_path):
-    journal = tmp_path / "journal"
-    code = (
-        "import signal, sys, time\n"
-        "def end(*_):\n    open({journal!r}, 'a').write({name!r}); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, end); print('{{}}', flush=True); time.sleep(600)"
-    )
-    async with Children(tmp_path) as children:
-        for name in "abc":
-            await start(children, code.format(journal=str(journal), name=name), name)
-    assert "cba" == journal.read_text()
-    assert ["exit 0"] * 3 == [child.state for child in children.all]
-
-
-async def test_an_exception_inside_the_context_ends_the_children(tmp_path):
-    pids = []
-
-    async def fail() -> None:
-        async with Children(tmp_path) as children:
-            pids.append((await start(children, FOREVER)).pid)
-            raise RuntimeError("boom")
-
-    with pytest.raises(RuntimeError, match="boom"):
-        await fail()
-    assert [False] == [alive(pid) for pid in pids]
-
-
 async def test_work_is_given_up_when_a_child_dies_by_itself(tmp_path):
     async with Children(tmp_path) as children:
         child = await start(children, "import sys; print('{}', flush=True); sys.exit('no disk')")
         with pytest.raises(ChildDied, match="died unexpectedly: exit 1"):
             await children.guard(asyncio.Event().wait())
         assert "no disk" in child.tail()
-
-
-async def test_work_goes_on_when_a_child_is_killed_on_purpose(tmp_path):
-    async with Children(tmp_path) as children:
-        child = await start(children, FOREVER)
-
-        async def kill_and_return() -> str:
-            await child.kill()
-            return "done"
-
-        assert "done" == await children.guard(kill_and_return())
-        assert "SIGKILL" == child.state
-
-
-async def test_a_child_that_is_replaced_is_started_again_and_ends_no_work(tmp_path):
-    async with Children(tmp_path) as children:
-        first = await start(children, FOREVER)
-        deaths: list[Child] = []
-        again = asyncio.Event()
-
-        async def start_again() -> Child:
-            child = await start(children, FOREVER)
-            again.set()
-            return child
-
-        async def work() -> Child:
-            keeping = asyncio.create_task(children.replace(first, start_again, deaths.append))
-            await asyncio.sleep(0)
-            os.kill(first.pid, signal.SIGKILL)
-            await again.wait()
-            await children.stop(children.all)
-            await keeping
-            return deaths[0]
-
-        assert first is await children.guard(work())
-        assert ["SIGKILL", "SIGTERM"] == [child.state for child in children.all]
 
 
 async def test_the_death_of_a_child_explains_the_error_it_caused(tmp_path):
@@ -125,17 +62,6 @@ async def test_the_death_of_a_child_explains_the_error_it_caused(tmp_path):
 
         with pytest.raises(ChildDied, match="SIGKILL"):
             await children.guard(notice_first())
-
-
-async def test_an_error_that_no_death_explains_is_raised_itself(tmp_path):
-    async with Children(tmp_path) as children:
-        await start(children, FOREVER)
-
-        async def fail() -> None:
-            raise ConnectionError("refused")
-
-        with pytest.raises(ConnectionError, match="refused"):
-            await children.guard(fail())
 
 
 @pytest.mark.parametrize(

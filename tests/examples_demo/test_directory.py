@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from cosmos_outbox import NotFound
 from cosmos_outbox.consumer import Message
 from cosmos_outbox_testing import OutboxHarness
 from examples.contacts.directory import DirectoryEntry, consumer
@@ -63,15 +62,6 @@ async def test_each_event_of_a_contact_changes_its_entry_once_and_the_directory_
     )
     assert ["listed", *["changed"] * 4, "removed"] == [json.loads(event.body)["change"] for event in told]
     assert [message.message_id for message in sent] == [event.properties["causation-id"] for event in told]
-
-
-async def test_a_change_of_a_contact_that_the_directory_never_saw_waits_for_an_operator():
-    harness = OutboxHarness()
-    harness.deliver(consumer, CHANGES[0], key="c1")
-    (delivered,) = await harness.consume_all(consumer)
-
-    assert "parked" == delivered.outcome
-    assert isinstance(delivered.errors[0], NotFound)
 
 
 async def test_the_events_of_the_dotnet_program_are_read_too():

@@ -99,7 +99,3 @@ def test_line_and_picture_show_progress_lag_and_the_owner_of_each_lease():
     shown = rendered(picture(progress))
     for part in ("loading", "7 / 20", "40", "30", "10", "(no owner)", "killed worker-2"):
         assert part in shown
-
-
-def test_lag_is_never_negative_when_a_message_overtakes_its_response():
-    assert 0 == Progress(contacts_wanted=1, committed=1, delivered=2).lag
