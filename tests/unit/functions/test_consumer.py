@@ -5,7 +5,6 @@ A consumer in a function: one effect for each message, order kept through failur
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -77,26 +76,6 @@ def test_what_the_host_passes_becomes_a_message(kind: str):
     assert sent == message_from(received(sent, deliveries=3, kind=kind))
 
 
-def test_what_older_extensions_pass_under_other_names_is_found_too():
-    old = received(
-        paid(1), Subject=None, Label="OrderPaid", ApplicationProperties=None, UserProperties={"sequence": 1}
-    )
-
-    assert ("OrderPaid", {"sequence": 1}) == (message_from(old).subject, message_from(old).properties)
-
-
-@pytest.mark.parametrize("missing", ["DeliveryCount", "EnqueuedTimeUtc", "SequenceNumber", "SessionId"])
-def test_what_the_host_does_not_say_is_left_out(missing: str):
-    assert "OrderPaid" == message_from(received(paid(1), **{missing: None})).subject
-
-
-async def test_a_time_without_a_zone_is_utc():
-    shop = Shop()
-    await consume(received(paid(1), EnqueuedTimeUtc="2026-11-22T12:00:00"), shop.process())
-
-    assert 1 == shop.of(MessageHandled, "handled")
-
-
 async def test_a_message_takes_effect_once_however_often_and_to_whichever_process_it_is_delivered():
     shop, sent = Shop(), paid(5)
     for deliveries in (1, 2, 3):
@@ -127,17 +106,6 @@ async def test_a_key_that_another_process_parks_is_noticed_at_the_next_message()
     assert (1, 1) == (shop.of(MessageHandled, "handled"), shop.of(MessageHandled, "held"))
 
 
-async def test_a_key_that_was_released_flows_again_in_all_processes():
-    shop, bad = Shop(attempts=1), OrderPaid(order_id="o1", total=-1)
-    process = shop.process()
-    for sent in (message(bad), paid(2)):
-        await consume(received(sent), process)
-    await shop.keys.release("o1", edited={**bad.payload(), "total": 1}, event_id=bad.id)
-    await consume(received(paid(3)), process)
-
-    assert [1, 2, 3] == shop.invoiced
-
-
 class Away(MemoryContainer):
     """A container that does not answer before a time of the loop's clock."""
 
@@ -149,15 +117,6 @@ class Away(MemoryContainer):
         return await super().commit(*arguments, **options)
 
 
-async def test_a_message_waits_in_the_function_while_the_store_is_away_and_is_not_given_back():
-    shop, clock = Shop(), asyncio.get_running_loop().time
-    shop.container = away = Away()
-    away.back_at = clock() + 60
-    await consume(received(paid(1)), shop.process())
-
-    assert 1 == shop.of(MessageHandled, "handled")
-
-
 async def test_after_its_patience_a_function_gives_the_message_back_before_the_host_ends_it():
     shop, clock = Shop(), asyncio.get_running_loop().time
     shop.container = away = Away()
@@ -167,10 +126,6 @@ async def test_after_its_patience_a_function_gives_the_message_back_before_the_h
 
     assert 60 < clock() - began < 180
     assert () == await shop.keys.list()
-
-
-def test_all_attempts_of_a_handler_and_the_patience_fit_into_the_five_minutes_of_a_consumption_plan():
-    assert Consumer("account").policy.longest_handling + timedelta(minutes=2) < timedelta(minutes=5)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +144,3 @@ async def test_a_function_that_cannot_dead_letter_raises_with_the_reason(
         await consume(received(sent), shop.process())
 
     assert () == shop.container.documents()
-
-
-async def test_sessions_are_handled_side_by_side_by_one_process():
-    shop = Shop()
-    process = shop.process()
-    async with asyncio.TaskGroup() as group:
-        for number in range(20):
-            group.create_task(consume(received(paid(number, session=f"o{number}")), process))
-
-    assert 20 == shop.of(MessageHandled, "handled")

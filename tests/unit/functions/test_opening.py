@@ -39,20 +39,3 @@ async def test_what_could_not_be_opened_is_closed_and_the_next_invocation_tries_
     assert ["opened", "closed"] == events
     assert "clients" == await clients()
     assert ["opened", "closed", "opened"] == events
-
-
-async def test_a_test_closes_what_is_open_and_the_next_call_opens_it_again():
-    events: list[str] = []
-
-    @Once
-    async def clients(stack: AsyncExitStack) -> None:
-        stack.callback(events.append, "closed")
-        events.append("opened")
-
-    await clients.aclose()
-    await clients()
-    await clients.aclose()
-    await clients.aclose()
-    await clients()
-
-    assert ["opened", "closed", "opened"] == events

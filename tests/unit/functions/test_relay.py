@@ -28,7 +28,7 @@ from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import Record
 from cosmos_outbox.relay.resend import resending
 from tests.support.effort import examples
-from tests.support.event_documents import entity, event
+from tests.support.event_documents import event
 from tests.support.functions_host import documents
 from tests.unit.relay.test_guarantees import Fleet, History, Owner, histories
 from triggers import TriggeredRelay
@@ -60,53 +60,6 @@ class Topic:
     @property
     def sent(self) -> list[str]:
         return [message.message_id for message in self.broker.accepted]
-
-
-async def test_events_of_a_batch_are_sent_in_the_order_of_their_commits_and_inside_a_commit():
-    topic = Topic()
-    await topic.process()(
-        documents(
-            event(number=3, lsn=2, sequence=1),
-            entity(lsn=2),
-            event(number=2, lsn=2, sequence=0),
-            event(number=1, lsn=1),
-        )
-    )
-
-    assert ["contact-1/1", "contact-1/2", "contact-1/3"] == topic.sent
-
-
-async def test_what_follows_in_a_parked_key_is_held_by_every_process_and_other_keys_go_on():
-    topic = Topic()
-    topic.reject("a/1")
-    await topic.process()(documents(event("a", 1), event("a", 2), event("b", 3)))
-    await topic.process()(documents(event("b", 4), event("a", 5)))
-
-    assert ["b/3", "b/4"] == topic.sent
-    held = (await topic.keys.show("a")).held
-    assert ["a/1", "a/2", "a/5"] == [parked.event_id for parked in held]
-
-
-async def test_a_key_that_was_released_flows_again_at_the_next_batch():
-    topic = Topic()
-    process = topic.process()
-    topic.reject("a/1")
-    await process(documents(event("a", 1), event("a", 2)))
-    topic.reject()
-    await topic.keys.release("a")
-    await process(documents(event("a", 3)))
-
-    assert ["a/1", "a/2", "a/3"] == topic.sent
-
-
-async def test_a_key_that_an_operator_parks_is_held_from_the_next_batch():
-    topic = Topic()
-    process = topic.process()
-    await process(documents(event("a", 1)))
-    await topic.keys.park("a", reason="a customer asked")
-    await process(documents(event("a", 2), event("b", 3)))
-
-    assert ["a/1", "b/3"] == topic.sent
 
 
 async def test_nothing_is_sent_while_the_parked_store_does_not_say_which_keys_are_parked():
@@ -163,25 +116,6 @@ async def test_a_batch_whose_order_is_not_known_is_refused(change: Document):
         await topic.process()(documents(event("b", 2), change))
 
     assert [] == topic.sent
-
-
-async def test_batches_of_several_partitions_share_one_relay_and_learn_nothing_from_each_other():
-    topic = Topic()
-    process = topic.process()
-    topic.broker.latency_seconds = 1
-    topic.reject("p0/1", "p7/1")
-    for first in (1, 3):
-        async with asyncio.TaskGroup() as group:
-            for partition in range(10):
-                batch = [event(f"p{partition}", number) for number in (first, first + 1)]
-                group.create_task(process(documents(*batch)))
-
-    flowing = [f"p{partition}" for partition in range(10) if partition not in (0, 7)]
-    assert {key: [f"{key}/{number}" for number in range(1, 5)] for key in flowing} == {
-        key: [event_id for event_id in topic.sent if event_id.startswith(f"{key}/")] for key in flowing
-    }
-    assert len(flowing) * 4 == len(topic.sent)
-    assert {"p0", "p7"} == {key.partition_key for key in await topic.keys.list()}
 
 
 class Functions(Fleet):
