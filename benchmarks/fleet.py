@@ -24,7 +24,7 @@ from typing import Any
 
 from benchmarks.report import say
 from cosmos_outbox.changefeed import ProcessorOptions
-from cosmos_outbox.changefeed.balancing import pause, plan
+from cosmos_outbox.changefeed.balancing import plan
 from cosmos_outbox.changefeed.leases import (
     Lease,
     handover_requested_by,
@@ -120,12 +120,9 @@ class Fleet:
         listed = list(self.leases.values())
         decided = plan(
             listed,
-            me=me,
+            replace(OPTIONS, instance_name=me),
             running=self.alive[me],
             now=self.clock(),
-            alive=1.5 * OPTIONS.renew_interval,
-            expiration=OPTIONS.expiration,
-            reservation=2 * OPTIONS.acquire_interval,
         )
         for lease in decided.hand_over:
             self._hand_over(me, lease.id)
@@ -136,15 +133,9 @@ class Fleet:
         for lease in decided.take:
             seconds += WRITE_SECONDS
             self.at(seconds, lambda lease=lease: self._take(me, lease))  # type: ignore[misc]
-        pausing = pause(
-            listed,
-            me=me,
-            now=self.clock(),
-            expiration=OPTIONS.expiration,
-            interval=OPTIONS.acquire_interval,
-            soon=decided.waiting,
+        self.at(
+            seconds + decided.pause.total_seconds() * self.random.uniform(1.0, 1.1), lambda: self._pass(me)
         )
-        self.at(seconds + pausing.total_seconds() * self.random.uniform(1.0, 1.1), lambda: self._pass(me))
 
     def _ask(self, me: str, lease: Lease) -> None:
         self._write(lease, properties=with_handover_request(lease.properties, me))

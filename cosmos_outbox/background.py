@@ -33,29 +33,36 @@ async def end(tasks: set[asyncio.Task[Any]]) -> None:
     """Cancel tasks until they have ended, with whatever error."""
     # More than once: the SDK waits by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes together
     # with the result it waits for.
-    while tasks:
-        for task in tasks:
+    while running := {task for task in tasks if not task.done()}:
+        for task in running:
             task.cancel()
-        ended, tasks = await asyncio.wait(tasks, timeout=_ONE_CANCELLATION_SECONDS)
-        for task in ended:
-            retrieve(task)
+        await asyncio.wait(running, timeout=_ONE_CANCELLATION_SECONDS)
+    for task in tasks:
+        retrieve(task)
 
 
-async def within(seconds: float, call: Coroutine[Any, Any, _T]) -> _T:
+async def within(seconds: float, call: Coroutine[Any, Any, _T], *, asked: asyncio.Event | None = None) -> _T:
     """
-    Return what a call of an SDK returns that may lose a cancellation; the caller's own is not lost.
+    Return what a call returns that may lose a cancellation, as the SDK's may; the caller's own is not lost.
+
+    Args:
+        asked: asks the call to end; the seconds count from then. Defaults to none: they count from now.
 
     Raises:
         TimeoutError: it took longer than so many seconds; it has ended now.
     """
     task = asyncio.create_task(call)
+    tasks = {task} if asked is None else {task, asyncio.create_task(asked.wait())}
     try:
-        await asyncio.wait({task}, timeout=seconds)
+        if asked is not None:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            await asyncio.wait({task}, timeout=seconds)
         if not task.done():
             raise TimeoutError
         return task.result()
     finally:
-        await end({task})
+        await end(tasks)
 
 
 def cancellations() -> int:

@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from cosmos_outbox.errors import (
@@ -22,7 +22,6 @@ from cosmos_outbox.errors import (
 
 ResultT = TypeVar("ResultT")
 ArgumentsT = ParamSpec("ArgumentsT")
-_READING_SECONDS = 0.1  # two clocks are not read at the same moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +47,8 @@ class RetryOptions:
 
     deadline_seconds: float = 10.0  # for all attempts together. Defaults to 10 s.
     attempt_seconds: float = 4.0  # for one attempt. Defaults to 4 s.
-    backoff: Backoff = field(  # Defaults to 50 ms, doubling, at most 2 s.
-        default_factory=lambda: Backoff(initial_seconds=0.05, maximum_seconds=2.0)
-    )
+    # Defaults to 50 ms, doubling, at most 2 s.
+    backoff: Backoff = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
 
     def __post_init__(self) -> None:
         if not 0 < self.attempt_seconds <= self.deadline_seconds:
@@ -130,15 +128,10 @@ def suspended_seconds() -> float:
     """
     Return for how long the machine was asleep since it was started; 0 where the platform does not report it.
 
-    The event loop's clock leaves sleep out; what the service counts, such as the expiry of leases, does not.
+    The event loop's clock leaves sleep out; what the service counts, such as the expiry of leases, does not. A later reading may be
+    less by a moment, as two clocks are not read at once.
     """
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
     try:
-        return 0.0 if clock is None else time.clock_gettime(clock) - time.monotonic()
-    except OSError:  # the kernel, or a sandbox, has no such clock
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    except (AttributeError, OSError):  # the platform, the kernel or a sandbox has no such clock
         return 0.0
-
-
-def asleep_since(before: float, now: float) -> float:
-    """Return how long the machine was asleep between two readings of `suspended_seconds`."""
-    return now - before if now - before > _READING_SECONDS else 0.0

@@ -7,20 +7,20 @@ A container is divided into *ranges* of effective partition keys, one for each p
 one *lease*: a small document in a lease container that names the range, its owner, and the *continuation* up to which
 all changes are done. Leases are written in the format of the .NET SDK v3, so its estimator and KEDA read them.
 
-    processor    the worker: creates leases, balances every acquire interval, stops
-      bootstrap    create the missing leases, once, under a lock document
+    processor    the worker: prepares, balances every acquire interval, stops
+      bootstrap    the leases' names; create the missing ones, once, under a lock document; notice that all are lost
       coverage     what no lease covers, and which partition serves a range
-      balancing    decide from the listed leases which to take, ask for or hand over
-      ownership    the set of leases that this worker owns, each with its task
-        tenure       the life of one of them: kept and worked on; then released, split or lost
-          owned_lease  all writes of an owned lease: renewal, checkpoint, release
-          pump         read a page, have it handled, note how far we are; repeat
-            reader       the pages of a lease, within the memory that all leases share
-            position     whether a lease lies ahead of its range, as after a restore
-          splits       when the range of a lease is gone: create its children, delete it
+      balancing    decide from the listed leases which to take, ask for or hand over, and when to look again
+      ownership    the leases that this worker owns; the life of each: taken, worked on, then released, split or lost
+        owned_lease  all writes of an owned lease: renewal, checkpoint, release; how far the work is
+        pump         read a page, have it handled, note how far we are; repeat
+          reader       the pages of a lease, within the memory that all leases share
     leases       the lease document and its rules: start, handover, children
-    naming       the host in lease ids, and other processors' leases
-    options, lease_status, grace, loop_watchdog, estimator (how many changes wait, for each lease)
+    options      every knob
+
+Read these when they happen: splits (the range of a lease is gone: create its children, delete it), position (a lease lies ahead
+of its range, as after a restore), loop_watchdog (a handler blocks the event loop). Beside the processor stands estimator: how many
+changes wait, for each lease.
 
                  free or expired --acquire--> OWNED --stop, or another worker asks--> drain --> released
                                                |  \\---- renewal fails, or another owner ----> lost: nothing is written
@@ -49,10 +49,9 @@ recreated is read from the start, with an alarm.
 """
 
 from cosmos_outbox.changefeed.estimator import Lag, LeaseLag, estimate_lag
-from cosmos_outbox.changefeed.lease_status import LeaseStatus
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.ownership import CloseReason, LeaseStatus
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
-from cosmos_outbox.changefeed.tenure import CloseReason
 
 __all__ = [
     "ChangeFeedProcessor",

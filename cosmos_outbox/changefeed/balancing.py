@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cosmos_outbox.changefeed.leases import SIGNATURE, Lease, handover_requested_by
+from cosmos_outbox.changefeed.options import ProcessorOptions
 
 _ZERO, _SECOND = timedelta(), timedelta(seconds=1)
 
@@ -28,48 +29,46 @@ class Plan:
     """
     What one balancing pass does: `take` leases that are free (or robbed), `ask` for leases, `hand_over` own leases.
 
-    `waiting` says that leases this worker asked for are still with their owners.
+    within_reach: the ids of the leases that this worker owns or any worker may take.
+    pause: after how long the next pass is due.
     """
 
-    take: tuple[Lease, ...] = ()
-    ask: tuple[Lease, ...] = ()
-    hand_over: tuple[Lease, ...] = ()
-    waiting: bool = False
+    take: tuple[Lease, ...]
+    ask: tuple[Lease, ...]
+    hand_over: tuple[Lease, ...]
+    within_reach: frozenset[str]
+    pause: timedelta
 
 
 def plan(
-    leases: Sequence[Lease],
-    *,
-    me: str,
-    running: Collection[str],
-    now: datetime,
-    alive: timedelta,
-    expiration: timedelta,
-    reservation: timedelta,
+    leases: Sequence[Lease], options: ProcessorOptions, *, running: Collection[str], now: datetime
 ) -> Plan:
     """
     Decide what this worker does about the leases.
 
     Args:
         leases: all leases of the processor, as listed.
-        me: this worker's instance name.
+        options: of this worker.
         running: ids of the leases this worker is working on.
         now: when they were listed, on the service's clock.
-        alive: an owner that did not write its lease for so long may be dead, and is not asked for it.
-        expiration: a lease not written for so long is free.
-        reservation: a released lease is kept for the worker that asked for it for so long.
     """
+    me, reservation = (
+        options.instance_name,
+        2 * options.acquire_interval,
+    )  # of a lease for the worker that asked
+    free = {lease.id for lease in leases if lease.expired(now, options.expiration)}
+    requests = {lease.id: handover_requested_by(lease) for lease in leases}
 
     def holder_of(lease: Lease) -> str | None:
         """
-        Return the worker a lease counts for: its owner, or the one it is promised to; None where it is free.
+        Return the worker a lease counts for: its owner, or the one it is promised to; None where nobody has it.
         """
-        requested_by = handover_requested_by(lease)
+        requested_by = requests[lease.id]
         if lease.id in running and lease.owner == me:
             return requested_by or me
-        if not lease.expired(now, expiration):
+        if lease.id not in free:
             return requested_by or lease.owner
-        reserved = not lease.owned and lease.written_at() + reservation >= now
+        reserved = requested_by and not lease.owned and lease.written_at() + reservation >= now
         return requested_by if reserved else None
 
     holders = {lease.id: holder_of(lease) for lease in leases}
@@ -78,48 +77,44 @@ def plan(
     target = math.ceil(len(leases) / len(counts)) if len(leases) > len(counts) else 1
     preferred = sorted(leases, key=lambda lease: _preference(me, lease.id))
 
+    within_reach = free.union(lease.id for lease in leases if lease.owner == me)
     mine_but_idle = [
         lease
         for lease in preferred
-        if holders[lease.id] == me
-        and lease.id not in running
-        and (lease.owner == me or lease.expired(now, expiration))
+        if holders[lease.id] == me and lease.id not in running and lease.id in within_reach
     ]
     working_on = sum(1 for lease in leases if lease.id in running and holders[lease.id] == me)
-    free = [lease for lease in preferred if holders[lease.id] is None]
-    taken = free[: max(0, target - counts[me])]
-    others = [lease for lease in preferred if not _late(lease, now, alive)]
-    robbed, asked = ([], []) if free else _from_overloaded(others, holders, counts, me=me, target=target)
+    nobodys = [lease for lease in preferred if holders[lease.id] is None]
+    taken = nobodys[: max(0, target - counts[me])]
+    robbed, asked = list[Lease](), list[Lease]()
+    if not nobodys:
+        others = [lease for lease in preferred if not _late(lease, now, 1.5 * options.renew_interval)]
+        robbed, asked = _from_overloaded(others, holders, counts, me=me, target=target)
+    waiting = asked or any(requests[lease.id] == me and lease not in mine_but_idle for lease in leases)
     return Plan(
         take=(*mine_but_idle[: max(0, target - working_on)], *taken, *robbed),
         ask=tuple(asked),
-        hand_over=tuple(lease for lease in leases if lease.id in running and handover_requested_by(lease)),
-        waiting=bool(asked)
-        or any(handover_requested_by(lease) == me and lease not in mine_but_idle for lease in leases),
+        hand_over=tuple(lease for lease in leases if lease.id in running and requests[lease.id]),
+        within_reach=frozenset(within_reach),
+        pause=soon(options) if waiting else _pause(leases, options, now),
     )
 
 
-def pause(
-    leases: Sequence[Lease],
-    *,
-    me: str,
-    now: datetime,
-    expiration: timedelta,
-    interval: timedelta,
-    soon: bool,
-) -> timedelta:
-    """
-    Return after how long the next pass is due: an interval, or a quarter of it where that is `soon`.
+def soon(options: ProcessorOptions) -> timedelta:
+    """Return after how long the next pass is due where a lease is waited for."""
+    return options.acquire_interval / 4
 
-    A lease of another worker that expires within the interval has an owner that may be dead. So the pass comes once the first of
-    these has expired and the whole second is over by which the service counts, but not sooner than a quarter of the interval.
+
+def _pause(leases: Sequence[Lease], options: ProcessorOptions, now: datetime) -> timedelta:
     """
-    shortest = interval / 4
-    if soon:
-        return shortest
-    theirs = (lease for lease in leases if lease.owned and lease.owner != me)
-    left = (lease.written_at() + expiration + _SECOND - now for lease in theirs)
-    return max(shortest, min((one for one in left if _ZERO < one < interval), default=interval))
+    Return the interval between passes, or less where a lease of another worker expires within it: its owner may be dead.
+
+    So the pass comes once the first of these has expired and the whole second is over by which the service counts.
+    """
+    interval = options.acquire_interval
+    theirs = (lease for lease in leases if lease.owner != options.instance_name and lease.owned)
+    left = (lease.written_at() + options.expiration + _SECOND - now for lease in theirs)
+    return max(soon(options), min((one for one in left if _ZERO < one < interval), default=interval))
 
 
 def _from_overloaded(
@@ -160,6 +155,7 @@ def _from_overloaded(
 
 
 def _late(lease: Lease, now: datetime, alive: timedelta) -> bool:
+    """Return whether an owner that understands requests did not write its lease for so long: it may be dead, and is not asked."""
     return lease.owned and lease.properties.get(SIGNATURE) == lease.owner and lease.written_at() + alive < now
 
 

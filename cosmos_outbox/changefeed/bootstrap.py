@@ -1,15 +1,20 @@
 """
-Bootstrap: create the leases of all ranges, once, however many workers start at the same time.
+Bootstrap: the leases of all ranges, created once, however many workers start at the same time; and anew when all are lost.
 
 As in .NET: `<prefix>.info` says that it was done; `<prefix>.lock` is held while it is being done. On top of it, a lock
 left behind by a crash is broken, ranges that no lease covers get one, and `.info` says where all of them begin.
+
+Lease ids begin with the processor's name and the host of the account's global endpoint, with nothing in between, as .NET builds
+them. A .NET worker that was given a regional endpoint names that one. Two hosts are two sets of leases, and each event is
+handled for each of them: leases under another name of the account are refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
@@ -19,13 +24,26 @@ from cosmos_outbox.changefeed.leases import (
     START,
     Lease,
     from_document,
+    lease_prefix,
     new_lease,
+    start_from,
     start_of,
     start_property,
 )
-from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed, StoreError
+from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    Conflict,
+    ContainerRecreated,
+    NotFound,
+    OutboxError,
+    PreconditionFailed,
+    RangeGone,
+    StoreError,
+)
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, StartFrom
+from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom
+from cosmos_outbox.records import Hook, LeasesBalanced, LeasesLost
 
 LOCK_SECONDS = 30
 _UNLOCK_SECONDS = 5
@@ -40,7 +58,109 @@ _logger = logging.getLogger(__name__)
 Creation = tuple[list[Lease], Mapping[FeedRange, OutboxError]]
 
 
-async def bootstrap(
+class Bootstrap:
+    """
+    What a worker knows of the set of leases that it shares with others.
+
+    Args:
+        failed: called with the id of a lease that cannot be created now, and why.
+
+    Attributes:
+        container, prefix: what is read, and what the ids of its leases begin with; since `prepare`.
+        start: where a range without continuation begins.
+        left: the ranges that never had a lease since this worker started, for their partitions are silent.
+    """
+
+    container: MonitoredContainer
+    prefix: str
+
+    def __init__(
+        self,
+        feed: ChangeFeed,
+        store: LeaseStore,
+        options: ProcessorOptions,
+        *,
+        notify: Hook,
+        utcnow: Callable[[], datetime],
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self._feed, self._store, self._options = feed, store, options
+        self._notify, self._utcnow, self._failed = notify, utcnow, failed
+        self.start = options.start
+        self.left: tuple[FeedRange, ...] = ()
+        self._began = False  # this processor has seen leases: if all are gone, they are lost
+        self._told = False  # that leases were lost: what showed it then is no new loss
+
+    async def prepare(self) -> None:
+        """
+        Return when the leases are there; a passing fault is waited out.
+
+        Raises:
+            ConfigurationError, StoreError: as `ChangeFeedProcessor.run`.
+        """
+        options, attempt = self._options, 0
+        while True:
+            try:
+                self.container = await self._feed.describe()
+                self.prefix = await own_prefix(
+                    self.container, processor_name=options.processor_name, leases=self._store
+                )
+                return await self.create()
+            except (StoreError, RangeGone, ContainerRecreated) as error:
+                if isinstance(error, StoreError) and not error.retriable:
+                    raise
+                attempt += 1
+                self._notify(LeasesBalanced(owner=options.instance_name, outcome="failed", error=error))
+                await asyncio.sleep(options.backoff.delay(attempt, at_least=error.retry_after))
+
+    async def create(self, only: Collection[FeedRange] | None = None) -> None:
+        """Create the leases that are missing, as `create_leases` does; before, report that they were lost if they were."""
+        if proof := await self._earlier_life():
+            if self.start is StartFrom.NOW:
+                self.start = StartFrom.BEGINNING
+            self._tell_lost(proof)
+        left = await create_leases(
+            self.prefix, feed=self._feed, store=self._store, start=self.start, only=only
+        )
+        self.left = tuple(left)
+        for feed_range, error in left.items():
+            self._failed(self.id_for(feed_range), error)
+        # "Now" was the moment of the first leases. If these are lost, the next ones begin there, and skip nothing.
+        if not self._began and (marker := await _marker_of(self.prefix, self._store)) is not None:
+            self._began = True
+            if isinstance(began := marker.get(START), str):  # else another program created them
+                self.start = start_from(began)
+
+    def begin_again(self) -> None:
+        """Forget the leases of a container that was deleted and created again; those of the new one have other ids."""
+        # "Now" would skip what the new container got before this worker noticed.
+        self.start, self._began = StartFrom.BEGINNING, False
+        self._tell_lost("the container was deleted and created again")
+
+    def id_for(self, feed_range: FeedRange) -> str:
+        return f"{self.prefix}..{feed_range.min}-{feed_range.max}"
+
+    def _tell_lost(self, reason: str) -> None:
+        self._told, told = True, start_property(self.start, now=self._utcnow())
+        self._notify(LeasesLost(owner=self._options.instance_name, start=told, reason=reason))
+
+    async def _earlier_life(self) -> str | None:
+        """Return what shows that this processor had leases, if there are none now; None if nothing does."""
+        # First, as what shows an earlier life may be away, which must not delay a worker that has its leases
+        if await self._has_leases():
+            return None
+        proof: str | None = "this worker has seen them" if self._began else None
+        if proof is None and not self._told and self._options.earlier_life is not None:
+            proof = await self._options.earlier_life()
+        # Once more: a worker that shows life now may have created them meanwhile.
+        return None if proof is None or await self._has_leases() else proof
+
+    async def _has_leases(self) -> bool:
+        marker = await _marker_of(self.prefix, self._store)
+        return marker is not None or bool((await self._store.list(f"{self.prefix}..")).documents)
+
+
+async def create_leases(
     prefix: str,
     *,
     feed: ChangeFeed,
@@ -58,7 +178,7 @@ async def bootstrap(
         The ranges that have none yet, with the reason: their partitions are throttled, or silent, and did not answer for a
         few seconds. Call again for them until they do.
     """
-    while (found := await marker_of(prefix, store)) is None:
+    while (found := await _marker_of(prefix, store)) is None:
         try:
             held = await store.create({"id": f"{prefix}.lock", "ttl": LOCK_SECONDS})
         except Conflict:
@@ -85,7 +205,7 @@ async def bootstrap(
     return left
 
 
-async def marker_of(prefix: str, store: LeaseStore) -> Document | None:
+async def _marker_of(prefix: str, store: LeaseStore) -> Document | None:
     """Return the document that says that leases were created, and where they begin; None if there are none, or they are lost."""
     marker = f"{prefix}.info"
     try:
@@ -201,3 +321,48 @@ def _written_at(document: Document) -> datetime:
 
 def _routing(document: Document) -> str:
     return str(document.get("partitionKey", document["id"]))
+
+
+async def own_prefix(container: MonitoredContainer, *, processor_name: str, leases: LeaseStore) -> str:
+    """
+    Return what the ids of a processor's leases begin with.
+
+    Raises:
+        ConfigurationError: the processor has leases under another name of the account; or the lease container cannot be used.
+    """
+    heads = await _heads(container, leases, processor_name)
+    hosts = (head.removeprefix(processor_name) for head in heads)
+    others = sorted(host for host in hosts if _is_other_name(host, container.account_host.lower()))
+    if others:
+        raise ConfigurationError(
+            f"Processor {processor_name!r} has leases under {', '.join(others)}, another name of the account "
+            f"{container.account_host}: workers of each name would send every event. Stop the workers, delete the documents of "
+            f"the lease container whose ids begin with {processor_name + others[0]!r}, and start the workers at a time before "
+            "the last write of those leases: what was sent since is sent again."
+        )
+    return lease_prefix(processor_name, container)
+
+
+async def others_on(
+    container: MonitoredContainer, *, processor_name: str, leases: LeaseStore
+) -> tuple[str, ...]:
+    """Return the names of the other processors that have leases of the container in this lease container."""
+    host = container.account_host.lower()
+    heads = await _heads(container, leases) - {f"{processor_name}{host}"}
+    return tuple(sorted(head.removesuffix(host) for head in heads))
+
+
+async def _heads(container: MonitoredContainer, leases: LeaseStore, beginning: str = "") -> frozenset[str]:
+    """
+    Return what stands in the ids of leases of a container before its resource ids: a processor's name and a host.
+    """
+    await leases.partitioned_by_id()  # raises where the lease container is missing; a listing would be empty
+    rids = f"_{container.database_rid}_{container.container_rid}.."
+    parts = (str(one["id"]).partition(rids) for one in (await leases.list(beginning)).documents)
+    return frozenset(head for head, found, _ in parts if found)
+
+
+def _is_other_name(host: str, account_host: str) -> bool:
+    # What ends with the account's own name belongs to a processor whose name begins with this one's.
+    account = re.escape(account_host.partition(".")[0])
+    return not host.endswith(account_host) and re.fullmatch(rf"{account}([-.].*)?", host) is not None

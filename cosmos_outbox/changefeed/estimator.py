@@ -17,7 +17,8 @@ from functools import partial
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, is_child_of, lease_prefix, readable, start_of
 from cosmos_outbox.changefeed.options import EXPIRATION
-from cosmos_outbox.changefeed.position import AHEAD, ahead_of, lsn_of, newest_below
+from cosmos_outbox.changefeed.position import AHEAD, ahead_of
+from cosmos_outbox.changefeed.reader import lsn_of, newest_below
 from cosmos_outbox.errors import RangeGone, StoreError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore

@@ -11,17 +11,15 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.changefeed.lease_status import Progress
 from cosmos_outbox.changefeed.leases import (
     NOTES,
     STANDSTILL,
     Lease,
     from_document,
     handover_requested_by,
-    signed,
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.reader import Budget
@@ -36,10 +34,12 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, Notes
 from cosmos_outbox.records import Hook, LeaseCheckpointed
-from cosmos_outbox.retries import Backoff, asleep_since, suspended_seconds
+from cosmos_outbox.retries import Backoff, suspended_seconds
 
 _numbers = itertools.count(1)
 _WRITE_BACKOFF = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
+_LONG_SECONDS = 60.0
+_MOST_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,54 @@ class Worker:
     notify: Hook
     utcnow: Callable[[], datetime]
     suspended: Callable[[], float] = suspended_seconds
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """
+    What the pump knows of its range; times are on the loop's clock, in seconds.
+
+    lag: changes (transactions) known to wait; 0 at the end of the feed, None before the first and between changes far apart.
+    moved_at: when a page was last read empty or handled.
+    halted: nothing moves before an operator acts.
+    rest: seconds from `moved_at` until the feed is polled again, where nothing is known to wait.
+    """
+
+    moved_at: float
+    rest: float = 0.0
+    lag: int | None = None
+    failed_attempts: int = 0
+    error: BaseException | None = None
+    halted: bool = False
+
+    def moved(self, now: float, *, lag: int | None, rest: float = 0.0) -> None:
+        self.moved_at, self.rest, self.lag, self.failed_attempts, self.error = now, rest, lag, 0, None
+
+    def failed(self, error: BaseException) -> None:
+        self.failed_attempts += 1
+        self.error = error
+
+    def halt(self, error: BaseException) -> None:
+        self.error, self.halted = error, True
+
+    def standstill(self, now: float) -> str | None:
+        """
+        Return why nothing moves: attempts have failed for half a minute, or a page is at hand for a whole one; else None.
+
+        The next renewal, within a minute, writes it into the lease, for programs that only see the leases.
+        """
+        idle = now - self.moved_at - self.rest
+        if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):
+            return None
+        reason = "A page is not done yet." if self.error is None else str(self.error)
+        said = f"No progress for {max(idle, 0.0):.0f} s, {self.failed_attempts} attempts failed: {reason}"
+        return said[:_MOST_CHARACTERS]
+
+    def stalled(self, now: float, limit: timedelta) -> bool:
+        """
+        Return whether nothing moved for so long; an idle range moves with every empty page and may rest after it.
+        """
+        return self.halted or now - self.moved_at - self.rest > limit.total_seconds()
 
 
 class OwnedLease:
@@ -89,7 +137,8 @@ class OwnedLease:
         self.pages = self._pages_saved = 0
         self._ended = False
         options = worker.options
-        self.trusted_until = acquired_at + options.trust_seconds  # on the loop's clock
+        self._trust_seconds = options.trust_seconds
+        self.trusted_until = acquired_at + self._trust_seconds  # on the loop's clock
         self._renew_at = acquired_at + options.renew_interval.total_seconds()
         self._checkpoint_at = acquired_at
         self._checkpoint_seconds = options.checkpoint_interval.total_seconds()
@@ -116,9 +165,9 @@ class OwnedLease:
             raise asyncio.CancelledError
         self.ensure_trusted()
 
-    def ensure_trusted(self) -> None:
+    def ensure_trusted(self) -> float:
         """
-        Raise if nothing more may be written.
+        Raise if nothing more may be written; return for how long the machine was asleep until now.
 
         To be called right before each write: the process may have been frozen, or its machine asleep, while the loop's
         clock stood still.
@@ -126,17 +175,29 @@ class OwnedLease:
         Raises:
             LeaseLost: trust ran out.
         """
-        asleep = asleep_since(self._suspended_before, self.worker.suspended())
+        suspended = self.worker.suspended()
+        asleep = max(0.0, suspended - self._suspended_before)
         if asyncio.get_running_loop().time() >= self.trusted_until - asleep:
             raise LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
+        return suspended
 
-    def advance(self, continuation: str, *, soon: bool = True, handled: bool = False) -> None:
+    def advance(
+        self,
+        continuation: str,
+        *,
+        lag: int | None = None,
+        rest: float = 0.0,
+        soon: bool = True,
+        handled: bool = False,
+    ) -> None:
         """
         Note that all changes up to a continuation are done; it is saved soon, or with the next renewal.
 
         Args:
+            lag, rest: as in `Progress`.
             handled: there were changes, so that one more page is handled.
         """
+        self.progress.moved(asyncio.get_running_loop().time(), lag=lag, rest=rest)
         self.continuation = continuation
         self.pages += handled
         if soon:
@@ -196,16 +257,15 @@ class OwnedLease:
     async def _write(self, **changes: Any) -> None:
         loop, worker = asyncio.get_running_loop(), self.worker
         attempt, pages = 0, self.pages  # those that this write's continuation covers
-        throttled = False
+        throttled, at_least = False, None
         try:
             async with asyncio.timeout_at(self.trusted_until):
                 while True:
                     attempt += 1
-                    sent_at, suspended = loop.time(), worker.suspended()
-                    at_least: float | None = None
+                    sent_at, at_least = loop.time(), None
                     # The timeout above only strikes at the next pause, and after a freeze there may be none before
                     # the request is on its way.
-                    self.ensure_trusted()
+                    suspended = self.ensure_trusted()
                     changed = self.lease.with_changes(
                         now=worker.utcnow(), properties=self._properties(), **changes
                     )
@@ -222,6 +282,8 @@ class OwnedLease:
                     except (ConfigurationError, StoreError):
                         pass  # it may recover before trust runs out
                     else:
+                        if handover_requested_by(written):
+                            self.hand_over()
                         self._suspended_before = suspended
                         self._stretch_checkpoints(throttled=throttled)
                         self._written(written, sent_at, pages)
@@ -258,39 +320,9 @@ class OwnedLease:
     def _written(self, lease: Lease, sent_at: float, pages: int) -> None:
         options = self.worker.options
         self.lease = replace(lease, range=lease.range or self.range)
-        self.trusted_until = sent_at + options.trust_seconds
+        self.trusted_until = sent_at + self._trust_seconds
         self._renew_at = sent_at + options.renew_interval.total_seconds()
         self._checkpoint_at = sent_at + self._checkpoint_seconds
-        if handover_requested_by(self.lease):
-            self.hand_over()
         if pages > self._pages_saved:
             self._pages_saved = pages
             self.worker.notify(LeaseCheckpointed(lease=lease.id, pages=pages))
-
-
-async def acquire(
-    lease: Lease, feed_range: FeedRange, worker: Worker, *, container: MonitoredContainer
-) -> OwnedLease:
-    """
-    Take a lease that is free, expired, promised to us, or to be robbed.
-
-    Raises:
-        PreconditionFailed: another program wrote it since it was listed.
-        NotFound: it was deleted.
-        StoreError: the outcome is unknown; the next balancing pass finds out.
-    """
-    sent_at, suspended = asyncio.get_running_loop().time(), worker.suspended()
-    me = worker.options.instance_name
-    taken = replace(lease, range=feed_range).with_changes(
-        now=worker.utcnow(), owner=me, properties=signed(lease.properties, me)
-    )
-    document = await worker.store.replace(taken.raw, etag=lease.etag or "")
-    owned = replace(from_document(document), range=feed_range)
-    return OwnedLease(
-        owned,
-        feed_range,
-        worker,
-        container=container,
-        acquired_at=sent_at,
-        suspended_before=suspended,
-    )

@@ -1,22 +1,72 @@
-"""Ownership: the set of leases that this worker owns, and those it fails to take; the life of each one is its `tenure`."""
+"""
+Ownership: the leases that this worker owns, and the life of each: taken, worked on, then released, split or lost.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, KeysView
+from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 
+from cosmos_outbox.background import within
 from cosmos_outbox.changefeed.coverage import located
-from cosmos_outbox.changefeed.lease_status import LeaseStatus, Progress
-from cosmos_outbox.changefeed.leases import ByRange, Lease, has_unfinished_split, token_of
+from cosmos_outbox.changefeed.leases import (
+    ByRange,
+    Lease,
+    from_document,
+    has_unfinished_split,
+    signed,
+    token_of,
+)
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker, acquire
+from cosmos_outbox.changefeed.owned_lease import OwnedLease, Progress, Worker
+from cosmos_outbox.changefeed.pump import Pump
 from cosmos_outbox.changefeed.reader import Budget
-from cosmos_outbox.changefeed.tenure import CloseReason, serve
-from cosmos_outbox.errors import ConfigurationError, NotFound, PreconditionFailed
+from cosmos_outbox.changefeed.splits import split
+from cosmos_outbox.errors import (
+    ConfigurationError,
+    LeaseLost,
+    NotFound,
+    PreconditionFailed,
+    RangeGone,
+    StoreError,
+    StoreUnavailable,
+)
+from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer
 from cosmos_outbox.records import Hook, LeaseMoved, LeasesBalanced
+
+
+class CloseReason(StrEnum):
+    """Why the work on a lease ended."""
+
+    STOPPED = "stopped"  # the worker stops; the lease is released
+    # Another worker asked for it, or its split is to be finished; the lease is released
+    HANDED_OVER = "handed over"
+    LOST = "lost"  # another worker owns it, or trust ran out; nothing more was written
+    RANGE_GONE = "range gone"  # its children took its place; with an error: not yet, the lease is released
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatus:
+    """
+    A snapshot of the work on one lease that a worker owns, or fails to work on, for health checks and status pages.
+
+    stalled: nothing moved for longer than the caller's limit, because the handler or the service fails or hangs; or nothing
+        will move before an operator acts.
+    """
+
+    lease: str
+    token: str
+    lag: int | None
+    idle_seconds: float
+    failed_attempts: int
+    error: str | None
+    draining: bool
+    stalled: bool
 
 
 class OwnedLeases:
@@ -49,13 +99,9 @@ class OwnedLeases:
             notify=notify,
             utcnow=utcnow,
         )
+        self.ids = self._owned.keys()  # always as they are now
         self._was_split = split
         self._draining = False
-
-    @property
-    def ids(self) -> KeysView[str]:
-        """Return the ids of the leases, always as they are now."""
-        return self._owned.keys()
 
     def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
         """Return how each lease is doing, with those that could not be worked on for so long."""
@@ -172,3 +218,98 @@ class OwnedLeases:
         else:
             self._failing[lease_id] = owned.progress
             self.failed(lease_id, closed.error)
+
+
+async def acquire(
+    lease: Lease, feed_range: FeedRange, worker: Worker, *, container: MonitoredContainer
+) -> OwnedLease:
+    """
+    Take a lease that is free, expired, promised to us, or to be robbed.
+
+    Raises:
+        PreconditionFailed: another program wrote it since it was listed.
+        NotFound: it was deleted.
+        StoreError: the outcome is unknown; the next balancing pass finds out.
+    """
+    sent_at, suspended = asyncio.get_running_loop().time(), worker.suspended()
+    me = worker.options.instance_name
+    taken = replace(lease, range=feed_range).with_changes(
+        now=worker.utcnow(), owner=me, properties=signed(lease.properties, me)
+    )
+    document = await worker.store.replace(taken.raw, etag=lease.etag or "")
+    owned = replace(from_document(document), range=feed_range)
+    return OwnedLease(
+        owned,
+        feed_range,
+        worker,
+        container=container,
+        acquired_at=sent_at,
+        suspended_before=suspended,
+    )
+
+
+async def serve(owned: OwnedLease) -> LeaseMoved:
+    """
+    Work on a lease until it is drained or lost, give it up in the way that fits, and return how it ended.
+
+    A drained pump has `grace_period` to finish its page, then its handler is cancelled. If the handler goes on all the
+    same, this task waits for it, and does nothing else on the lease before it ends. If this task itself is cancelled,
+    the lease expires by itself.
+    """
+    error: BaseException | None = None
+    try:
+        if owned.unfinished_split:
+            raise RangeGone  # noqa: TRY301 - the same end as if the pump had found out
+        await _keep_and_pump(owned)
+        error = await _release(owned)
+        reason = CloseReason.HANDED_OVER if owned.handover_requested else CloseReason.STOPPED
+    except* LeaseLost as lost:
+        reason, error = CloseReason.LOST, lost.exceptions[0]
+    except* RangeGone:
+        reason, owned.splitting = CloseReason.RANGE_GONE, True
+    if reason is CloseReason.RANGE_GONE:
+        error = await _split(owned)
+    instance = owned.worker.options.instance_name
+    return LeaseMoved(lease=owned.lease.id, owner=instance, outcome=reason, error=error)
+
+
+async def _keep_and_pump(owned: OwnedLease) -> None:
+    """Keep the lease and work on it; the end of one is the end of the other."""
+    async with asyncio.TaskGroup() as group:
+        keeping = group.create_task(owned.keep())
+        # The watchdog reports this name.
+        pumping = group.create_task(Pump(owned).run(), name=f"lease {owned.lease.id}")
+        draining = group.create_task(owned.drain.wait())
+        try:
+            await asyncio.wait({pumping, draining}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({pumping}, timeout=owned.worker.options.grace_period.total_seconds())
+        finally:
+            owned.end()
+        for task in (keeping, pumping, draining):
+            task.cancel()
+
+
+async def _release(owned: OwnedLease) -> Exception | None:
+    """Save what is done and give the lease up; return why that failed: then it expires by itself."""
+    seconds = max(1.0, owned.worker.options.grace_period.total_seconds() / 2)
+    try:
+        async with asyncio.timeout(seconds):
+            await owned.release()
+    except LeaseLost as lost:
+        return lost
+    except TimeoutError:
+        return StoreUnavailable(
+            f"Lease {owned.lease.id} could not be released in time; it expires by itself."
+        )
+    return None
+
+
+async def _split(owned: OwnedLease) -> Exception | None:
+    grace = owned.worker.options.grace_period.total_seconds()
+    try:
+        async with asyncio.timeout_at(owned.trusted_until):
+            await within(grace, split(owned), asked=owned.drain)
+    except (ConfigurationError, LeaseLost, RangeGone, StoreError, StoreUnavailable, TimeoutError) as error:
+        await _release(owned)
+        return error
+    return None

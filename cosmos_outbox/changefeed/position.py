@@ -8,30 +8,13 @@ LSNs that count as done, and the worker would skip it unnoticed. A lagging repli
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
+from cosmos_outbox.changefeed.reader import lsn_of
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.ports import ChangePage
 
 # Properties of a lease, both with the lowest LSN that was seen of its range. AHEAD: the lease is halted. BEHIND: not decided
 # yet, for the range may have been read from a replica that lags.
 AHEAD, BEHIND = "positionAhead", "rangeBehind"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Regression:
-    """
-    A range whose newest LSN is below the position: the lowest that was seen, and since when, on the loop's clock.
-    """
-
-    lowest: int
-    since: float
-
-
-def lsn_of(continuation: str | None) -> int | None:
-    """Return the LSN of a position, None where it has none that can be read."""
-    text = (continuation or "").strip('"')
-    return int(text) if text.isdecimal() and text.isascii() else None
 
 
 def position_at(lsn: int) -> str:
@@ -46,28 +29,6 @@ def behind_in(properties: Mapping[str, str], position: str | None) -> int | None
     """
     lowest, reached = lsn_of(properties.get(BEHIND)), lsn_of(position)
     return lowest if lowest is not None and reached is not None and reached > lowest else None
-
-
-def newest_below(position: str | None, page: ChangePage) -> int | None:
-    """Return the newest LSN of a range where it is below the position that an empty page was read from."""
-    reached, newest = lsn_of(position), page.latest_lsn
-    if page.documents or page.dropped or reached is None or newest is None:
-        return None
-    return newest if newest < reached else None
-
-
-def regressed(
-    before: Regression | None, position: str | None, page: ChangePage, *, now: float
-) -> Regression | None:
-    """
-    Return the regression that a page shows, which may have begun before; None where the range is at the position or beyond.
-    """
-    newest = newest_below(position, page)
-    if newest is None:
-        return None
-    if before is None:
-        return Regression(lowest=newest, since=now)
-    return replace(before, lowest=min(before.lowest, newest))
 
 
 def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:

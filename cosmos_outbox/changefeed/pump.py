@@ -10,20 +10,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cosmos_outbox.changefeed.coverage import asked_to_wait
 from cosmos_outbox.changefeed.leases import start_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.changefeed.position import (
     AHEAD,
     BEHIND,
-    Regression,
     ahead_of,
     behind_in,
-    lsn_of,
     position_at,
-    regressed,
 )
-from cosmos_outbox.changefeed.reader import Reader
+from cosmos_outbox.changefeed.reader import Reader, lsn_of, newest_below
 from cosmos_outbox.errors import ContainerRecreated, RangeGone
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
@@ -41,6 +37,14 @@ class _From:
     """Where the next page is still to be read from."""
 
     continuation: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Regression:
+    """A range whose newest LSN is below the position: the lowest that was seen, and since when."""
+
+    lowest: int
+    since: float
 
 
 _Following = ChangePage | _From | None
@@ -73,7 +77,7 @@ class Pump:
         self._start = start_of(owned.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
         self._empty_pages = 0
-        self._regression: Regression | None = None
+        self._regression: _Regression | None = None
 
     @property
     def _longest(self) -> float:
@@ -92,17 +96,17 @@ class Pump:
             LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`.
         """
         owned, properties = self._owned, self._owned.lease.properties
-        if (lowest := behind_in(properties, owned.continuation)) is not None:
-            # The previous owner could not decide it.
-            self._regression = Regression(lowest=lowest, since=asyncio.get_running_loop().time())
-        elif BEHIND in properties:
-            owned.mark({BEHIND: None})
+        if BEHIND in properties:  # the previous owner could not decide it
+            if (lowest := behind_in(properties, owned.continuation)) is not None:
+                self._regression = _Regression(lowest, asyncio.get_running_loop().time())
+            else:
+                owned.mark({BEHIND: None})
         try:
             following: _Following = _From(owned.continuation)
             if AHEAD in properties:
                 await self._ahead(lsn_of(properties[AHEAD]))
                 return
-            while following is not None:
+            while following is not None and not owned.drain.is_set():
                 page = await self._read(following.continuation) if isinstance(following, _From) else following
                 if page is None or owned.drain.is_set():
                     return
@@ -121,10 +125,11 @@ class Pump:
         """
         owned, now = self._owned, asyncio.get_running_loop().time()
         before = self._regression
-        self._regression = regressed(before, owned.continuation, page, now=now)
-        if self._regression is not None:
-            return await self._wait_for(self._regression, now)
+        if not page.documents and (newest := newest_below(owned.continuation, page)) is not None:
+            lowest, since = (newest, now) if before is None else (min(before.lowest, newest), before.since)
+            return await self._wait_for(_Regression(lowest, since), now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
+            self._regression = None
             self._notify(self._told_ahead("rewound", before.lowest))
             owned.advance(position_at(before.lowest))
             owned.mark({BEHIND: None})
@@ -133,18 +138,15 @@ class Pump:
             return await self._work_on(page)
         if page.dropped:
             self._done(page, seconds=0)
-            owned.advance(page.continuation)
             self._poll = self._shortest
         elif page.skipped:
-            self._progress.moved(now, lag=None)
             owned.advance(page.continuation)
             self._empty_pages += 1
             if self._empty_pages % _PAUSE_AFTER_EMPTY_PAGES == 0:
                 await self._pause(self._longest)
         else:
-            self._progress.moved(now, lag=0, rest=self._poll)
             # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
-            owned.advance(page.continuation, soon=owned.continuation is None)
+            owned.advance(page.continuation, lag=0, rest=self._poll, soon=owned.continuation is None)
             await self._pause(together(self._poll, now=now))
             self._poll = min(self._poll * 2, self._longest)
         return _From(page.continuation)
@@ -154,7 +156,6 @@ class Pump:
             handled = await self._handle(page)
             if handled is None or not handled.documents:
                 return handled
-            self._owned.advance(handled.continuation, handled=True)
             self._poll = self._shortest
             if handled is page and ahead is not None:
                 return await ahead
@@ -203,14 +204,14 @@ class Pump:
                 return again
             page, batch = again, replace(batch, documents=again.documents)
         owned.ensure_active()
-        self._done(page, seconds=asyncio.get_running_loop().time() - started)
+        self._done(page, seconds=asyncio.get_running_loop().time() - started, handled=True)
         return page
 
-    def _done(self, page: ChangePage, *, seconds: float) -> None:
+    def _done(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
         """Note that all changes of a page are done, the dropped ones included."""
         last = page.last_lsn
         lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
-        self._progress.moved(asyncio.get_running_loop().time(), lag=lag)
+        self._owned.advance(page.continuation, lag=lag, handled=handled)
         changes = len(page.documents) + page.dropped
         self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag))
 
@@ -226,8 +227,9 @@ class Pump:
         )
         return delay
 
-    async def _wait_for(self, regression: Regression, now: float) -> _Following:
+    async def _wait_for(self, regression: _Regression, now: float) -> _Following:
         if now - regression.since <= _LAGS_FOR_SECONDS:
+            self._regression = regression
             if now > regression.since:  # seen twice: save it, as this worker may be killed
                 self._owned.mark({BEHIND: str(regression.lowest)})
             await self._pause(self._longest)
@@ -276,7 +278,9 @@ class Pump:
             except Exception as error:  # noqa: BLE001 - whatever a range answers is a failed page, and ends no other range
                 self._owned.ensure_active()
                 attempt += 1
-                if not await self._pause(self._failed(error, attempt, at_least=asked_to_wait([error]))):
+                if not await self._pause(
+                    self._failed(error, attempt, at_least=getattr(error, "retry_after", None))
+                ):
                     return None
                 continue
             lease_names_partition = self._owned.lease.version == 0 and page.range_id is not None

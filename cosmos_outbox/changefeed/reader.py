@@ -82,6 +82,20 @@ def size_of(documents: Iterable[Document]) -> int:
     return sum(len(marshal.dumps(document)) for document in documents)
 
 
+def lsn_of(continuation: str | None) -> int | None:
+    """Return the LSN of a position, None where it has none that can be read."""
+    text = (continuation or "").strip('"')
+    return int(text) if text.isdecimal() and text.isascii() else None
+
+
+def newest_below(position: str | None, page: ChangePage) -> int | None:
+    """Return the newest LSN of a range where it is below the position that an empty page was read from."""
+    reached, newest = lsn_of(position), page.latest_lsn
+    if page.documents or page.dropped or reached is None or newest is None:
+        return None
+    return newest if newest < reached else None
+
+
 class Budget:
     """
     The memory that the leases of a worker share.

@@ -101,7 +101,7 @@ async def write_children(
     children: Sequence[Lease],
     store: LeaseStore,
     *,
-    ensure_trusted: Callable[[], None],
+    ensure_trusted: Callable[[], object],
     complete: bool = True,
 ) -> None:
     """

@@ -28,7 +28,7 @@ from cosmos_outbox.errors import (
     TooManyRequests,
 )
 from cosmos_outbox.ports import Store
-from cosmos_outbox.retries import Deadline, RetryOptions, asleep_since, suspended_seconds
+from cosmos_outbox.retries import Deadline, RetryOptions, suspended_seconds
 from cosmos_outbox.write.batch import PendingCommit
 
 _logger = logging.getLogger("cosmos_outbox.commit")
@@ -171,7 +171,7 @@ class Submission:
         # The service counts whole seconds, so an event may live a second less than its time to live.
         lives_for = (self.commit.proof.ttl - timedelta(seconds=1)) / 2
         sent_at, suspended_before = self._first_sent
-        elapsed = self._loop.time() - sent_at + asleep_since(suspended_before, suspended_seconds())
+        elapsed = self._loop.time() - sent_at + max(0.0, suspended_seconds() - suspended_before)
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
     async def _resolved(self) -> WrittenCommit:

@@ -32,8 +32,6 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.calls import Around, surrounded
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Progress
 
-_ATTEMPTS = 3  # failures in a row; each commit has retried for a while
-
 
 class Outcome(StrEnum):
     """What became of a delivery."""
@@ -106,7 +104,7 @@ async def consume_everything(
         ConfigurationError: as `Consumer.handling`.
     """
     subscription, told = subscribed.subscription, dict[str, list[Record]]()
-    progress = Progress(attempts=_ATTEMPTS)
+    progress = Progress(attempts=3)  # failures in a row; each commit has retried for a while
 
     def heard(record: Record) -> None:
         match record:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
-from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
@@ -30,7 +29,6 @@ from cosmos_outbox_testing.faults import check_fault, require_none_idle, said_of
 from cosmos_outbox_testing.relaying import relay_everything
 
 PROCESSOR = "outbox"  # the worker's default: what a worker of the test has sent is not sent again
-_PAUSE = timedelta(milliseconds=10)
 _RELAYED = "relayed"  # the subscription that `relay_all` empties
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"status": 429, "substatus": 3200, "retry_after_ms": 1},
@@ -135,7 +133,6 @@ class OutboxEmulators:
                     parking=Parking(parked),
                     notify=log_hook,
                     stored=feed,
-                    pause=_PAUSE,
                 )
             return await self._received(bus) if self._waiting() else []
 

@@ -24,8 +24,6 @@ from cosmos_outbox.records import (
 from cosmos_outbox.relay import Relay
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress, Stuck
 
-_ATTEMPTS = 100  # failures in a row; the verdict on a broker needs 15 of them
-
 
 async def relay_everything(
     *,
@@ -36,7 +34,6 @@ async def relay_everything(
     parking: Parking,
     notify: Hook,
     stored: ChangeFeed,
-    pause: timedelta = MOMENT,
 ) -> None:
     """
     Run one worker until every change of the feed is sent or parked, and its checkpoint is written.
@@ -46,21 +43,21 @@ async def relay_everything(
         feed, leases, publisher, parking: what the worker uses.
         notify: hears what it reports.
         stored: the feed as it is, which names the ranges.
-        pause: between two looks. Defaults to a millisecond.
 
     Raises:
         Stuck: it failed many times in a row, or did nothing for long.
         OutboxError: as `ChangeFeedProcessor.run`.
     """
-    progress, unsaved = Progress(attempts=_ATTEMPTS), list[BaseException]()
+    progress = Progress(attempts=100)  # the verdict on a broker needs 15 failures in a row
+    moved: list[LeaseMoved] = []
 
     def heard(record: Record) -> None:
         if isinstance(record, PageFailed | PublishFailed | LeasesBalanced) and record.error is not None:
             progress.failed(record.error)
         elif isinstance(record, PageHandled | MessagesPublished):
             progress.moved()
-        elif isinstance(record, LeaseMoved) and record.outcome == CloseReason.STOPPED and record.error:
-            unsaved.append(record.error)
+        elif isinstance(record, LeaseMoved):
+            moved.append(record)
         notify(record)
 
     relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=heard)
@@ -70,20 +67,22 @@ async def relay_everything(
         wanted=claims_to_be_an_event,
         acquire_interval=SHORT_WHILE,
         checkpoint_interval=timedelta(0),
-        min_poll_interval=pause,
+        min_poll_interval=MOMENT,
         max_poll_interval=SHORT_WHILE,
         backoff=AT_ONCE,
     )
     processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(heard,))
 
     async def is_done() -> bool:
-        ranges = processor.status()
         # A worker that has just begun takes its leases one by one.
-        return len(ranges) >= len(await stored.physical_ranges()) and all(one.lag == 0 for one in ranges)
+        ranges = processor.status() if moved else ()
+        caught_up = all(one.lag == 0 for one in ranges)
+        return caught_up and len(ranges) >= len(await stored.physical_ranges())
 
-    await progress.run(processor, until=is_done, pause=pause)
-    if unsaved:
-        raise Stuck(f"The last checkpoint could not be written: {unsaved[0]}") from unsaved[0]
+    await progress.run(processor, until=is_done)
+    for one in moved:
+        if one.outcome == CloseReason.STOPPED and one.error is not None:
+            raise Stuck(f"The last checkpoint could not be written: {one.error}") from one.error
 
 
 class _Prompt:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Protocol
 
+from cosmos_outbox.background import end
 from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
@@ -37,50 +38,50 @@ class Progress:
         self._attempts, self._loop = attempts, asyncio.get_running_loop()
         self._failures: list[BaseException] = []
         self._moved_at = self._loop.time()
-        self._given_up = asyncio.Event()
+        # An event, as failures without a pause leave timers no turn
+        self._looking = asyncio.Event()
 
     def moved(self) -> None:
         self._failures.clear()
         self._moved_at = self._loop.time()
+        self._looking.set()
 
     def failed(self, error: BaseException) -> None:
         self._failures.append(error)
-        # An event, as failures without a pause leave timers no turn
-        if len(self._failures) >= self._attempts:
-            self._given_up.set()
+        self._looking.set()
 
-    async def run(
-        self, processor: Processor, *, until: Callable[[], Awaitable[bool]], pause: timedelta = MOMENT
-    ) -> None:
+    async def run(self, processor: Processor, *, until: Callable[[], Awaitable[bool]]) -> None:
         """
         Run a processor until nothing waits, then stop it.
 
         Args:
             processor: to run.
-            until: says whether nothing waits.
-            pause: between the first two looks; it grows to 50 ms. Defaults to a millisecond.
+            until: says whether nothing waits; asked whenever something moved or failed, and in between.
 
         Raises:
             Stuck: it failed many times in a row, or did nothing for long.
             OutboxError: what `processor.run` raises.
         """
         running = asyncio.create_task(processor.run())
-        given_up = asyncio.create_task(self._given_up.wait())
-        seconds, stopped = pause.total_seconds(), False
+        seconds, stopped = MOMENT.total_seconds(), False
         try:
             while not running.done():
-                if given_up.done() or self._loop.time() - self._moved_at > _PATIENCE_SECONDS:
+                if (
+                    len(self._failures) >= self._attempts
+                    or self._loop.time() - self._moved_at > _PATIENCE_SECONDS
+                ):
                     raise self._stuck()
+                self._looking.clear()
                 if not stopped and await until():
                     stopped = True
                     processor.stop()
-                await asyncio.wait({running, given_up}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                looking = asyncio.create_task(self._looking.wait())
+                await asyncio.wait({running, looking}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+                looking.cancel()
                 seconds = min(1.5 * seconds, SHORT_WHILE.total_seconds())
             await running
         finally:
-            for task in (running, given_up):
-                task.cancel()
-            await asyncio.gather(running, given_up, return_exceptions=True)
+            await end({running})
 
     def _stuck(self) -> Stuck:
         if not self._failures:

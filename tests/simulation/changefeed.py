@@ -20,7 +20,8 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.coverage import EVERY_KEY
 from cosmos_outbox.changefeed.leases import Lease, from_document
-from cosmos_outbox.changefeed.position import AHEAD, lsn_of
+from cosmos_outbox.changefeed.position import AHEAD
+from cosmos_outbox.changefeed.reader import lsn_of
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind

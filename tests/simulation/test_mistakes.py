@@ -22,7 +22,6 @@ from cosmos_outbox.changefeed import (
     processor,
     pump,
     splits,
-    tenure,
 )
 from tests.simulation.changefeed import Simulation, Step, Violation
 
@@ -88,11 +87,11 @@ MISTAKES = {
     ),
     "trust never ends": Mistake(
         owner=owned_lease.OwnedLease, name="_written",
-        right="sent_at + options.trust_seconds", wrong="sent_at + 3600",
+        right="sent_at + self._trust_seconds", wrong="sent_at + 3600",
         story=TWO + CUT_OFF, said="both trust",
     ),
     "the work goes on after the lease is lost": Mistake(
-        owner=tenure, name="_keep_and_pump",
+        owner=ownership, name="_keep_and_pump",
         right="group.create_task(owned.keep())",
         wrong="asyncio.gather(owned.keep(), return_exceptions=True)",
         story="start 0 0, wait 0 2, hang 0 2, write 0 5, cut-leases 0 0, wait 0 4, wait 0 3", said="still handles",
@@ -117,7 +116,7 @@ MISTAKES = {
     ),
     "the worker's own clock decides what is expired": Mistake(
         owner=processor.ChangeFeedProcessor, name="_balance",
-        right="now=listing.read_at", wrong="now=self._utcnow()",
+        right="now=listing.read_at", wrong="now=self._bootstrap._utcnow()",
         story="start 0 0, wait 0 2, start 1 4, wait 0 4, cut-leases 0 0, wait 0 3, wait 0 3, wait 0 2, ",
         said="which is alive",
     ),
@@ -128,7 +127,7 @@ MISTAKES = {
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3", said="with an owner",
     ),
     "a lease that an operator deleted is missed for ever": Mistake(
-        owner=processor.ChangeFeedProcessor, name="_fill", right="self._bootstrap(only)", wrong="asyncio.sleep(0)",
+        owner=processor.ChangeFeedProcessor, name="_fill", right="self._bootstrap.create(only)", wrong="asyncio.sleep(0)",
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3, " + LOAD, said="half an hour",
     ),
     "a lease is released without saving": Mistake(
@@ -177,7 +176,7 @@ MISTAKES = {
         story="start 0 0, wait 0 2, split 0 0, hot 0 0, " + LOAD + "wait 0 3", ranges=1, said="half an hour",
     ),
     "a position ahead is believed": Mistake(
-        owner=pump.Pump, name="_next", right="regressed(before, owned.continuation, page, now=now)", wrong="None",
+        owner=pump.Pump, name="_next", right="newest_below(owned.continuation, page)", wrong="None",
         story=ASTRAY, said="half an hour",
     ),
     "a lease that halts is not marked": Mistake(

@@ -27,7 +27,7 @@ from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
 from cosmos_outbox.changefeed import Lag, estimate_lag
-from cosmos_outbox.changefeed.naming import others_on, own_prefix
+from cosmos_outbox.changefeed.bootstrap import others_on, own_prefix
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text

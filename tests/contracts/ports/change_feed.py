@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from cosmos_outbox.changefeed.position import newest_below
+from cosmos_outbox.changefeed.reader import newest_below
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ContainerRecreated, NotFound, RangeGone
 from cosmos_outbox.feed_range import FeedRange

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox.changefeed.balancing import Plan, pause, plan
+from cosmos_outbox.changefeed.balancing import Plan, plan
 from cosmos_outbox.changefeed.leases import (
     SIGNATURE,
     WANTED_BY,
@@ -20,13 +20,13 @@ from cosmos_outbox.changefeed.leases import (
     signed,
     with_handover_request,
 )
+from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.feed_range import FeedRange
 from tests.support.effort import examples
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EXPIRATION = timedelta(seconds=60)
 RESERVATION = timedelta(seconds=26)
-ALIVE = timedelta(seconds=25)
 
 
 def a_lease(
@@ -43,14 +43,11 @@ def a_lease(
 def planned(leases: list[Lease], me: str, *, running: set[str] | None = None) -> Plan:
     if running is None:
         running = {lease.id for lease in leases if lease.owner == me and not lease.expired(NOW, EXPIRATION)}
-    return plan(
-        leases, me=me, running=running, now=NOW, alive=ALIVE, expiration=EXPIRATION, reservation=RESERVATION
-    )
+    return plan(leases, ProcessorOptions(processor_name="p", instance_name=me), running=running, now=NOW)
 
 
-def seconds_of_pause(leases: list[Lease], *, soon: bool = False) -> float:
-    interval = timedelta(seconds=13)
-    return pause(leases, me="a", now=NOW, expiration=EXPIRATION, interval=interval, soon=soon).total_seconds()
+def seconds_of_pause(leases: list[Lease]) -> float:
+    return planned(leases, "a").pause.total_seconds()
 
 
 def test_the_next_pass_is_due_after_an_interval_while_all_owners_renew():
@@ -66,7 +63,7 @@ def test_the_next_pass_is_due_after_an_interval_while_all_owners_renew():
 
 
 def test_the_next_pass_is_due_once_the_first_lease_of_an_owner_that_may_be_dead_has_expired():
-    leases = [a_lease(0, owner="b", age=52), a_lease(1, owner="b", age=55), a_lease(2, owner="b", age=1)]
+    leases = [a_lease(0, owner="b", age=52), a_lease(1, owner="b", age=55), a_lease(2, owner="a")]
 
     seconds = seconds_of_pause(leases)
 
@@ -78,7 +75,7 @@ def test_the_next_pass_is_due_once_the_first_lease_of_an_owner_that_may_be_dead_
 
 def test_no_pass_is_due_sooner_than_a_quarter_of_the_interval():
     assert 3.25 == seconds_of_pause([a_lease(0, owner="b", age=59)])
-    assert 3.25 == seconds_of_pause([a_lease(0, owner="b", age=1)], soon=True)
+    assert 3.25 == seconds_of_pause([a_lease(0, owner="b"), a_lease(1, owner="b", request="a")])
 
 
 def test_a_lone_worker_takes_everything():

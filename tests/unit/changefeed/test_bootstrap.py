@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, bootstrap
+from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, create_leases
 from cosmos_outbox.changefeed.coverage import EVERY_KEY, uncovered
 from cosmos_outbox.changefeed.leases import new_lease, start_of
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
@@ -20,7 +20,7 @@ PREFIX = "pmemory_AAAAAA==_AAAAAIAAAAA="
 
 
 async def run(world: World) -> None:
-    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
+    await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
 
 
 async def ids(world: World) -> list[str]:
@@ -131,7 +131,7 @@ async def test_where_a_look_at_the_ranges_takes_long_their_leases_are_created_al
             await asyncio.sleep(2 * LOCK_SECONDS)
             return await world.container.physical_ranges()
 
-    await bootstrap(PREFIX, feed=Slow(), store=world.leases, start=StartFrom.BEGINNING)
+    await create_leases(PREFIX, feed=Slow(), store=world.leases, start=StartFrom.BEGINNING)
 
     assert (1, ["..0", "..1", "..2", ".info"]) == (looks, await ids(world))
 
@@ -193,7 +193,7 @@ async def test_a_stop_while_another_worker_holds_the_lock_ends_at_once():
 
 
 async def run_on(world: World, feed: Faulty) -> None:
-    await bootstrap(
+    await create_leases(
         PREFIX,
         feed=feed,  # type: ignore[arg-type] - it has every method
         store=world.leases,
@@ -345,7 +345,7 @@ async def test_a_lease_created_again_starts_where_now_was_when_there_were_none()
     world = World(ranges=1)
 
     async def from_now() -> str:
-        await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+        await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
         return (await world.all_leases())[0].properties["start"]
 
     first = await from_now()
@@ -362,11 +362,11 @@ async def test_a_lease_created_later_begins_where_the_first_began_whatever_its_w
     first: StartFrom, later: StartFrom
 ):
     world = World(ranges=2)
-    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=first)
+    await create_leases(PREFIX, feed=world.container, store=world.leases, start=first)
     kept, deleted = await world.all_leases()
     await world.leases.delete(deleted.id, deleted.id)
     await asyncio.sleep(3600)
-    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=later)
+    await create_leases(PREFIX, feed=world.container, store=world.leases, start=later)
 
     assert [kept.properties] * 2 == [lease.properties for lease in await world.all_leases()]
 
@@ -376,7 +376,7 @@ async def test_beside_a_marker_of_dotnet_a_lease_begins_where_its_worker_says_an
     await world.leases.create({"id": f"{PREFIX}.info"})
     created = virtual_utcnow()
     await asyncio.sleep(3600)
-    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+    await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
     (lease,) = await world.all_leases()
 
     assert created - timedelta(seconds=2) <= start_of(lease) <= created
@@ -392,12 +392,12 @@ async def test_leases_of_a_worker_that_died_while_it_created_them_say_where_the_
     world = World(ranges=3)
     dying = Dying(now=virtual_seconds)
     with pytest.raises(StoreUnavailable):
-        await bootstrap(PREFIX, feed=world.container, store=dying, start=StartFrom.NOW)
+        await create_leases(PREFIX, feed=world.container, store=dying, start=StartFrom.NOW)
     for document in (await dying.list("")).documents:
         await world.leases.create({name: value for name, value in document.items() if name[0] != "_"})
     (first,) = await world.all_leases()
     await asyncio.sleep(60)
-    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+    await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
 
     assert [first.properties] * 3 == [lease.properties for lease in await world.all_leases()]
 
@@ -406,7 +406,7 @@ async def test_the_rest_begins_at_the_earliest_start_where_two_workers_that_died
     starts = []
     for _ in range(2):
         world = World(ranges=3)
-        await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+        await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
         starts.append({lease.id: lease for lease in await world.all_leases()})
         await asyncio.sleep(60)
     early, late = starts
@@ -416,7 +416,7 @@ async def test_the_rest_begins_at_the_earliest_start_where_two_workers_that_died
     await world.leases.replace(changed, etag=stored["_etag"])
     for gone in (third, f"{PREFIX}.info"):
         await world.leases.delete(gone, gone)
-    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
+    await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.NOW)
 
     (rest,) = [lease for lease in await world.all_leases() if lease.id == third]
     assert early[second].properties == rest.properties != late[first].properties
@@ -477,7 +477,7 @@ async def test_a_lock_that_another_took_since_it_was_found_stale_is_not_broken()
 
     store = Overtaken(world.leases)
     task = asyncio.create_task(
-        bootstrap(PREFIX, feed=world.container, store=store, start=StartFrom.BEGINNING)  # type: ignore[arg-type]
+        create_leases(PREFIX, feed=world.container, store=store, start=StartFrom.BEGINNING)  # type: ignore[arg-type]
     )
     await asyncio.sleep(5)
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
-from cosmos_outbox.changefeed.bootstrap import bootstrap
+from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.changefeed.leases import from_document, new_lease, start_of, with_start
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
@@ -135,7 +135,7 @@ async def test_a_split_waits_for_a_part_of_its_own_that_cannot_be_read():
 
 async def test_a_lease_without_a_range_whose_partition_is_gone_is_told_of_and_does_not_hold_up_the_others():
     world, records = World(ranges=2), list[Record]()
-    await bootstrap(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
+    await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
     await world.forget_ranges()
     world.container.split("0")
     await world.write_many(20)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cosmos_outbox.changefeed import estimate_lag
-from cosmos_outbox.changefeed.bootstrap import bootstrap
+from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.errors import TooManyRequests
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import StartFrom
@@ -163,7 +163,7 @@ async def test_a_range_that_gets_its_lease_late_begins_where_now_was():
 async def test_bootstrap_asks_a_busy_partition_again_no_sooner_than_it_wants_and_says_what_is_left():
     world, feed, hot = await hot_world(ranges=3, hot=1)
     started = asyncio.get_running_loop().time()
-    left = await bootstrap("p", feed=feed, store=world.leases, start=StartFrom.BEGINNING)
+    left = await create_leases("p", feed=feed, store=world.leases, start=StartFrom.BEGINNING)
 
     assert ({hot}, ["0", "2"]) == (set(left), await tokens(world))
     assert asyncio.get_running_loop().time() - started <= 6
@@ -267,7 +267,7 @@ async def test_a_look_beside_ranges_that_are_silent_takes_as_long_as_one_of_them
 async def test_a_look_reads_the_ranges_once_and_the_feed_of_each_lease_once():
     world, feed, _ = await hot_world(ranges=20, hot=0)
     feed.hot.clear()
-    await bootstrap("p" + await _suffix(world), feed=feed, store=world.leases, start=StartFrom.BEGINNING)
+    await create_leases("p" + await _suffix(world), feed=feed, store=world.leases, start=StartFrom.BEGINNING)
     feed.calls.clear()
     await estimate_lag("p", feed=feed, leases=world.leases)
 
@@ -277,7 +277,7 @@ async def test_a_look_reads_the_ranges_once_and_the_feed_of_each_lease_once():
 @pytest.mark.parametrize("hot", [0, 1])
 async def test_leases_of_an_old_sdk_without_ranges_are_worked_on_beside_a_hot_one(hot: int):
     world, feed, hot_range = await hot_world(ranges=2, hot=hot)
-    await bootstrap(
+    await create_leases(
         "p" + await _suffix(world), feed=world.container, store=world.leases, start=StartFrom.BEGINNING
     )
     await world.forget_ranges()

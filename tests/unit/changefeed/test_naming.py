@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed.bootstrap import others_on, own_prefix
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
-from cosmos_outbox.changefeed.naming import others_on, own_prefix
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch, MonitoredContainer, Write, WriteKind

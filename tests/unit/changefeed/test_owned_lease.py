@@ -13,16 +13,13 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
-from cosmos_outbox.changefeed.owned_lease import (
-    OwnedLease,
-    Worker,
-    acquire,
-)
+from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker
+from cosmos_outbox.changefeed.ownership import acquire
 from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeBatch
-from cosmos_outbox.retries import asleep_since, suspended_seconds
+from cosmos_outbox.retries import suspended_seconds
 from tests.support.changefeed_world import Faulty, virtual_seconds, virtual_utcnow
 
 OPTIONS = ProcessorOptions(processor_name="p", instance_name="me")
@@ -309,9 +306,7 @@ async def test_sleep_while_a_write_waits_for_its_answer_counts(renewed: bool):
 
 
 def test_the_platform_tells_how_long_it_slept_or_nothing(monkeypatch: pytest.MonkeyPatch):
-    before = suspended_seconds()
-    assert 0 == asleep_since(before, suspended_seconds())
-    assert 3600 == asleep_since(before, before + 3600)
+    assert isinstance(suspended_seconds(), float)
     monkeypatch.setattr("time.CLOCK_BOOTTIME", 4711, raising=False)  # no clock of this kernel
     assert 0 == suspended_seconds()
     monkeypatch.delattr("time.CLOCK_BOOTTIME", raising=False)

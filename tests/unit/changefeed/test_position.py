@@ -12,11 +12,8 @@ from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.position import (
     AHEAD,
     BEHIND,
-    Regression,
-    lsn_of,
-    newest_below,
-    regressed,
 )
+from cosmos_outbox.changefeed.reader import lsn_of, newest_below
 from cosmos_outbox.ports import ChangePage
 from cosmos_outbox.records import PositionAhead, Record, level_of
 from tests.support.changefeed_world import World
@@ -65,15 +62,6 @@ def test_a_position_is_the_number_in_the_quotes_or_none_that_means_anything(posi
 )
 def test_only_an_empty_page_below_the_position_is_behind(position, seen, newest):
     assert newest == newest_below(position, seen)
-
-
-def test_a_regression_remembers_the_lowest_and_since_when():
-    first = regressed(None, '"10"', page(8), now=1.0)
-    second = regressed(first, '"10"', page(5), now=2.0)
-    third = regressed(second, '"10"', page(9), now=3.0)
-
-    assert Regression(lowest=5, since=1.0) == third
-    assert regressed(third, '"10"', page(10), now=4.0) is None
 
 
 async def moved_ahead(world: World, *, lsn: int = 5000) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
-from cosmos_outbox.changefeed.bootstrap import bootstrap as create_leases
+from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli import leases as lease_commands

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from cosmos_outbox.changefeed.leases import Lease
-from cosmos_outbox.changefeed.position import lsn_of
+from cosmos_outbox.changefeed.reader import lsn_of
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import MessageRejected, RangeGone
 from cosmos_outbox.feed_range import FeedRange

@@ -12,9 +12,9 @@ from functools import partial
 from itertools import combinations
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.changefeed.bootstrap import own_prefix
 from cosmos_outbox.changefeed.coverage import located, uncovered
 from cosmos_outbox.changefeed.leases import Lease, is_child_of, range_of, readable
-from cosmos_outbox.changefeed.naming import own_prefix
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
