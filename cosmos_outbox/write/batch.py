@@ -102,13 +102,13 @@ def assembled(
         for own in part.taken.events
         for event in published.get(own.id, (own,))
     ]
-    if recorded and correlation:
-        check_correlation(correlation)
     batch = _Batch(key, paths.fields(key), sizes)
-    batch.add_events(recorded, commit_id, correlation)
+    if recorded:
+        batch.add_events(recorded, commit_id, correlation)
     if record is not None:
-        batch.writes.append(Write(kind=WriteKind.CREATE, id=record.id, document=record.document))
-        batch.size += copied_size(record.document) + len(record.id) + _OPERATION_OVERHEAD_BYTES
+        write = Write(kind=WriteKind.CREATE, id=record.id, document=record.document)
+        batch.writes.append(write)
+        batch.size += copied_size(record.document) + len(write.id) + _OPERATION_OVERHEAD_BYTES
     part_writes = batch.add_parts(parts)
     writes = (*batch.writes, *part_writes, *batch.payloads)
     events = tuple([event for _, event in recorded])
@@ -146,6 +146,8 @@ class _Batch:
         correlation: Mapping[str, str],
     ) -> None:
         key = self.key
+        if correlation:
+            check_correlation(correlation)
         for place, (part, event) in enumerate(recorded):
             check_id(event.id, of=f"the event {event.action}")
             of = part.tracked

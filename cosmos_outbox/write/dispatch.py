@@ -70,14 +70,11 @@ class EventHandlers:
                 )
         return found
 
-    def start(self, before: Dispatch | None) -> Dispatch:
-        """Return a record of which events were handled, which knows those of the one before."""
-        return Dispatch(self.registered, before)
-
 
 class Dispatch:
     """
-    The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated.
+    The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated: it knows what
+    was done `before`.
     """
 
     def __init__(self, handlers: list[_Handler], before: Dispatch | None) -> None:

@@ -19,7 +19,6 @@ from enum import StrEnum
 from typing import Any
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
 
 from cosmos_outbox.documents import (
     Document,
@@ -31,7 +30,7 @@ from cosmos_outbox.documents import (
 )
 from cosmos_outbox.domain.entities import CommitEvents, Entity, Progress, altered_field, progress_of
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UnstorableValue, UsageError
+from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UsageError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
 from cosmos_outbox.write.storable import UNWRITABLE, refused, unwritable
 
@@ -174,7 +173,7 @@ class Tracked:
         """Return what it would store, to compare with a later state; None if that cannot be written."""
         try:
             return comparable(self.model, self.content())
-        except (PydanticSerializationError, ValueError, UnstorableValue):
+        except Exception:  # noqa: BLE001 - of a caller's property or mapper; the commit raises it
             return None
 
     def merge(self, change: Change) -> None:
@@ -381,12 +380,8 @@ class IdentityMap:
         """
         Log a warning if there are changes that no commit wrote and no rollback forgot; `commit` is how the caller would have.
         """
-        try:
-            changed = [] if self.failed else [one for one in self._tracked.values() if one.pending]
-            left = [one for one in changed if one.asked_for or not may_follow_the_clock(one.model)]
-        except Exception:  # of a caller's property; the block has done its work whatever it does
-            _logger.debug("unit_of_work.not_named", exc_info=True)
-            return
+        changed = [] if self.failed else [one for one in self._tracked.values() if one.pending]
+        left = [one for one in changed if one.asked_for or not may_follow_the_clock(one.model)]
         if left:
             _logger.warning(
                 "unit_of_work.left %d changed, the first of them %s of partition key %r: its block has ended, and no commit wrote "

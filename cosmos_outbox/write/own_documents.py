@@ -90,8 +90,8 @@ class TrackedModel(Tracked):
             )
         kind = document.get("type")
         kind = kind if isinstance(kind, str) else name[:1].lower() + name[1:]
-        super().__init__(model, Progress(), kind, document["id"], key_of(document))
         self._others = {name: value for name, value in (stored or {}).items() if name not in document}
+        super().__init__(model, Progress(), kind, document["id"], key_of({**document, **self._others}))
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         document = self.content()
@@ -204,7 +204,8 @@ class Documents(Generic[ModelT]):
             self._entities.add(own, Change.UPDATE, etag=etag)
             return model
         own = TrackedModel(model, self._mapper, self._key_of)
-        _check_type(own)
+        if own.kind in RESERVED_TYPES:
+            _check_type(own)
         if etag is not None:
             own.progress.committed(version=1, etag=etag, taken=CommitEvents())
         self._entities.add(own, Change.CREATE if etag is None else Change.UPDATE)
@@ -245,10 +246,9 @@ class Documents(Generic[ModelT]):
 
 
 def _check_type(own: TrackedModel) -> None:
-    kind = own.kind
-    if kind in RESERVED_TYPES and own.content().get("type") == kind:
+    if own.content().get("type") == own.kind:
         raise UsageError(
-            f"The document {own.id!r} has the type {kind!r}, which this library gives to documents of its own: it would be taken "
+            f"The document {own.id!r} has the type {own.kind!r}, which this library gives to documents of its own: it would be taken "
             "for one of them. Give it another `type`; an event is recorded (`uow.record(event, about=…)`).",
             document_id=own.id,
         )

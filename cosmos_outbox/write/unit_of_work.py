@@ -249,29 +249,20 @@ class UnitOfWork:
 
     async def _commit(self, record: CommitRecord | None) -> Commit:
         with self._entities.alone(commits=True):
+            settled = None
             try:
-                commit = await self._commit_all(record)
+                if self._unresolved is not None:  # first, as newer changes may depend on it
+                    settled = await self._submit(self._unresolved)
+                newer = await self._commit_changes(record)
             except BaseException:
                 self._entities.failed = True
                 raise
         self._entities.failed = False
-        if commit is None:
+        if (commit := settled.followed_by(newer) if settled and newer else settled or newer) is None:
             return Commit()
         if self._after_commit:
             await self._run_hooks(commit)
         return commit
-
-    async def _run_handlers_early(self) -> None:
-        if self._handlers.registered and self._entities.refusal is None:
-            with self._entities.alone(commits=True):
-                await self._run_handlers()
-
-    async def _commit_all(self, record: CommitRecord | None) -> Commit | None:
-        if self._unresolved is None:
-            return await self._commit_changes(record)
-        settled = await self._submit(self._unresolved)  # first, as newer changes may depend on it
-        newer = await self._commit_changes(record)
-        return settled if newer is None else settled.followed_by(newer)
 
     async def _run_hooks(self, commit: Commit) -> None:
         hooks, self._after_commit = self._after_commit, []
@@ -324,7 +315,7 @@ class UnitOfWork:
 
     async def _run_handlers(self) -> None:
         before, hooks = self._entities.snapshot(), list(self._after_commit)
-        dispatch = self._handlers.start(self._dispatch)
+        dispatch = Dispatch(self._handlers.registered, self._dispatch)
         try:
             await dispatch.run(self._entities, self)
         except BaseException:  # whatever a handler raises: the next commit runs all of them again
@@ -366,7 +357,9 @@ async def run_event_handlers(uow: UnitOfWork) -> None:
         UsageError: a handler called `commit()` or `rollback()`; and whatever a handler raises.
         SharedUnitOfWork: another task uses the unit of work right now.
     """
-    await uow._run_handlers_early()  # noqa: SLF001 - of this module
+    if uow._handlers.registered and uow._entities.refusal is None:  # noqa: SLF001 - of this module
+        with uow._entities.alone(commits=True):  # noqa: SLF001
+            await uow._run_handlers()  # noqa: SLF001
 
 
 async def is_stored(uow: UnitOfWork, document_id: str, partition_key: PartitionKey) -> bool:

@@ -88,11 +88,10 @@ def outbox_clock() -> Iterator[Clock]:
     A clock that stands at noon of 1 January 2026 UTC until `advance`: the time of entities and events, of TTLs in memory and of
     duplicates; new ids are counted.
     """
-    from cosmos_outbox.domain.events import fixed_everywhere  # noqa: PLC0415 - see above
-    from cosmos_outbox_testing.clock import NOON, Clock  # noqa: PLC0415 - see above
+    from cosmos_outbox_testing.clock import NOON, Clock, fixed  # noqa: PLC0415 - see above
 
     clock = Clock(NOON)
-    with fixed_everywhere(now=clock.now, ids=clock.new_id):
+    with fixed(now=clock.now, ids=clock.new_id):
         yield clock
 
 

@@ -161,19 +161,6 @@ async def fails(uow: UnitOfWork) -> None:
     raise LookupError
 
 
-async def cannot_be_compared(uow: UnitOfWork) -> None:
-    class Broken(Entity):
-        parts: int = 1
-
-        @computed_field
-        def share(self) -> float:
-            return 1 / self.parts
-
-    broken = uow.repository(Broken).create(Broken())
-    await uow.commit()
-    broken.parts = 0
-
-
 async def test_a_failure_is_known_until_more_is_asked_for(caplog: pytest.LogCaptureFixture):
     (said,) = await said_of(creates_after_a_failure, caplog)
     assert said.startswith("unit_of_work.left 3 changed, the first of them note 'a'")
@@ -188,7 +175,6 @@ async def test_a_failure_is_known_until_more_is_asked_for(caplog: pytest.LogCapt
         creates_and_deletes,
         was_told_by_the_commit,
         fails,
-        cannot_be_compared,
     ],
 )
 async def test_nothing_is_logged_where_nothing_is_left_or_the_caller_knows(
