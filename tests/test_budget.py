@@ -28,7 +28,7 @@ MAXIMA = {
     "fastapi": 334,
     "parking": 940,
     "ports": 266,
-    "relay": 972,
+    "relay": 966,
     "sessions": 591,
     "testing": 2_077,
     "the modules of the root": 1_041,

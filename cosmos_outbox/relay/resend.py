@@ -61,45 +61,36 @@ def resending(
 
 
 async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
-    """Return the document of a held event; that of a reference comes from its own container."""
-    if not parked.referenced:
-        await _require_payload(parked, events, retry)
-        return parked.event
+    """
+    Return the document of a held event; that of a reference comes from its own container.
+
+    Raises:
+        MessageRejected: its payload is gone, so that its message would be empty or point to nothing; says what the operator can do.
+    """
     if events is None:
-        raise UsageError(
-            f"Event {parked.event_id!r} was too large to be copied; give `resending` its container."
-        )
-    partition_key = events.key_paths.key_of(parked.event)
-    if partition_key is None:
-        raise UsageError(
-            f"Event {parked.event_id!r} in the parked store does not say its partition key; drop it."
-        )
+        if parked.referenced:
+            raise UsageError(
+                f"Event {parked.event_id!r} was too large to be copied; give `resending` its container."
+            )
+        return parked.event
     try:
+        if not parked.referenced:
+            await claimed_payload(
+                parked.data, lambda *address: retry_reads(lambda: events.read(*address), retry)
+            )
+            return parked.event
+        partition_key = events.key_paths.key_of(parked.event)
+        if partition_key is None:
+            raise UsageError(
+                f"Event {parked.event_id!r} in the parked store does not say its partition key; drop it."
+            )
         document = await retry_reads(lambda: events.read(parked.event_id, partition_key), retry)
     except NotFound:
         raise MessageRejected(
-            f"Event {parked.event_id!r} was too large to be copied, and its container no longer has it: it was "
-            "deleted, or its time to live is over. Drop it, or release it with a payload of your own."
+            f"The payload of event {parked.event_id!r} is gone: it was not copied, and its container no longer has it, for it was "
+            "deleted or its time to live is over. Drop the event, or release it with a payload of your own."
         ) from None
     return {**document, "_lsn": parked.event.get("_lsn", 0)}
-
-
-async def _require_payload(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> None:
-    """
-    Refuse an event whose payload, a document of its own, is gone: its message would point to nothing.
-
-    Raises:
-        MessageRejected: says what the operator can do.
-    """
-    if events is None:
-        return
-    try:
-        await claimed_payload(parked.data, lambda *address: retry_reads(lambda: events.read(*address), retry))
-    except NotFound:
-        raise MessageRejected(
-            f"The payload of event {parked.event_id!r} is gone: it was stored beside the event, and its time to live is over. Drop "
-            "the event, or release it with a payload of your own."
-        ) from None
 
 
 async def _send_in_order(
