@@ -15,7 +15,6 @@ from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     AccessDenied,
     KeyNotParked,
-    NotFound,
     ParkingFull,
     ReleaseTakenOver,
     StoreUnavailable,
@@ -357,14 +356,6 @@ async def test_what_is_not_parked_cannot_be_shown_released_or_dropped() -> None:
         await world.operator.drop("b", "b/1", reason="was sent")
 
 
-async def test_looking_needs_no_topic_and_releasing_does() -> None:
-    world = await parked()
-    viewer = ParkedKeys(world.store)
-    assert ["b"] == [key.partition_key for key in await viewer.list()]
-    with pytest.raises(UsageError, match="send"):
-        await viewer.release("b")
-
-
 async def test_beyond_the_limit_of_keys_the_lease_halts_and_the_other_keys_of_the_page_flow() -> None:
     world = World(max_keys=1)
     world.reject("a/1", "b/1")
@@ -392,21 +383,6 @@ async def test_beyond_the_limit_of_events_the_lease_halts_until_they_are_release
     await world.operator.release("b")
     await world.relay(page)
     assert ["b/1", "c/1", "b/2", "b/3", "b/4", "b/5"] == world.ids
-
-
-async def test_a_store_that_is_down_halts_the_lease_and_the_other_keys_flow() -> None:
-    world = World()
-    world.reject("b/1")
-    await world.relay(world.page(event("a", 1)))
-    world.counted.before = lambda operation, key: StoreUnavailable()
-    page = world.page(event("a", 2), event("b", 1), event("b", 2))
-    with pytest.raises(StoreUnavailable):
-        await world.relay(page)
-    assert ["a/1", "a/2"] == world.ids
-    world.counted.before = lambda operation, key: None
-    await world.relay(page)
-    assert ["b/1", "b/2"] == await world.held("b")
-    assert ["a/1", "a/2"] == world.ids
 
 
 @pytest.mark.parametrize("lost", range(14))
@@ -485,25 +461,6 @@ def test_an_event_id_too_long_for_another_one_beside_it_is_hashed() -> None:
     assert held_id("ж" * 600) != held_id("ж" * 601)
 
 
-class Behind(Passing):
-    """A parked store whose first reads come from a replica that lacks what was written last."""
-
-    def __init__(self, store: MemoryParked, *, lacks: str) -> None:
-        super().__init__(store)
-        self._lacks = lacks
-
-    async def read(self, document_id: str, partition_key: str) -> Document:
-        if document_id == self._lacks:
-            self._lacks = ""
-            raise NotFound(document_id=document_id)
-        return await super().read(document_id, partition_key)
-
-    async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
-        documents = await super().queue(partition_key, epoch=epoch, first=first, limit=limit)
-        lacks, self._lacks = self._lacks, ""
-        return tuple(document for document in documents if document["id"] != lacks)
-
-
 async def test_an_edit_finds_the_first_held_event_behind_more_dropped_ones_than_one_batch_takes_off() -> None:
     world = await parked(later=120)
     for number in range(2, 112):
@@ -511,12 +468,3 @@ async def test_an_edit_finds_the_first_held_event_behind_more_dropped_ones_than_
     world.reject()
     await world.operator.release("b", edited={"state": "mended"}, event_id="b/112")
     assert ["b/1", "b/112"] == world.ids[:2]
-
-
-@pytest.mark.parametrize("lacks", ["b/2", "b/3"])
-async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: str) -> None:
-    world = await parked()
-    world.reject()
-    behind = Behind(world.store, lacks=held_id(lacks))
-    await ParkedKeys(behind, resending(world.broker.publisher())).release("b")
-    assert ["b/1", "b/2", "b/3"] == world.ids[:3]

@@ -105,6 +105,16 @@ async def test_a_list_that_is_behind_is_read_again_although_a_record_of_earlier_
     assert 0 > store.times
 
 
+@pytest.mark.parametrize("lacks", ["b/2", "b/3"])
+async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: str) -> None:
+    world = await parked()
+    world.reject()
+    store = Behind(world.store)
+    store.lacking, store.times = held_id(lacks), 1
+    await ParkedKeys(store, resending(world.broker.publisher())).release("b")
+    assert ["b/1", "b/2", "b/3"] == world.ids[:3]
+
+
 async def test_a_held_event_that_cannot_be_read_ends_a_release_by_its_name_and_is_not_overtaken() -> None:
     world = await parked(later=2)
     await tampered(world.store, held_id("b/3"), place("b"), lambda document: document.pop("status"))
@@ -124,16 +134,6 @@ async def test_an_event_that_is_edited_twice_keeps_the_payload_that_was_committe
     await world.operator.release("b", edited={"state": "right"}, event_id="b/2")
     record = (await world.store.read(held_id("b/2"), place("b")))["original"]
     assert event("b", 2)["data"] == record
-
-
-async def test_a_key_whose_failing_event_was_dropped_has_no_failure_any_more() -> None:
-    world = await parked()
-    await world.operator.drop("b", "b/3", reason="of no use")
-    (key,) = await world.operator.list()
-    assert "b/2" == (key.failure and key.failure.event_id)
-    await world.operator.drop("b", "b/2", reason="of no use")
-    (key,) = await world.operator.list()
-    assert key.failure is None
 
 
 async def test_a_release_that_was_taken_over_hands_nothing_back() -> None:

@@ -72,14 +72,6 @@ def test_what_brokers_and_filters_look_at_does_not_change(mode):
     assert dict(message.properties) == {name: sent.properties[name] for name in message.properties}
 
 
-def test_a_time_that_is_no_text_does_not_keep_the_event():
-    document = event()
-    document["data"]["createdAt"] = "2026\ud800"
-    found = stored_event(document)
-    assert found
-    assert "2026\ufffd" == structured(message_of(found))["time"]
-
-
 def test_the_type_is_never_empty():
     document = event()
     del document["data"]["action"]

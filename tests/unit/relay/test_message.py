@@ -33,13 +33,6 @@ def a_stored_event(**changes: Any) -> StoredEvent:
     return StoredEvent(**(values | changes))
 
 
-@pytest.mark.parametrize("data", [{"action": None}, {}])
-def test_an_event_without_an_action_has_an_empty_subject(data: dict[str, Any]) -> None:
-    found = stored_event({**event(), "data": data})
-    assert found is not None
-    assert "" == message_of(found).subject
-
-
 def test_an_event_with_all_its_context_becomes_this_message() -> None:
     found = stored_event(
         event(

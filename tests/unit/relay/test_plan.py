@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from collections.abc import Set as AbstractSet
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, EventKey, assign_lanes, event_page, group_by_key
+from cosmos_outbox.relay.plan import LANE_BYTES, Delivery, assign_lanes, event_page, group_by_key
 from tests.support.event_documents import batch, entity, event
 
 
-def plan(
-    documents: Sequence[Document],
-    *,
-    lanes: int,
-    lane_bytes: int = LANE_BYTES,
-    accepted: AbstractSet[EventKey] = frozenset(),
-) -> list[list[Delivery]]:
-    streams = group_by_key(event_page(batch(*documents)).events, accepted=accepted)
+def plan(documents: Sequence[Document], *, lanes: int, lane_bytes: int = LANE_BYTES) -> list[list[Delivery]]:
+    streams = group_by_key(event_page(batch(*documents)).events)
     return assign_lanes(streams.values(), lanes=lanes, lane_bytes=lane_bytes)
 
 
@@ -48,12 +41,6 @@ def test_events_of_one_commit_go_out_in_the_order_they_were_raised() -> None:
 def test_events_of_the_dotnet_sample_keep_the_order_of_the_feed() -> None:
     documents = [event("k", number, lsn=5, sequence=None) for number in (3, 1, 2)]
     assert ["k/3", "k/1", "k/2"] == ids(plan(documents, lanes=1)[0])
-
-
-def test_what_the_topic_has_already_is_left_out() -> None:
-    documents = [event("a", 1), event("a", 2), event("b", 1)]
-    accepted = {("a", "a/1"), ("b", "b/1")}
-    assert [["a/2"]] == [ids(due) for due in plan(documents, lanes=1, accepted=accepted)]
 
 
 def test_what_fits_one_batch_goes_on_one_lane() -> None:

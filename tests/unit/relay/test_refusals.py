@@ -117,17 +117,6 @@ async def test_an_outage_that_outlasts_the_memory_of_the_broker_parks_no_key() -
     assert (set(), 9) == (await parked_keys(world), len(set(world.ids)))
 
 
-async def test_many_messages_that_are_to_blame_one_after_another_are_parked_after_a_look_at_the_topic() -> (
-    None
-):
-    world = World(batch_size=100)
-    await world.relay(batch(event("calm")))
-    world.broker.rejects = lambda message: not message.message_id.startswith("calm")
-    await world.relay(crowd(keys=3 * BELIEVED_IN_A_ROW))
-    assert 3 * BELIEVED_IN_A_ROW == len(await parked_keys(world))
-    assert world.broker.duplicates, "what the topic took before was sent again, and dropped by its id"
-
-
 async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_longest_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -149,13 +138,6 @@ async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_lo
     for message_id in ("calm", "a", "b", *["c"] * (UNCLEAR_ATTEMPTS - 1)):
         await judged(message_id)
     assert isinstance(await judged("c"), MessageRejected)
-
-
-async def test_a_poisoned_event_that_is_the_first_a_worker_sees_is_parked() -> None:
-    world = World(batch_size=100)
-    world.broker.rejects = lambda message: message.message_id == "b/1"
-    await world.relay(batch(event("b"), event("b", 2)))
-    assert {"b"} == await parked_keys(world)
 
 
 async def test_a_message_on_which_the_broker_fails_for_no_stated_reason_is_parked_while_others_pass() -> None:

@@ -135,15 +135,6 @@ async def test_a_rejection_sends_nothing_twice_however_often_the_page_comes_agai
     assert 0 == world.broker.duplicates
 
 
-async def test_a_failure_while_a_batch_is_halved_changes_nothing() -> None:
-    world = World(lanes=1)
-    world.reject("k3/1")
-    world.broker.faults.extend([None, Fault.ACK_LOST, Fault.LOST])
-    with pytest.raises(MessageRejected, match="k3/1"):
-        await world.relay(batch(*(event(f"k{number}", 1) for number in range(8))))
-    assert [f"k{number}/1" for number in range(8) if number != 3] == world.ids
-
-
 async def test_a_cancelled_relay_sends_nothing_more() -> None:
     world = World(lanes=1, batch_size=1)
     world.broker.latency_seconds = 1.0
@@ -194,13 +185,6 @@ async def test_what_is_published_is_told_with_the_time_it_took() -> None:
     world.broker.latency_seconds = 0.25
     await world.relay(batch(event("k", 1), event("k", 2)))
     assert [MessagesPublished(lane=0, messages=2, seconds=0.5)] == world.told
-
-
-async def test_what_was_accepted_before_a_failure_is_told_as_published_too() -> None:
-    world = World(lanes=1, batch_size=2)
-    world.broker.faults.extend([None, None, Fault.LOST])
-    await world.relay(batch(*(event("k", number) for number in range(7))))
-    assert [4, 3] == [record.messages for record in world.told if isinstance(record, MessagesPublished)]
 
 
 @pytest.mark.parametrize(

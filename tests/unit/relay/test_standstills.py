@@ -53,15 +53,6 @@ async def test_a_damaged_key_keeps_no_other_from_being_forgotten_at_the_limit() 
     assert ["b/1", "c/1", "e/1"] == world.ids
 
 
-async def test_no_more_keys_are_parked_than_the_limit_says_although_many_of_one_page_are_refused() -> None:
-    world = World(max_keys=5)
-    await world.relay(world.page(event("calm", 1)))
-    world.broker.rejects = lambda message: message.message_id.startswith("x")
-    with pytest.raises(ParkingFull):
-        await world.relay(world.page(*(event(f"x{number}", 1, lsn=number) for number in range(50))))
-    assert 5 == len(await world.operator.list())
-
-
 async def test_notes_that_are_no_list_of_names_are_told_of_before_anything_is_sent() -> None:
     for text in ("null", "{}", "[1]", "b"):
         world = World()
