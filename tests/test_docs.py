@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,25 +29,6 @@ def test_every_block_says_what_becomes_of_it(page: Path):
     assert [] == [f"{page}:{block.line}: {block.mistake}" for block in BLOCKS[page] if block.mistake]
     # These would not be seen as blocks at all.
     assert [] == re.findall(r"^(?:[ \t]+```|[ \t]*~~~).*", (ROOT / page).read_text(), re.MULTILINE)
-
-
-@pytest.mark.parametrize(
-    ("text", "mistakes"),
-    [
-        ("```\nmake demo\n```\n", 1),
-        ("```bash\nmake demo\n```\n", 1),
-        ("```console\n$ make demo\n```\n", 1),
-        ("```sh no-run\nazd up\n```\n", 1),
-        ("```sh no-run\n# Needs an Azure subscription.\nazd up\n```\n", 0),
-        ("```sh no-run\n# Needs an Azure subscription.\nazd up\nmake demo\n```\n", 1),
-        ("```sh no-run\n# Needs Docker.\nWITH=this docker compose up\n```\n", 0),
-        ("```sh\nmake demo\n```\n", 0),
-        ("```sh until-ctrl-c\nmake run\n```\n", 0),
-        ("```python change.py\n```\n", 0),
-    ],
-)
-def test_a_block_that_is_neither_run_nor_excused_is_a_mistake(text: str, mistakes: int):
-    assert mistakes == sum(block.mistake is not None for block in blocks_of(text))
 
 
 @pytest.mark.parametrize(
@@ -110,25 +90,6 @@ def blank() -> Iterator[Blank]:
     ) as process:
         yield Blank(process)
     assert 0 == process.returncode
-
-
-@pytest.mark.parametrize(
-    ("code", "ends"),
-    [
-        ("print(1)", (0, "")),
-        ("import asyncio\nasyncio.run(asyncio.sleep(0))", (0, "")),
-        ("open('/dev/null')", (0, "ResourceWarning: unclosed file")),
-        ("import warnings\nwarnings.warn('old', DeprecationWarning)", (1, "DeprecationWarning: old")),
-        ("DomainEvent", (1, "NameError: name 'DomainEvent' is not defined")),
-        ("import sys\nsys.exit(3)", (3, "")),
-    ],
-)
-def test_a_block_that_warns_or_fails_is_seen(code: str, ends: tuple[int, str], blank: Blank, tmp_path: Path):
-    exit_code, errors = blank.run(code, tmp_path / "errors")
-
-    assert ends[0] == exit_code
-    assert ends[1] in errors
-    assert bool(ends[1]) == bool(errors)
 
 
 FOLLOWED = [page for page, blocks in BLOCKS.items() if is_followed(blocks)]
@@ -251,44 +212,3 @@ def registry_answers(requirement: str, folder: Path) -> bool:
 )
 def test_following_a_page_finds_what_it_does_not_say(page: str, mistakes: int, tmp_path: Path):
     assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))
-
-
-WAIT_FOR_IT = "until test -e alive; do sleep 0.01; done"
-
-
-@pytest.mark.parametrize(
-    ("commands", "meanwhile", "mistakes"),
-    [
-        ("echo Ctrl-C ends it; sleep 1000", "true", 0),
-        ("trap 'exit 0' INT; echo Ctrl-C ends it; while sleep 0.01; do touch alive; done", WAIT_FOR_IT, 0),
-        ("trap 'exit 3' INT; echo Ctrl-C ends it; while true; do sleep 0.01; done", "true", 1),
-        ("trap '' INT; echo Ctrl-C ends it; sleep 0.5; exit 3", "true", 1),
-        ("echo Ctrl-C ends it", "sleep 0.1", 1),
-        ("echo started; exit 0", "true", 1),
-    ],
-    ids=["killed by it", "ends at it", "fails at it", "ignores it", "ends before it", "never says so"],
-)
-def test_what_goes_on_until_ctrl_c_goes_on_until_then_and_ends_well(
-    commands: str, meanwhile: str, mistakes: int, tmp_path: Path
-):
-    page = f"```sh until-ctrl-c\n{commands}\n```\n```sh\n{meanwhile}\n```\n"
-
-    assert mistakes == len(follow(blocks_of(page), tmp_path, os.environ))
-
-
-def test_what_goes_on_until_ctrl_c_ends_with_a_page_that_fails(tmp_path: Path):
-    page = (
-        "```sh until-ctrl-c\necho $BASHPID > pid; echo Ctrl-C ends it; sleep 1000\n```\n```sh\nfalse\n```\n"
-    )
-
-    assert 1 == len(follow(blocks_of(page), tmp_path, os.environ))
-    while is_alive(int((tmp_path / "pid").read_text())):
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        # Empty where it has ended and its parent has not waited for it.
-        return Path(f"/proc/{pid}/cmdline").read_bytes() != b""
-    except (FileNotFoundError, ProcessLookupError):
-        return False

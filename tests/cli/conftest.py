@@ -40,3 +40,11 @@ def alone() -> Iterator[Local]:
     """Return an outbox on emulators of its own: for tests that move the clock or count what the topic has."""
     with emulators() as local:
         yield local
+
+
+@pytest.fixture
+def owned(outbox: Local) -> Local:
+    """Return an outbox whose leases a worker owns."""
+    outbox.run("bootstrap")
+    outbox.own_leases("worker-1")
+    return outbox

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
-from cosmos_outbox.adapters.servicebus.administration import reading_settings
 from cosmos_outbox.consumer.stored_messages import HeldMessage
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking, Scope
@@ -147,14 +145,6 @@ def test_a_dropped_message_takes_no_effect_and_a_key_can_be_parked_by_hand(outbo
     assert ["b"] == [key["key"] for key in outbox.rows("parked", "list", *OF, **CONSUMER)]
 
 
-def test_a_consumer_that_cannot_be_found_or_has_no_parked_container_is_a_sentence(outbox: Local):
-    nowhere = outbox.run("parked", "list", "--consumer", "nowhere:consumer", code=2, **CONSUMER)
-    assert "There is no module 'nowhere'" in nowhere.stderr
-    none = outbox.run("parked", "list", *OF, code=2, OUTBOX_SUBSCRIPTION="all")
-    assert "OUTBOX_PARKED_CONTAINER" in none.stderr
-    assert "OUTBOX_PARKED_CONTAINER" in outbox.run("parked", "list", *OF, code=2).stderr
-
-
 def found(outbox: Local, code: int, **variables: str) -> dict[str, tuple[str, str, str]]:
     findings = outbox.json("doctor", *OF, code=code, **CONSUMER | variables)["findings"]
     return {one["check"]: (one["severity"], one["message"], one["fix"]) for one in findings}
@@ -207,38 +197,6 @@ def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_
     assert "'invoicing' parks" in parks[1]
     dropping = ("doctor", "--consumer", "tests.service.invoices:dropping")
     assert 0 == outbox.json(*dropping, **CONSUMER | {"OUTBOX_PARKED_CONTAINER": ""})["counts"]["error"]
-
-
-def test_a_message_that_may_outlive_its_record_is_an_error(outbox: Local):
-    lives = timedelta(days=400)
-
-    async def create() -> None:
-        at = {"connection_string": outbox.servicebus, "namespace": None, "credential": None}
-        async with reading_settings(**at) as client:
-            await client.create_topic(
-                "yearly", requires_duplicate_detection=True, default_message_time_to_live=lives
-            )
-            await client.create_subscription(
-                "yearly",
-                "all",
-                requires_session=True,
-                max_delivery_count=10,
-                default_message_time_to_live=lives,
-                dead_lettering_on_message_expiration=True,
-            )
-
-    asyncio.run(create())
-    warned = found(outbox, 2, OUTBOX_TOPIC="yearly")
-    assert ["record-ttl"] == list(warned)
-    assert "record_ttl of 400 days" in warned["record-ttl"][2]
-
-
-def test_what_may_not_be_written_or_parked_is_named(outbox: Local):
-    outbox.steer("/cosmos/faults", operation="batch", container="data", status=403)
-    assert "entities and events" in found(outbox, 2)["permissions"][1]
-    outbox.steer_delete("/cosmos/faults")
-    outbox.steer("/cosmos/faults", operation="create", container="parked", status=403)
-    assert "parked keys" in found(outbox, 2)["permissions"][1]
 
 
 def test_keys_of_a_consumer_are_named_as_such_to_the_workers_of_the_outbox(outbox: Local):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-
 import pytest
 
 from tests.support.local import Local
@@ -36,15 +34,6 @@ def test_replay_takes_the_events_that_are_asked_for(outbox: Local):
     assert 0 == outbox.json(*asked, "Unheard")["events"]
 
 
-def test_replay_leaves_out_what_was_written_before_its_start(alone: Local):
-    alone.commit("ada")
-    alone.pass_all()
-    alone.steer("/cosmos/clock", advance_s=60)
-    since = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
-    assert 0 == alone.json("replay", "--since", since, "--dry-run")["events"]
-    assert 2 == alone.json("replay", "--since", "beginning", "--dry-run")["events"]
-
-
 def test_a_replay_of_what_is_not_written_yet_is_refused(outbox: Local):
     outbox.run("bootstrap")
     assert "'now'" in outbox.run("replay", "--since", "now", "--yes", code=2).stderr
@@ -66,25 +55,6 @@ def test_an_event_that_the_topic_refuses_holds_up_no_other_and_is_told(alone: Lo
     )  # fmt: skip
     assert 6 == alone.accepted
     assert "'big'" in alone.run("replay", "--since", "beginning", "--yes", code=2).stdout
-
-
-def test_a_replay_to_several_topics_goes_on_behind_any_number_of_refused_events(alone: Local):
-    async def write(database):
-        data = {"action": "Grown", "text": "x" * 300_000}
-        for number in range(7):
-            event = {
-                "id": f"big{number}",
-                "partitionKey": f"key{number}",
-                "type": "domainEvent",
-                "data": data,
-            }
-            await database.get_container_client("data").create_item(event)
-
-    alone.on_database(write)
-    alone.pass_all()
-    routes = {"OUTBOX_ROUTES": "action:Never=elsewhere"}
-    result = alone.json("replay", "--since", "beginning", "--yes", code=2, **routes)
-    assert (0, 7) == (result["events"], len(result["refused"]))
 
 
 def test_replay_leaves_to_the_workers_what_they_have_not_sent_yet(outbox: Local):

@@ -108,12 +108,6 @@ def test_of_many_keys_the_event_that_each_failed_on_is_dropped_with_one_reason_a
     )
 
 
-def test_a_record_without_a_name_has_the_user_of_the_machine(outbox: Local):
-    ids = park(outbox, "ada")
-    outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)
-    assert "@" in outbox.run("parked", "show", "ada", **PARKED).stdout
-
-
 def test_what_is_purged_says_nothing_any_more_and_is_still_left_out_of_a_replay(alone: Local):
     ids = park(alone, "ada")
     alone.run("parked", "drop", "ada", ids[0], "--reason", "Ada Lovelace wants it", "--yes", **PARKED)

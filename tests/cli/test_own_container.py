@@ -51,15 +51,6 @@ def events(outbox: Local) -> list[str]:
     return outbox.on_database(fill)
 
 
-def test_events_are_found_by_their_key_however_it_is_spaced(outbox: Local, events: list[str]):
-    for key in (ADA, '["t1", 1.0]'):
-        shown = outbox.json("parked", "show", key, **VARIABLES)
-        assert (ADA, events[:2]) == (shown["key"], [event["event"] for event in shown["events"]])
-    replay = ("replay", "--since", "beginning", "--dry-run", "--key")
-    refused = outbox.run(*replay, "t1", code=2, **VARIABLES).stderr
-    assert 'write it as ["tenantId","userId"]' in refused
-
-
 def test_a_parked_key_is_listed_shown_dropped_from_and_released(outbox: Local, events: list[str]):
     before = outbox.accepted
     assert {ADA, GRACE} == {row["key"] for row in outbox.rows("parked", "list", **VARIABLES)}
@@ -76,25 +67,6 @@ def test_a_parked_key_is_listed_shown_dropped_from_and_released(outbox: Local, e
     assert (
         "names no partition key" in outbox.run("parked", "release", "t1", "--yes", code=2, **VARIABLES).stderr
     )
-
-
-def test_a_replay_sends_one_key_without_what_is_held(outbox: Local, events: list[str]):
-    outbox.run("bootstrap", **VARIABLES)
-    replay = ("replay", "--since", "beginning", "--dry-run", "--key", '["t1", 2]')
-    # No worker has sent anything yet: all is left to them.
-    assert {"events": 0, "left_to_workers": True}.items() <= outbox.json(*replay, **VARIABLES).items()
-
-
-def test_doctor_accepts_the_paths_and_names_them(outbox: Local, events: list[str]):
-    outbox.run("bootstrap", **VARIABLES)
-    outbox.own_leases("worker-1")
-    for arguments in ((), ("--api",)):
-        variables = VARIABLES | {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}
-        findings = outbox.json("doctor", *arguments, code=None, **variables)["findings"]
-        of_data = [one for one in findings if one["check"] in ("data-container", "permissions")]
-        assert [("note", "Container 'orders' is partitioned on /tenantId, /userId.")] == [
-            (one["severity"], one["message"]) for one in of_data
-        ]
 
 
 @pytest.mark.parametrize("path", ["/id", "/type", "/data/tenantId"])

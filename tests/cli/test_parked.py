@@ -70,14 +70,6 @@ def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox:
     assert seen["parked_keys"] != outbox.json("status")["parked_keys"]
 
 
-def test_doctor_warns_of_parked_keys_and_says_what_to_do(outbox: Local):
-    park(outbox, "ada")
-    findings = outbox.json("doctor", code=1, **PARKED)["findings"]
-    (found,) = [one for one in findings if one["check"] == "parked-keys"]
-    assert "warning" == found["severity"]
-    assert "parked release" in found["fix"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -114,30 +106,6 @@ def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_p
     alone.run("parked", "release", "grace", "--edited", str(edited), "--yes", **PARKED)
     assert 4 == alone.accepted
     assert [] == alone.rows("parked", "list", **PARKED)
-
-
-def test_replay_sends_of_a_parked_key_what_was_sent_before_and_leaves_what_is_held_to_its_release(
-    alone: Local,
-):
-    park(alone, "ada", "grace", rejects=lambda message: message.subject == "ContactNameUpdatedEvent")
-    alone.pass_all()
-    replay = ("replay", "--since", "beginning")
-    assert 4 == alone.json(*replay, "--dry-run")["events"]
-    assert "2 events would be sent.\n2 left out" in alone.run(*replay, "--dry-run", **PARKED).stdout
-    again = alone.json(*replay, "--key", "ada", "--yes", **PARKED)
-    assert (1, 1, 1) == (again["events"], again["left_out"], alone.accepted)
-    assert 1 == alone.json("parked", "release", "ada", "--yes", **PARKED)["events_sent"]
-    assert 2 == alone.json(*replay, "--key", "ada", "--dry-run", **PARKED)["events"]
-
-
-def test_replay_leaves_out_what_was_dropped(outbox: Local):
-    ids = park(outbox, "ada")
-    outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)
-    outbox.run("parked", "release", "ada", "--yes", **PARKED)
-    outbox.pass_all()
-    result = outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)
-    assert (1, 1) == (result["events"], result["left_out"])
-    assert "1 left out" in outbox.run("replay", "--since", "beginning", "--dry-run", **PARKED).stdout
 
 
 def test_a_key_and_a_payload_neither_steer_the_terminal_nor_forge_a_line(outbox: Local):
@@ -218,26 +186,6 @@ def test_an_event_that_has_no_names_is_edited_without_them(outbox: Local, tmp_pa
     edited.write_text(json.dumps({"text": "right"}))
     released = outbox.json("parked", "release", "ada", "--edited", str(edited), "--yes", **PARKED)
     assert (1, []) == (released["events_sent"], released["left"])
-
-
-def test_a_dropped_event_is_kept_as_a_record_with_its_reason(outbox: Local):
-    ids = park(outbox, "ada")
-    assert (
-        "--yes" in outbox.run("parked", "drop", "ada", ids[0], "--reason", "a test", code=2, **PARKED).stderr
-    )
-    assert outbox.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)[
-        "events_dropped"
-    ]
-    events = {event["event"]: event for event in outbox.json("parked", "show", "ada", **PARKED)["events"]}
-    assert (("dropped", "a test"), "held") == (
-        (events[ids[0]]["status"], events[ids[0]]["note"]), events[ids[1]]["status"],
-    )  # fmt: skip
-    assert (
-        "nothing-like-it"
-        in outbox.run(
-            "parked", "drop", "ada", "nothing-like-it", "--reason", "a test", "--yes", code=2, **PARKED
-        ).stdout
-    )
 
 
 def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path: Path):

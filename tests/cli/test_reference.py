@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from cosmos_outbox_worker.cli.app import app
-from cosmos_outbox_worker.cli.output import answer, counted, table_of
+from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.doctor import check
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
@@ -104,15 +104,6 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
     } == asking
 
 
-def test_help_leaves_it_to_the_terminal_where_lines_end():
-    for name, command in commands(typer.main.get_command(app), "cosmos-outbox"):
-        assert [] == [part for part in str(command.help).split("\n\n") if "\n" in part], name
-
-
 def test_a_table_in_a_pipe_is_as_wide_as_what_it_holds(capsys: pytest.CaptureFixture[str]):
     answer({}, table_of([{"key": "x" * 300}]), as_json=False)
     assert "x" * 300 in capsys.readouterr().out
-
-
-def test_one_is_not_told_as_many():
-    assert ["0 events", "1 event", "2 events"] == [counted(number, "event") for number in range(3)]

@@ -65,20 +65,6 @@ async def test_what_was_dropped_stays_dropped_and_what_was_edited_is_sent_as_edi
     assert b'{"action":"Mended"}' == edited.body.replace(b" ", b"")
 
 
-async def test_an_event_is_parsed_once_however_many_others_are_refused():
-    class Counted(dict[str, object]):
-        parsed = 0
-
-        def get(self, name: str, default: object = None) -> object:
-            self.parsed += name == "data"
-            return super().get(name, default)
-
-    documents = [Counted(event(f"x{number}", 1)) for number in range(8)]
-    send = sending_to(MemoryBroker(rejects=lambda message: True).publisher(lanes=1))
-    assert 8 == len(await send(documents))
-    assert [1] * 8 == [document.parsed for document in documents]
-
-
 async def test_what_is_held_since_is_left_alone():
     keys = await parked_ada()
     broker = MemoryBroker()

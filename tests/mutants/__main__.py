@@ -34,22 +34,37 @@ TESTS = {
     "parking": (*RELAYS, *CONSUMERS),
     "sessions": CONSUMERS,
     "consumer": CONSUMERS,
+    "worker": (
+        *(
+            f"tests/service/test_{name}.py"
+            for name in ("health", "consumer_health", "polling", "settings", "checks")
+        ),
+        *(f"tests/service/test_{name}.py" for name in ("fleet", "health_server", "lifecycle")),
+        "tests/cli/test_many_keys.py",
+        "tests/cli/test_doctor.py",
+    ),
 }
 
 
 def tests_of(file: str) -> Sequence[str]:
-    """Return the tests of the package that a file of the library is in."""
+    """Return the tests of the package that a file is in."""
     return TESTS[file.partition("/")[0]]
+
+
+def path_of(file: str) -> Path:
+    """Return where a file is: those of `worker/` are the worker's, all others the library's."""
+    package, _, rest = file.partition("/")
+    return Path("worker/cosmos_outbox_worker", rest) if package == "worker" else Path("cosmos_outbox", file)
 
 
 def planted(file: str, old: str, new: str) -> str:
     """
-    Return the text of a file of the library with a mistake in it.
+    Return the text of a file with a mistake in it.
 
     Raises:
         ValueError: what the mistake replaces does not stand there exactly once.
     """
-    text = (ROOT / "cosmos_outbox" / file).read_text()
+    text = (ROOT / path_of(file)).read_text()
     if text.count(old) != 1:
         raise ValueError(f"{file} has this {text.count(old)} times, not once: {old!r}")
     return text.replace(old, new)
@@ -57,7 +72,7 @@ def planted(file: str, old: str, new: str) -> str:
 
 def survives(copy: Path, file: str, old: str, new: str) -> bool:
     """Say whether all tests pass in a copy of the repository with a mistake planted; undo it."""
-    mutated = copy / "cosmos_outbox" / file
+    mutated = copy / path_of(file)
     original = mutated.read_text()
     mutated.write_text(planted(file, old, new))
     try:
@@ -70,7 +85,7 @@ def survives(copy: Path, file: str, old: str, new: str) -> bool:
 def _pass(copy: Path, tests: Sequence[str], *, quick: bool) -> bool:
     command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     environment = os.environ | {
-        "PYTHONPATH": str(copy),
+        "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'worker'}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "OUTBOX_TEST_PLANTED": "1",
     }

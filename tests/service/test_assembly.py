@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import base64
 import os
-import re
-import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from azure.cosmos import PartitionKey
-from azure.servicebus import NEXT_AVAILABLE_SESSION
-from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.documents import claims_to_be_an_event
@@ -90,29 +86,6 @@ async def test_every_setting_is_read():
         async with assembled(Watched(**asked)):
             pass
     assert set() == set(Settings.model_fields) - read - READ_ELSEWHERE
-
-
-async def test_a_worker_that_starts_now_leaves_out_what_was_committed_before():
-    hours_ago = 1
-    async with opened_site(clock=lambda: time.time() - hours_ago * 3600) as site:
-        await site.commit()
-        hours_ago = 0
-        worker = await site.start_worker(OUTBOX_START="now")
-        await eventually(await worker.health_url() + "/readyz", lambda status, body: '"lease":' in body)
-        after = await site.commit(contact_id="after")
-        await eventually(
-            await worker.health_url() + "/metrics",
-            lambda _, text: re.search(r"outbox_changes_handled_total(\{\})? [^0]", text) is not None,
-        )
-        async with ServiceBusClient.from_connection_string(site.bus.connection_string, retry_total=0) as bus:
-            session = bus.get_subscription_receiver(
-                "events", "all", session_id=NEXT_AVAILABLE_SESSION, max_wait_time=20
-            )
-            async with session:
-                assert [after] == [
-                    message.message_id for message in await session.receive_messages(9, max_wait_time=2)
-                ]
-        assert 1 == site.bus.broker.topics["events"].published
 
 
 async def planted(site: Site, name: str) -> None:

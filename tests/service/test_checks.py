@@ -166,15 +166,6 @@ def test_what_is_planted_is_the_one_finding(
     assert finding.fix.endswith((".", ")", "…"))
 
 
-def test_what_waits_is_counted_in_words_that_are_true_of_one_change_too():
-    idle, standing = (
-        told(leases.OF_LEASES, replace(GOOD, lag=lag(transactions=1, **changes)))[0].message
-        for changes in ({"owner": None}, {"standstill": "The topic is full."})
-    )
-    assert "No worker owns these ranges: 0. Changes that wait there: 1." == idle
-    assert "Range 0 stands still (changes that wait: 1): The topic is full." == standing
-
-
 def test_every_check_has_its_words_and_all_words_have_a_check():
     """Those of tables are asked of what was read; the others are told where something fails."""
     modules = (check_module, containers, leases, service_bus, programs)
@@ -202,26 +193,6 @@ def test_an_account_that_says_who_refuses_gets_that_fix_alone(
     assert "Why." in found.message
     assert fix in found.fix
     assert "Or:" not in found.fix
-
-
-@pytest.mark.parametrize(
-    ("operation", "fix"),
-    [
-        ("delete leases", "items/delete on the lease container"),
-        ("create parked keys", "items/create"),
-        ("list leases", "executeQuery"),
-        ("read the change feed", "readChangeFeed"),
-        ("send to topic 'events'", "Data Sender"),
-        ("do something new", "the role that the operation needs"),
-    ],
-)
-def test_what_is_not_allowed_gets_the_grant_that_it_needs(operation: str, fix: str):
-    found = Findings()
-    found.note(operation, AccessDenied("403."))
-    (finding,) = found.worst_first()
-    assert (Severity.ERROR, "permissions") == (finding.severity, finding.check)
-    assert fix in finding.fix
-    assert found.denied
 
 
 def test_a_service_bus_that_does_not_answer_may_do_so_on_another_port():

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.errors import StoreUnavailable, SubscriptionUnavailable
-from cosmos_outbox.parking import Parking
 from cosmos_outbox.parking.documents import Failure, ParkedKey, Scope
 from cosmos_outbox.records import (
     ConsumerHalted,
     ConsumingDelayed,
-    LoopBlocked,
-    MessageHandled,
     MessageSettled,
     ReceivingFailed,
     SdkFallback,
 )
-from cosmos_outbox.sessions import SessionProcessor, SessionStatus
+from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.polling import WatchedSubscription
 from cosmos_outbox_worker.status_page import page_of
-from tests.support.shop import SOURCE, OrderPaid, World, invoicing, message
 
 
 class State:
@@ -42,16 +37,25 @@ def state() -> State:
     return State()
 
 
-@pytest.fixture
-async def health(state: State) -> ConsumerVitals:
+def vitals(state: State, source: str) -> ConsumerVitals:
     return ConsumerVitals(
-        {"instance": "c-1", "consumer": "invoicing", "source": "orders/<invoicing>", "container": "db/data"},
+        {"instance": "c-1", "consumer": "invoicing", "source": source, "container": "db/data"},
         sessions=lambda: state.sessions,
         halted=lambda: state.halted,
         delayed=lambda: state.delayed,
         receiving=lambda: state.receiving,
         stalled_after=timedelta(seconds=60),
     )
+
+
+@pytest.fixture
+async def health(state: State) -> ConsumerVitals:
+    return vitals(state, "orders/<invoicing>")
+
+
+async def test_a_source_that_may_be_a_topic_says_which_setting_is_missing(state):
+    (said,) = vitals(state, "orders").snapshot().unready
+    assert "The consumer has not reached orders yet. If it is a topic, set OUTBOX_SUBSCRIPTION." == said
 
 
 def refused(attempt: int = 1, *, lasting: float = 0.0) -> ReceivingFailed:
@@ -135,33 +139,6 @@ async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_a
     assert () == health.snapshot().unready  # it begins anew
 
 
-async def test_a_key_whose_messages_the_parked_store_takes_no_more_is_stalled_until_it_is_released(health):
-    world = World(invoicing(attempts=1))
-    world.handling = world.consumer.handling(
-        source=SOURCE, parking=Parking(world.parked, references=False, max_events=1), notify=health
-    )
-    processor = SessionProcessor(
-        WatchedSubscription(world.subscription, reached=health.reached), world.handling, hooks=[health]
-    )
-    running = asyncio.create_task(processor.run())
-    for total in (-1, 1):
-        world.subscription.deliver(message(OrderPaid(order_id="bad", total=total), session="bad"))
-    for number in range(13):
-        await asyncio.sleep(5)
-        world.subscription.deliver(message(OrderPaid(order_id=f"o{number}"), session=f"o{number}"))
-    await asyncio.sleep(1)
-    (stalled,) = health.snapshot().stalled
-    assert "bad" == stalled.key
-    assert "as many as the limit allows" in stalled.error
-    assert 13 == len(world.documents("invoice"))
-    await world.keys.drop("bad", (await world.keys.list())[0].failure.event_id, reason="of no use")
-    await world.keys.release("bad")
-    await asyncio.sleep(30)
-    processor.stop()
-    await running
-    assert () == health.snapshot().stalled == health.snapshot().unready
-
-
 async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_and_goes_on_when_it_is_back(
     health,
 ):
@@ -224,35 +201,6 @@ async def test_one_that_drains_or_has_ended_is_not_ready(health):
     )
 
 
-async def test_handled_messages_are_counted_and_errors_kept(health):
-    for number in range(3):
-        health(
-            MessageHandled(
-                consumer="c",
-                outcome="handled",
-                subject="s",
-                key="k",
-                message_id=str(number),
-                attempts=1,
-                seconds=0.1,
-                age_seconds=None,
-            )
-        )
-    health(refused())
-    seen = health.snapshot()
-    assert (3, ["ReceivingFailed"]) == (seen.handled, [error.event for error in seen.errors])
-    assert seen.handled_per_second > 0
-
-
-async def test_the_watchdog_is_heard_from_its_own_thread(health):
-    blocked = LoopBlocked(task="t", where="w", seconds=6)
-    thread = threading.Thread(target=health, args=(blocked,))
-    thread.start()
-    thread.join()
-    await asyncio.sleep(0)
-    assert ["LoopBlocked"] == [error.event for error in health.snapshot().errors]
-
-
 def parked(key: str, at: str) -> ParkedKey:
     failure = Failure(event_id="m-1", reason="KeyError", error="'<total>'", attempts=5)
     scope = Scope(processor="invoicing", container="orders/invoicing")
@@ -293,16 +241,6 @@ async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what
     assert "<k>" not in page
     state.sessions = ()
     assert "None is held" in page_of(health.snapshot())
-
-
-async def test_an_error_of_the_subscription_passes_and_is_no_answer(health):
-    class Away(MemorySubscription):
-        async def accept(self, wait_seconds: float) -> None:
-            raise SubscriptionUnavailable("away")
-
-    with pytest.raises(SubscriptionUnavailable):
-        await WatchedSubscription(Away(), reached=health.reached).accept(1)
-    assert Phase.STARTING is health.snapshot().phase
 
 
 async def test_where_the_sdk_took_over_is_shown_until_the_process_ends(health: ConsumerVitals):

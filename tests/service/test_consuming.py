@@ -18,7 +18,6 @@ from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox_worker import load_consumer, running_consumer
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, ConsumerSettings
 from cosmos_outbox_worker.consuming import assembled_consumer, session_options
-from cosmos_outbox_worker.main import consume
 from cosmos_outbox_worker.settings import PREFIX
 from tests.service import invoices
 from tests.support.patience import HUNG_SECONDS
@@ -82,13 +81,6 @@ async def test_what_a_killed_consumer_had_at_hand_takes_effect_once_in_another_o
         assert [("a", 1), ("a", 2), ("a", 3)] == sorted(await site.invoices())
 
 
-async def test_a_process_of_its_own_looks_for_garbage_seldom():
-    async with opened_site() as site:
-        await site.send(("a", 1))
-        consumer = await site.start_consumer("consumer", STUCK_AT="a-1")
-        await consumer.said("stuck, garbage is looked for after 10000")
-
-
 async def test_a_message_that_is_handled_for_too_long_makes_it_unready_and_a_drain_does_not_wait_for_it():
     async with opened_site() as site:
         await site.send(("a", 1))
@@ -132,28 +124,6 @@ async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
             url + "/metrics", lambda _, text: "outbox_handler_duration_seconds_count 1.0" in text
         )
         assert [("b", 1)] == await site.invoices()
-
-
-async def test_a_subscription_that_does_not_exist_makes_it_unready_with_the_reason_and_not_end():
-    async with opened_site() as site:
-        consumer = await site.start_consumer("consumer", OUTBOX_SUBSCRIPTION="nowhere")
-        url = await consumer.health_url()
-        body = await eventually(url + "/readyz", lambda _, text: "could not be found" in text)
-        assert "has not reached events/nowhere yet" in body
-        assert "create it if it is missing" in body
-        consumer.process.send_signal(signal.SIGTERM)
-        assert 0 == await consumer.exit_code()
-
-
-async def test_a_forgotten_subscription_makes_it_unready_and_says_which_setting_to_set():
-    async with opened_site() as site:
-        consumer = await site.start_consumer("consumer", OUTBOX_SUBSCRIPTION="")
-        url = await consumer.health_url()
-        await eventually(url + "/readyz", lambda _, text: "cannot be received from" in text)
-        body = await eventually(url + "/readyz", lambda _, text: "has not reached events yet" in text)
-        assert "If it is a topic, set OUTBOX_SUBSCRIPTION." in body
-        consumer.process.send_signal(signal.SIGTERM)
-        assert 0 == await consumer.exit_code()
 
 
 @pytest.mark.parametrize(
@@ -278,51 +248,8 @@ def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPa
     assert (3, timedelta(seconds=7)) == (options.max_concurrent_sessions, options.grace_period)
 
 
-@pytest.mark.usefixtures("logging_of_a_program")
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({}, "OUTBOX_TOPIC: is required"),
-        ({"OUTBOX_SUBSCRIPTION": "s"}, "OUTBOX_TOPIC: is required"),
-        (
-            {"OUTBOX_TOPIC": "q", "OUTBOX_QUEUE": "q", "OUTBOX_GRACE_SECONDS": "x"},
-            "OUTBOX_QUEUE is not a setting",
-        ),
-        (
-            {"OUTBOX_TOPIC": "q", "OUTBOX_PARKED_CONTAINER": "c"},
-            "names the container of OUTBOX_COSMOS_CONTAINER",
-        ),
-    ],
-)
-def test_settings_that_do_not_say_where_messages_come_from_are_refused(
-    given: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    account = "AccountEndpoint=http://127.0.0.1:1/;AccountKey=a2V5;"
-    needed = {
-        "OUTBOX_COSMOS_CONNECTION_STRING": account,
-        "OUTBOX_COSMOS_DATABASE": "d",
-        "OUTBOX_COSMOS_CONTAINER": "c",
-        "OUTBOX_SERVICEBUS_CONNECTION_STRING": "Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey=a2V5",
-    }
-    for name, value in (needed | given).items():
-        monkeypatch.setenv(name, value)
-    assert 2 == consume(["tests.service.invoices:consumer"])
-    shown = capsys.readouterr().err
-    assert "The consumer cannot start; these settings are wrong:" in shown
-    assert said in shown
-
-
 def test_a_topic_without_a_subscription_is_a_queue_and_the_containers_of_a_worker_are_not_compared():
     values = {"cosmos_database": "d", "cosmos_container": "leases"}
     queue = ConsumerSettings(**values, topic="orders")  # type: ignore[arg-type]
     assert ("orders", []) == (queue.source, queue.contradictions())
     assert "t/s" == ConsumerSettings(**values, topic="t", subscription="s").source  # type: ignore[arg-type]
-
-
-def test_its_help_lists_its_settings_and_no_others(capsys: pytest.CaptureFixture[str]):
-    assert 0 == consume(["--help"])
-    shown = capsys.readouterr().out
-    assert "OUTBOX_SUBSCRIPTION" in shown
-    assert "OUTBOX_LEASE_CONTAINER" not in shown
-    assert 2 == consume([])
-    assert "package.module:consumer" in capsys.readouterr().err

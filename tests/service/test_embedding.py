@@ -11,8 +11,6 @@ import pytest
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_worker import Settings, load, running_worker
-from cosmos_outbox_worker.status_page import page_of
-from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import Site, opened_site
 
@@ -57,26 +55,6 @@ async def test_it_relays_shows_its_health_and_releases_its_leases_at_the_end(mon
     assert handlers == [
         signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT), *logging.getLogger().handlers,
     ]  # fmt: skip
-
-
-async def test_a_worker_is_seen_by_the_other_before_it_has_a_lease_and_not_after_its_end(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    async with opened_site(partitions=1) as site:
-        first, second = (
-            settings_of(site, monkeypatch, OUTBOX_INSTANCE_NAME=name) for name in ("worker-1", "worker-2")
-        )
-        async with running_worker(first) as owner:
-            await until(lambda: bool(owner.snapshot().mine))
-            async with running_worker(second) as standby:
-                await until(lambda: ["stand-by"] == states(owner.snapshot()))
-                await until(lambda: ["running"] == states(standby.snapshot(), owns=True))
-                assert ">worker-2</td>" in page_of(owner.snapshot())
-            await until(lambda: [] == states(owner.snapshot()))
-
-
-def states(snapshot: Snapshot, *, owns: bool = False) -> list[str] | None:
-    return None if snapshot.others is None else [one.state(owns=owns) for one in snapshot.others]
 
 
 async def test_a_worker_that_ends_is_unready_and_raises_at_the_end(monkeypatch: pytest.MonkeyPatch):

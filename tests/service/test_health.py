@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,6 @@ from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
 from cosmos_outbox.errors import (
     AccessDenied,
     BrokerUnavailable,
-    ParkingFull,
     StoreUnavailable,
     TopicUnavailable,
 )
@@ -25,7 +24,6 @@ from cosmos_outbox.records import (
     LeasesBalanced,
     LoopBlocked,
     MessagesPublished,
-    PageFailed,
     PublishFailed,
     WatchFailed,
 )
@@ -120,18 +118,6 @@ async def test_throughput_is_that_of_the_last_minute():
     assert (660, 1.0) == (seen.sent, seen.sent_per_second)
 
 
-async def test_errors_are_kept_newest_first_and_only_the_last_of_them():
-    watched = vitals()
-    for number in range(25):
-        error = BrokerUnavailable(f"busy {number}")
-        watched(PageFailed(lease=f"p..{number}", outcome="retried", attempt=1, delay_seconds=1, error=error))
-    watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
-    troubles = watched.snapshot().errors
-    assert 20 == len(troubles)
-    assert "lane=0 event_id='e' partition_key='k' error=ValueError('large')" == troubles[0].text
-    assert "busy 24" in troubles[1].text
-
-
 async def test_what_is_told_again_and_again_pushes_nothing_out():
     watched = vitals()
     watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
@@ -147,16 +133,6 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
         ("EventRejected", 1),
     ] == found
     assert "request 100" in watched.snapshot().errors[0].text
-
-
-async def test_a_halt_is_still_seen_when_the_page_has_failed_again():
-    watched, busy = vitals(), ParkingFull("no room")
-    for attempt in (9, 10, 11):
-        outcome: Literal["retried", "halted"] = "halted" if attempt == 10 else "retried"
-        watched(PageFailed(lease="p..0", outcome=outcome, attempt=attempt, delay_seconds=30, error=busy))
-    again, halt = watched.snapshot().errors
-    assert ("attempt=11" in again.text, 2) == (True, again.times)
-    assert ("outcome='halted' attempt=10" in halt.text, 1) == (True, halt.times)
 
 
 async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_last():

@@ -12,16 +12,29 @@ from aiohttp import web
 
 from cosmos_outbox_worker import health_server
 from cosmos_outbox_worker.health_server import serving_health
-from tests.service.fleets import HEALTHY
+from cosmos_outbox_worker.worker_health import Snapshot
+from tests.service.fleets import HEALTHY, TROUBLED
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
 
 @asynccontextmanager
-async def served() -> AsyncIterator[str]:
-    async with serving_health(lambda: HEALTHY, metrics=lambda: (b"", "text/plain"), address="0") as url:
+async def served(snapshot: Snapshot = HEALTHY) -> AsyncIterator[str]:
+    async with serving_health(lambda: snapshot, metrics=lambda: (b"", "text/plain"), address="0") as url:
         yield url
+
+
+async def test_a_probe_reads_whether_the_worker_is_ready_and_that_it_lives():
+    for snapshot, status in ((HEALTHY, 200), (TROUBLED, 503)):
+        async with (
+            served(snapshot) as url,
+            aiohttp.ClientSession(url) as client,
+            client.get("/readyz") as ready,
+            client.get("/livez") as alive,
+        ):
+            assert (status, 200) == (ready.status, alive.status)
+            assert list(snapshot.unready) == (await ready.json())["reasons"]
 
 
 async def half_open(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import pty
 import signal
 import socket
 import sys
@@ -16,13 +15,11 @@ from io import StringIO
 from subprocess import run
 
 import pytest
-from typer.testing import CliRunner
 
-from cosmos_outbox_worker.cli.app import app
-from cosmos_outbox_worker.lifecycle import Aborted, run_until_signalled
+from cosmos_outbox_worker.lifecycle import run_until_signalled
 from cosmos_outbox_worker.main import work
 from cosmos_outbox_worker.program import run_beside
-from tests.support.site import Site, eventually, fetched, opened_site
+from tests.support.site import Site, eventually, opened_site
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -37,17 +34,6 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-async def test_the_first_signal_drains_and_the_work_ends_by_itself():
-    asked = asyncio.Event()
-
-    async def work() -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asked.wait()
-
-    await run_until_signalled(work(), drain=asked.set)
-    assert asked.is_set()
-
-
 @pytest.mark.looptime(True)
 async def test_a_signal_that_is_sent_twice_ends_no_process_whose_work_has_drained_meanwhile():
     asked = asyncio.Event()
@@ -59,26 +45,6 @@ async def test_a_signal_that_is_sent_twice_ends_no_process_whose_work_has_draine
 
     await run_until_signalled(work(), drain=asked.set)
     await asyncio.sleep(1)  # else the signal would end the tests
-
-
-@pytest.mark.looptime(True)
-async def test_a_second_signal_cancels_the_work():
-    cancelled = False
-
-    async def work() -> None:
-        nonlocal cancelled
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(1)
-        os.kill(os.getpid(), signal.SIGINT)
-        try:
-            await forever()
-        except asyncio.CancelledError:
-            cancelled = True
-            raise
-
-    with pytest.raises(Aborted):
-        await run_until_signalled(work(), drain=lambda: None)
-    assert cancelled
 
 
 @pytest.mark.looptime(True)
@@ -102,14 +68,6 @@ async def test_what_fails_beside_the_work_ends_it_with_the_cause():
 
     with pytest.raises(ValueError, match="broken"):
         await run_beside(forever(), fail())
-
-
-async def test_signals_are_the_programs_own_again_afterwards():
-    async def nothing() -> None:
-        pass
-
-    await run_until_signalled(nothing(), drain=lambda: None)
-    assert signal.SIG_DFL == signal.getsignal(signal.SIGTERM)
 
 
 async def test_sigterm_drains_releases_the_leases_and_exits_0(site):
@@ -138,13 +96,6 @@ async def test_a_second_signal_while_draining_exits_1(site):
     assert "worker.aborted" in worker.output
 
 
-async def test_a_missing_container_exits_2_and_names_it(site):
-    worker = await site.start_worker(OUTBOX_LEASE_CONTAINER="nowhere")
-    assert 2 == await worker.exit_code()
-    assert "The container 'nowhere' of database" in worker.output
-    assert "create it with partition key /id" in worker.output
-
-
 @pytest.mark.parametrize(
     ("status", "code", "said"),
     [(400, 1, "worker.crashed InvalidRequest"), (403, 2, "lacks a data-plane role")],
@@ -163,14 +114,6 @@ async def test_a_health_port_that_is_taken_exits_2_and_names_the_setting(site):
         worker = await site.start_worker(OUTBOX_HEALTH_PORT=str(taken.getsockname()[1]))
         assert 2 == await worker.exit_code()
     assert "OUTBOX_HEALTH_PORT" in worker.output
-
-
-async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
-    worker = await site.start_worker(OTEL_SDK_DISABLED="true")
-    url = await worker.health_url()
-    assert "telemetry.off OTEL_SDK_DISABLED" in worker.output
-    await eventually(url + "/readyz", lambda status, _: status == 200)
-    assert (200, "") == await fetched(url + "/metrics")
 
 
 async def test_a_worker_whose_topic_is_misspelt_never_becomes_ready(site):
@@ -221,28 +164,3 @@ def test_help_names_every_setting_and_the_exit_codes():
     assert "OUTBOX_HEALTH_PORT" in told
     assert "Exit codes: 0" in told
     assert "APPLICATIONINSIGHTS_CONNECTION_STRING" in told
-
-
-def test_an_unknown_argument_exits_2():
-    assert (2, "") == asked("--port", "1")
-
-
-def test_the_command_passes_its_arguments_on():
-    by_command = CliRunner().invoke(app, ["worker", "--help"])
-    code, told = asked("--help")
-    assert (code, told) == (by_command.exit_code, by_command.stdout)
-    assert 2 == CliRunner().invoke(app, ["worker", "--port", "1"]).exit_code
-
-
-def test_a_person_reads_wrong_settings_line_by_line():
-    shown, side = pty.openpty()  # a terminal
-    env = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
-    with open(side, "w") as terminal:  # noqa: PTH123 - a descriptor
-        ended = run(
-            [sys.executable, "-m", "cosmos_outbox_worker", "worker"], env=env, stderr=terminal, check=False
-        )
-    with open(shown) as screen:  # noqa: PTH123 - a descriptor
-        lines = [screen.readline().rstrip() for _ in range(6)]
-    assert 2 == ended.returncode
-    assert "The worker cannot start; these settings are wrong:" == lines[0]
-    assert {"  OUTBOX_TOPIC"} == {line.partition(":")[0] for line in lines if "TOPIC" in line}

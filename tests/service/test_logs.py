@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import PageFailed, log_hook
-from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.logs import JsonFormatter, TextFormatter, configure
-from tests.support.event_documents import batch, event
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -51,73 +42,12 @@ def test_a_record_of_the_library_brings_its_event_key_and_fields(caplog):
     }
 
 
-def test_an_exception_is_in_the_line():
-    assert "ValueError: broken" in str(formatted(record("failed", error=ValueError("broken")))["exception"])
-
-
 def test_a_line_written_inside_a_span_names_trace_and_span():
     with TracerProvider().get_tracer("test").start_as_current_span("send") as span:
         line = formatted(record("inside"))
     context = span.get_span_context()
     assert (f"{context.trace_id:032x}", f"{context.span_id:016x}") == (line["trace_id"], line["span_id"])
     assert "trace_id" not in formatted(record("outside"))
-
-
-@contextmanager
-def logging_as_the_worker() -> Iterator[list[dict[str, object]]]:
-    """Collect the lines of the library, made when they are logged."""
-    lines: list[dict[str, object]] = []
-
-    class Collecting(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            lines.append(formatted(record))
-
-    logger, handler = logging.getLogger("cosmos_outbox"), Collecting()
-    before = logger.level
-    logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
-    try:
-        yield lines
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before)
-
-
-TRACES = [f"{number:032x}" for number in (1, 2, 3)]
-SPAN = "b7ad6b7169203331"
-
-
-async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_that_of_the_first():
-    broker = MemoryBroker(rejects=lambda message: message.message_id == "a/1")
-    broker.faults.extend([Fault.NO_TOPIC] * 2)
-    publisher = Topics(
-        {"t": broker.publisher()}, around=spans_of_sends(TracerProvider(shutdown_on_exit=False))
-    )
-    old = {"ttl": 1000, "_ts": 1_000_000_000}
-    first, second, other = (
-        event(key, number, traceparent=f"00-{trace}-{SPAN}-01") | old
-        for key, number, trace in zip("aab", (1, 2, 1), TRACES, strict=True)
-    )
-    with logging_as_the_worker() as lines:
-        await Relay(publisher, parking=Parking(MemoryParked()))(batch(first, second, other))
-        log_hook(PageFailed(lease="l", outcome="retried", attempt=1, delay_seconds=1, error=ValueError("no")))
-    told = {(str(line["event"]), line.get("trace_id"), line.get("span_id")) for line in lines}
-    assert {
-        ("PublishFailed", TRACES[0], SPAN),
-        ("EventRejected", TRACES[0], SPAN),
-        ("MessagesPublished", TRACES[2], SPAN),
-        ("KeyParked", TRACES[0], SPAN),
-        ("EventsHeld", TRACES[1], SPAN),
-        ("PageFailed", None, None),
-    } == told
-
-
-async def test_a_line_about_events_without_a_trace_names_none():
-    with logging_as_the_worker() as lines:
-        await Relay(MemoryBroker().publisher())(batch(event(traceparent="nonsense"), event(number=2)))
-    (line,) = lines
-    assert "MessagesPublished" == line["event"]
-    assert "trace_id" not in line
 
 
 @pytest.fixture

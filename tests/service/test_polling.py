@@ -19,7 +19,7 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.documents import Document
-from cosmos_outbox.errors import ParkingError, StoreUnavailable, TopicUnavailable
+from cosmos_outbox.errors import StoreUnavailable, TopicUnavailable
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID
@@ -35,21 +35,6 @@ from tests.support.event_documents import batch, event
 from tests.support.parked_stores import tampered
 
 
-async def test_looking_at_what_is_parked_counts_it_and_writes_nothing() -> None:
-    store = MemoryParked()
-    relay = Relay(
-        MemoryBroker(rejects=lambda message: True).publisher(),
-        parking=Parking(store),
-        notify=lambda record: None,
-    )
-    await relay(batch(event("a", 1), event("a", 2), event("b", 1)))
-    before = store.documents()
-    seen = parked_seen(await ParkedKeys(store).list())
-    assert (2, 3) == (seen.count, seen.events)
-    assert {"a", "b"} == {key.partition_key for key in seen.keys}
-    assert before == store.documents()
-
-
 async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_their_events() -> None:
     keys = ParkedKeys(MemoryParked())
     for number in range(101):
@@ -59,26 +44,6 @@ async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_th
     seen = watched.snapshot().parked
     assert seen is not None
     assert (101, 0, ()) == (seen.count, seen.events, seen.keys)
-
-
-async def test_a_parked_key_that_cannot_be_read_hides_no_other() -> None:
-    store = MemoryParked()
-    relay = Relay(
-        MemoryBroker(rejects=lambda message: True).publisher(),
-        parking=Parking(store),
-        notify=lambda record: None,
-    )
-    await relay(batch(event("a", 1), event("b", 1)))
-    await tampered(
-        store, KEY_ID, Scope().partition_of("a"), lambda document: document.update({"state": "quarantined"})
-    )
-    seen = parked_seen(await ParkedKeys(store).list())
-    assert (2, None) == (seen.count, seen.events)
-    assert ["b"] == [key.partition_key for key in seen.keys]
-    assert ["a"] == list(seen.unreadable)
-    assert "quarantined" in str(seen.unreadable["a"])
-    with pytest.raises(ParkingError, match="quarantined"):
-        await ParkedKeys(store).show("a")
 
 
 @pytest.mark.parametrize(

@@ -157,38 +157,6 @@ def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
     is_generated("metrics.md", "\n".join(rows), part="records")
 
 
-def test_a_lost_lease_is_a_warning_wherever_warnings_are_told(caplog: pytest.LogCaptureFixture):
-    def closed(outcome: CloseReason) -> records.LeaseMoved:
-        return records.LeaseMoved(lease="l", owner="o", outcome=outcome)
-
-    lost, stopped = closed(CloseReason.LOST), closed(CloseReason.STOPPED)
-    assert (logging.WARNING, logging.INFO) == (
-        records.level_of(lost),
-        records.level_of(stopped),
-    )
-    assert ["outbox.lease.moves", "outbox.warnings"] == counted_by(lost)
-    assert ["outbox.lease.moves"] == counted_by(stopped)
-    assert "LeaseMoved" in records.names_of(logging.WARNING)  # there at 0 from the start
-    records.log_hook(lost)
-    assert ["WARNING"] == [line.levelname for line in caplog.records]
-
-
-def test_events_count_as_deleted_only_where_they_were_and_the_rest_is_a_warning():
-    counted = {
-        record.outcome: counted_by(record) for record in RECORDS if isinstance(record, records.EventDeletion)
-    }
-    assert ["outbox.events.deleted"] == counted.pop("deleted")
-    assert counted == {outcome: ["outbox.warnings"] for outcome in ("failed", "skipped", "waiting")}
-
-
 def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
     counted = {type(record) for record in RECORDS if counted_by(record)}
     assert set(UNCOUNTED) == set(records.KINDS) - counted
-
-
-def test_every_record_reaches_the_log_under_its_name(caplog: pytest.LogCaptureFixture):
-    caplog.set_level(logging.DEBUG, logger="cosmos_outbox")
-    for record in RECORDS:
-        records.log_hook(record)
-    logged = [(line.levelno, line.__dict__["event"]) for line in caplog.records]
-    assert [(records.level_of(one), type(one).__name__) for one in RECORDS] == logged

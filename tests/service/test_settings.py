@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox_worker.assembly import memory_limit, processor_options
+from cosmos_outbox_worker.assembly import memory_limit
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.settings import PREFIX, Settings, load, unknown_variables
 
@@ -21,7 +21,6 @@ COMPLETE = {
     "OUTBOX_SERVICEBUS_CONNECTION_STRING": f"Endpoint=sb://b;SharedAccessKeyName=n;SharedAccessKey={KEY}",
     "OUTBOX_TOPIC": "events",
 }
-SETTINGS = {name.removeprefix(PREFIX).lower(): value for name, value in COMPLETE.items()}
 
 
 @pytest.fixture
@@ -83,31 +82,6 @@ def test_a_value_that_no_operator_means_is_the_one_mistake(environment, name: st
     environment(**COMPLETE | {f"OUTBOX_{name}": value})
     (mistake,) = mistakes()
     assert mistake.endswith(said)
-
-
-def test_wrong_values_are_reported_together_and_by_variable(environment):
-    environment(
-        **COMPLETE | {"OUTBOX_COSMOS_CONNECTION_STRING": "nonsense"},
-        OUTBOX_COSMOS_ENDPOINT="account",
-        OUTBOX_LANES="0",
-        OUTBOX_GRACE_SECONDS="many",
-        OUTBOX_START="yesterday",
-    )
-    found = mistakes()
-    assert [
-        "OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT",
-        "OUTBOX_COSMOS_CONNECTION_STRING",
-        "OUTBOX_COSMOS_ENDPOINT",
-        "OUTBOX_GRACE_SECONDS",
-        "OUTBOX_LANES",
-        "OUTBOX_START",
-    ] == [line.partition(":")[0] for line in found]
-    assert "lacks AccountEndpoint=… and AccountKey=…" in found[1]
-
-
-def test_a_worker_may_count_as_unready_as_soon_as_it_missed_a_balancing_pass(environment):
-    environment(**COMPLETE, OUTBOX_STALLED_SECONDS="26")
-    assert 26 == load().stalled_seconds
 
 
 @pytest.mark.parametrize(
@@ -174,21 +148,10 @@ def test_a_start_time_is_read_with_its_zone_and_without_one_in_utc(environment, 
     assert datetime(2026, 11, 21, hour, tzinfo=UTC) == load().start
 
 
-def test_a_start_that_a_program_gives_as_a_datetime_is_read_as_the_text_of_it(environment):
-    environment(**COMPLETE)
-    assert datetime(2026, 11, 21, tzinfo=UTC) == Settings(start=datetime.fromisoformat("2026-11-21")).start
-
-
 @pytest.mark.parametrize("name", [" ", "a b", "ü", "a?", "/events", "e" * 261])
 def test_a_topic_that_cannot_be_is_refused_wherever_it_is_named(environment, name):
     environment(**COMPLETE | {"OUTBOX_TOPIC": name, "OUTBOX_ROUTES": f"action:Renamed={name}x x"})
     assert ["OUTBOX_ROUTES", "OUTBOX_TOPIC"] == [line.partition(":")[0] for line in mistakes()]
-
-
-@pytest.mark.parametrize("name", ["e", "Team-1/orders_v2.events~x", "e" * 260])
-def test_a_topic_that_can_be_is_taken(environment, name):
-    environment(**COMPLETE | {"OUTBOX_TOPIC": name, "OUTBOX_ROUTES": f"action:Renamed={name},other"})
-    assert name == load().topic
 
 
 def test_an_empty_variable_counts_as_not_set(environment):
@@ -224,15 +187,6 @@ def test_worker_and_consumer_together_have_at_most_32_settings():
     assert 32 >= len({*Settings.model_fields, *ConsumerSettings.model_fields})
 
 
-def test_the_intervals_of_leases_are_those_of_dotnet_in_proportion():
-    dotnet = {"acquire_interval": 13, "renew_interval": 17, "expiration": 60}
-    for times in (1, 2):
-        options = processor_options(Settings(**SETTINGS, lease_expiration_seconds=60 * times))
-        assert {name: timedelta(seconds=own * times) for name, own in dotnet.items()} == {
-            name: getattr(options, name) for name in dotnet
-        }
-
-
 @pytest.mark.parametrize(
     ("said", "megabytes"), [("1048576000", 1000), ("99999999999", 1024), ("max\n", 512), (None, 512)]
 )
@@ -245,13 +199,6 @@ def test_a_worker_may_take_what_its_container_may_and_a_gigabyte_at_most(
     assert megabytes * 1024 * 1024 == memory_limit(limit)
 
 
-def test_changes_may_take_two_fifths_of_the_memory_and_entities_none_of_it():
-    options = processor_options(Settings(**SETTINGS))
-    assert memory_limit() * 2 // 5 == options.memory_bytes
-    assert options.wanted is not None
-    assert [False, True] == [options.wanted({"type": kind, "data": {}}) for kind in ("note", "domainEvent")]
-
-
 @pytest.mark.parametrize("address", ["8080", "0", "0.0.0.0:8080", "[::1]:65535", "localhost:1"])
 def test_the_health_server_listens_on_a_port_or_on_an_address_and_a_port(environment, address: str):
     environment(**COMPLETE, OUTBOX_HEALTH_PORT=address)
@@ -262,9 +209,3 @@ def test_a_command_runs_although_the_times_of_a_worker_contradict_each_other(env
     environment(**COMPLETE, OUTBOX_LEASE_EXPIRATION_SECONDS="300")
     assert 1 == len(mistakes())
     assert 300 == load(for_command=True).lease_expiration_seconds
-
-
-def test_a_command_is_refused_one_container_for_two_purposes_too(environment):
-    environment(**COMPLETE | {"OUTBOX_LEASE_CONTAINER": COMPLETE["OUTBOX_COSMOS_CONTAINER"]})
-    with pytest.raises(ConfigurationError, match="OUTBOX_LEASE_CONTAINER"):
-        load(for_command=True)

@@ -20,7 +20,6 @@ from cosmos_outbox_worker.health_server import serving_health
 from tests.service.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
 from tests.support.browser import Browser, axe_core, size_of, started_chromium, violations
 from tests.support.patience import HUNG_SECONDS
-from tests.support.site import eventually, opened_site
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -198,22 +197,6 @@ async def test_one_request_is_under_way_at_a_time_and_is_given_up_at_last(browse
         return [signals[0] instanceof AbortSignal, before, timers];
     """)
     assert (True, 0, [5000]) == (signal, before, after)
-
-
-async def test_a_browser_shows_the_page_of_a_working_worker(browser: Browser):
-    async with opened_site(partitions=2) as outbox:
-        for _ in range(20):
-            await outbox.commit()
-        worker = await outbox.start_worker(OUTBOX_PARKED_CONTAINER="parked")
-        url = await worker.health_url()
-        await eventually(url, lambda status, body: "Events sent by this worker</dt><dd>20</dd>" in body)
-        outbox.bus.broker.faults.add({"action": "reject", "count": None, "condition": "amqp:not-allowed"})
-        await outbox.commit(contact_id="ada")
-        await eventually(url, lambda status, body: "KeyParked" in body and ">ada</td>" in body)
-        await browser.open(url)
-        text = await browser.run("return document.body.innerText")
-    for shown in ("Something waits for you", "1 parked key.", "worker-1", "20", "ada", "KeyParked", "moving"):
-        assert shown in text
 
 
 async def test_pictures_show_it_in_three_sizes_and_two_colors(browser: Browser, site: Site):

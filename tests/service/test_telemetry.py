@@ -10,19 +10,18 @@ import logging
 import re
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
+from datetime import timedelta
 from importlib.metadata import version
-from pathlib import Path
 from types import SimpleNamespace
 
-import aiohttp
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.aio import ServiceBusClient
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -36,10 +35,9 @@ from cosmos_outbox.records import MessagesPublished, names_of
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.telemetry import opened_telemetry
-from demo.child_processes import Children
-from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
+from tests.service.fleets import HEALTHY
 from tests.service.otlp import receiving, values
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import eventually, json_of, opened_site
@@ -49,20 +47,6 @@ pytestmark = [
     # The SDK forgets to close its socket when a link ends; the garbage collector does it.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-
-CONTACT = {
-    "name": {"firstName": "Ada", "lastName": "Lovelace"},
-    "description": "first",
-    "email": "ada@example.com",
-    "company": {
-        "companyName": "Engines",
-        "street": "Main Street",
-        "houseNumber": "1",
-        "postalCode": "12345",
-        "city": "London",
-        "country": "UK",
-    },
-}
 
 
 @pytest.fixture(autouse=True)
@@ -134,64 +118,6 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
         for point in receiver.metrics["outbox.alarms"].sum.data_points
     }
     assert dict.fromkeys(names_of(logging.ERROR), 0) == alarms
-
-
-async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_those_who_receive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    async with receiving() as receiver, Children(tmp_path, grace_seconds=HUNG_SECONDS) as children:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
-        trace_id, request_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-
-        def is_request(span: Span) -> bool:
-            return (span.kind, span.parent_span_id.hex()) == (Span.SPAN_KIND_SERVER, request_id)
-
-        async with (
-            open_stack(children, tmp_path, StackOptions(partitions=1, workers=1, consumers=1)) as stack,
-            aiohttp.ClientSession() as session,
-            session.post(
-                f"{stack.api_url}/api/contacts",
-                json=CONTACT,
-                headers={"traceparent": f"00-{trace_id}-{request_id}-01"},
-            ) as response,
-        ):
-            assert 201 == response.status
-            await receiver.until(lambda: len(receiver.named("process events")) == 2)
-            await receiver.until(lambda: bool(receiver.named("send events")))
-            await receiver.until(lambda: len(receiver.named("outbox.commit")) == 2)
-            await receiver.until(lambda: any(map(is_request, receiver.spans)))
-    (served,) = filter(is_request, receiver.spans)
-    (sent,) = receiver.named("send events")
-    assert "cosmos-outbox-worker" == receiver.services[sent.span_id]
-    commits = {receiver.services[span.span_id]: span for span in receiver.named("outbox.commit")}
-    processes = {receiver.services[span.span_id]: span for span in receiver.named("process events")}
-    created, processed = commits["contacts-api"], processes["contacts-subscriber"]
-    handled, effect = processes["cosmos-outbox-consumer"], commits["cosmos-outbox-consumer"]
-    assert (created.trace_id, created.span_id) == (handled.trace_id, handled.parent_span_id)
-    assert (handled.trace_id, handled.span_id) == (effect.trace_id, effect.parent_span_id)
-    assert trace_id == created.trace_id.hex()
-    assert served.span_id in ancestors_of(created, receiver.spans)
-    assert [(created.trace_id, created.span_id)] == [(link.trace_id, link.span_id) for link in sent.links]
-    assert (created.trace_id, created.span_id) == (processed.trace_id, processed.parent_span_id)
-    kinds = (Span.SPAN_KIND_PRODUCER, Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_CONSUMER)
-    types = ("create", "send", "process")
-    for span, kind, operation in zip((created, sent, processed), kinds, types, strict=True):
-        found = values(span.attributes)
-        assert (kind, operation, "servicebus") == (
-            span.kind, found["messaging.operation.type"], found["messaging.system"],
-        )  # fmt: skip
-    assert values(processed.attributes)["messaging.message.conversation_id"]
-
-
-def ancestors_of(span: Span, spans: Sequence[Span]) -> list[bytes]:
-    """Return the ids of the spans that a span is inside of, the nearest first."""
-    parents = {one.span_id: one.parent_span_id for one in spans}
-    found = [span.parent_span_id]
-    while parents.get(found[-1]):
-        found.append(parents[found[-1]])
-    return found
 
 
 async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
@@ -339,80 +265,21 @@ async def test_health_of_a_working_worker_and_of_one_whose_broker_is_down():
         )
 
 
-async def test_a_worker_that_cannot_reach_cosmos_tells_that_what_waits_gets_older():
-    async with opened_site() as site:
-        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="2", OUTBOX_EVENT_TTL_SECONDS="864000")
-        url = await worker.health_url()
-        await eventually(
-            url + "/metrics",
-            lambda _, text: (
-                {"outbox_oldest_unsent_age_seconds 0.0", "outbox_ttl_headroom_seconds 864000.0"}
-                <= set(_plain(text).splitlines())
-            ),
-        )
-        site.cosmos.faults.add({"status": 503, "count": None})
-
-        def is_told(_: int, text: str) -> bool:
-            lines = (line.split() for line in _plain(text).splitlines() if not line.startswith("#"))
-            told = {name: float(value) for name, value in lines}
-            return (
-                told["outbox_worker_ready"] == 0
-                and told["outbox_oldest_unsent_age_seconds"] > 2
-                and told["outbox_ttl_headroom_seconds"] < 863998
-                and not {"outbox_lease_lag", "outbox_leases_free"} & told.keys()
-            )
-
-        await eventually(url + "/metrics", is_told)
-        assert "unknown since then" in await eventually(url, lambda status, _: status == 200)
-        site.cosmos.faults.clear()
-        await eventually(
-            url + "/metrics",
-            lambda _, text: (
-                {"outbox_oldest_unsent_age_seconds 0.0", "outbox_worker_ready 1.0"}
-                <= set(_plain(text).splitlines())
-            ),
-        )
-
-
-async def test_what_is_sent_out_is_true_also_while_a_slow_look_is_under_way():
-    async with receiving() as receiver, opened_site(partitions=3) as site:
-        worker = await site.start_worker(
-            OUTBOX_STALLED_SECONDS="2",
-            OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url,
-            OTEL_METRIC_EXPORT_INTERVAL="200",
-        )
-
-        def told(name: str) -> float | None:
-            points = receiver.metrics[name].gauge.data_points if name in receiver.metrics else ()
-            return max((point.as_double or point.as_int for point in points), default=None)
-
-        await worker.health_url()
-        await receiver.until(lambda: (told("outbox.worker.ready"), told("outbox.leases.owned")) == (1, 3))
-        site.cosmos.faults.add({"delay_s": 7, "count": None})  # so a look takes most of a minute
-        async with asyncio.timeout(40):
-            await receiver.until(lambda: told("outbox.worker.ready") == 0)
-            await receiver.until(lambda: (told("outbox.oldest_unsent.age") or 0) > 0)
-
-
-async def test_parked_keys_are_no_longer_told_where_the_parked_container_cannot_be_read():
-    async with opened_site() as site:
-        worker = await site.start_worker(OUTBOX_STALLED_SECONDS="2", OUTBOX_PARKED_CONTAINER="parked")
-        url = await worker.health_url()
-        await eventually(url + "/metrics", lambda _, text: "outbox_parked_keys 0.0" in _plain(text))
-        site.cosmos.faults.add({"container": "parked", "status": 403, "count": None})
-        await eventually(
-            url + "/metrics",
-            lambda _, text: (
-                re.search(r'outbox_warnings_total\{.*outbox_warning="WatchFailed".*\} [1-9]', text)
-                is not None
-                and "outbox_parked_keys 0.0" not in _plain(text)
-                and "outbox_lease_lag" in text
-            ),
-        )
-        page = await eventually(url, lambda _, text: "Unknown since" in text)
-        assert "WatchFailed" in page
-
-
 def _plain(exposition: str) -> str:
     """Return the exposition without labels."""
     return re.sub(r"\{[^}]*\}", "", exposition)
+
+
+@pytest.mark.parametrize("unseen", [0, 90])
+def test_what_is_not_seen_any_more_gets_older_and_is_counted_no_more(unseen: int):
+    seen = replace(HEALTHY, unseen=timedelta(seconds=unseen), parked=None if unseen else HEALTHY.parked)
+    with opened_telemetry(topic="t", instance="w") as telemetry:
+        telemetry.instruments.observed = seen
+        lines = _plain(telemetry.exposition()[0].decode()).splitlines()
+    told = {name: float(value) for name, value in (line.split() for line in lines if line[0] != "#")}
+    assert 864_000 - 1.1 - unseen == pytest.approx(told["outbox_ttl_headroom_seconds"])
+    assert 0.0 + unseen == told["outbox_oldest_unsent_age_seconds"], (
+        "of the last lease, in which nothing waits"
+    )
+    counted = {"outbox_lease_lag", "outbox_leases_free", "outbox_parked_keys"}
+    assert (set() if unseen else counted) == counted & told.keys()
