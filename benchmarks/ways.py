@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 from azure.cosmos.aio import ContainerProxy
@@ -37,8 +38,8 @@ from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.fleet import Fleet
-from cosmos_outbox_worker.polling import MeteredFeed, poll
-from cosmos_outbox_worker.telemetry import opened_telemetry
+from cosmos_outbox_worker.polling import poll
+from cosmos_outbox_worker.telemetry import MeteredFeed, opened_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
@@ -79,7 +80,7 @@ async def relay(
             accepted(record.messages)
 
     def notify(record: Record) -> None:
-        for hook in (log_hook, health, telemetry.instruments, count):
+        for hook in (log_hook, health, telemetry, count):
             hook(record)
 
     async with AsyncExitStack() as stack:
@@ -99,15 +100,14 @@ async def relay(
         parked = await open_parked(client, DATABASE, PARKED)
         health = WorkerVitals(
             {"instance": name, "processor": PROCESSOR, "container": data, "topic": topic},
-            leases=lambda stalled_after: processor.status(stalled_after=stalled_after),
             stalled_after=timedelta(minutes=1),
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         deletion = await stack.enter_async_context(
             Deletion(relaying.handle, CosmosStore(container), delete=(), others=_no_others, notify=notify)
         )
-        processor = ChangeFeedProcessor(
-            MeteredFeed(feed, charged=telemetry.instruments.charged),
+        processor = health.processor = ChangeFeedProcessor(
+            MeteredFeed(feed, charged=telemetry.charged),
             lease_store,
             _gated(deletion, gate),
             ProcessorOptions(
@@ -126,16 +126,20 @@ async def relay(
 
         running = asyncio.create_task(processor.run())
         stopping = asyncio.create_task(stop.wait())
+        program: Any = SimpleNamespace(
+            health=health,
+            observe=lambda: setattr(telemetry, "observed", health.snapshot()),
+            notify=notify,
+        )
         watching = asyncio.create_task(
             poll(
+                program,
                 health,
                 lag=partial(estimate_lag, PROCESSOR, feed=feed, leases=lease_store),
                 scope=scope,
                 parked=parked,
                 fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
                 reach=_reached,
-                observe=lambda: setattr(telemetry.instruments, "observed", health.snapshot()),
-                notify=notify,
             )
         )
         await asyncio.wait({running, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)

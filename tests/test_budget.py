@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 591,
     "testing": 2_077,
     "the modules of the root": 1_041,
-    "worker": 2_266,
-    "worker/cli": 1_128,
-    "worker/doctor": 640,
+    "worker": 2_228,
+    "worker/cli": 1_121,
+    "worker/doctor": 636,
     "write": 1_640,
 }
 _FREE = {

@@ -46,7 +46,7 @@ OF_EVERY_LINE = {"time", "level", "logger", "message", "event"}
 def shown_by(topic: str | None, *, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
     """Return the exposition of a worker of a topic, or of a consumer; new, or after something happened."""
     with opened_telemetry(topic=topic, instance="one") as telemetry:
-        after(telemetry.instruments)
+        after(telemetry)
         exposition = telemetry.exposition()[0].decode()
     return [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]
 

@@ -18,10 +18,9 @@ from cosmos_outbox.records import (
     SdkFallback,
 )
 from cosmos_outbox.sessions import SessionStatus
-from cosmos_outbox_worker.consumer_health import ConsumerVitals
+from cosmos_outbox_worker.consumer_health import ConsumerVitals, WatchedSubscription
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import parked_seen
-from cosmos_outbox_worker.polling import WatchedSubscription
 from cosmos_outbox_worker.status_page import page_of
 
 
@@ -31,6 +30,9 @@ class State:
     sessions: tuple[SessionStatus, ...] = ()
     halted = delayed = receiving = False
 
+    def status(self) -> tuple[SessionStatus, ...]:
+        return self.sessions
+
 
 @pytest.fixture
 def state() -> State:
@@ -38,14 +40,10 @@ def state() -> State:
 
 
 def vitals(state: State, source: str) -> ConsumerVitals:
-    return ConsumerVitals(
-        {"instance": "c-1", "consumer": "invoicing", "source": source, "container": "db/data"},
-        sessions=lambda: state.sessions,
-        halted=lambda: state.halted,
-        delayed=lambda: state.delayed,
-        receiving=lambda: state.receiving,
-        stalled_after=timedelta(seconds=60),
-    )
+    named = {"instance": "c-1", "consumer": "invoicing", "source": source, "container": "db/data"}
+    health = ConsumerVitals(named, stalled_after=timedelta(seconds=60))
+    health.processor = health.handling = state
+    return health
 
 
 @pytest.fixture

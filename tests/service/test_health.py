@@ -11,12 +11,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
-from cosmos_outbox.errors import (
-    AccessDenied,
-    BrokerUnavailable,
-    StoreUnavailable,
-    TopicUnavailable,
-)
+from cosmos_outbox.errors import AccessDenied, BrokerUnavailable, StoreUnavailable, TopicUnavailable
 from cosmos_outbox.ports import Document
 from cosmos_outbox.records import (
     EventRejected,
@@ -31,13 +26,15 @@ from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import ParkedSeen
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
-from tests.support.lease_statuses import status
+from tests.support.lease_statuses import owning, status
 
 IDENTITY = {"instance": "w", "processor": "p", "container": "db/c", "topic": "t"}
 
 
-def vitals(*leases: LeaseStatus) -> WorkerVitals:
-    return WorkerVitals(IDENTITY, leases=lambda _: leases, stalled_after=timedelta(seconds=60))
+def vitals(*leases: LeaseStatus, **times: Any) -> WorkerVitals:
+    vitals = WorkerVitals(IDENTITY, stalled_after=timedelta(seconds=60), **times)
+    vitals.processor = owning(*leases)
+    return vitals
 
 
 STALLED = status("7", stalled=True, error="no", idle_seconds=90.0)
@@ -138,9 +135,7 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
 async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_last():
     now = datetime(2026, 1, 1, tzinfo=UTC)
     still = status("7", stalled=True, idle_seconds=90.0)
-    watched = WorkerVitals(
-        IDENTITY, leases=lambda _: (still,), stalled_after=timedelta(seconds=60), utcnow=lambda: now
-    )
+    watched = vitals(still, utcnow=lambda: now)
     watched(LeasesBalanced(owner="w", outcome="listed"))
     watched(PublishFailed(outcome="halted", error=TopicUnavailable("The topic is missing")))
     assert (

@@ -13,12 +13,14 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from io import StringIO
 from subprocess import run
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cosmos_outbox_worker.lifecycle import run_until_signalled
 from cosmos_outbox_worker.main import work
-from cosmos_outbox_worker.program import run_beside
+from cosmos_outbox_worker.program import Program
 from tests.support.site import Site, eventually, opened_site
 
 pytestmark = pytest.mark.looptime(False)
@@ -66,8 +68,12 @@ async def test_what_fails_beside_the_work_ends_it_with_the_cause():
     async def fail() -> None:
         raise ValueError("broken")
 
-    with pytest.raises(ValueError, match="broken"):
-        await run_beside(forever(), fail())
+    ended: list[BaseException | None] = []
+    program: Any = Program(SimpleNamespace(ended=ended.append), lambda record: None)  # type: ignore[arg-type]
+    program.processor, program.poll = SimpleNamespace(run=forever), fail
+    with pytest.raises(ValueError, match="broken") as raised:
+        await program.run()
+    assert [raised.value] == ended
 
 
 async def test_sigterm_drains_releases_the_leases_and_exits_0(site):

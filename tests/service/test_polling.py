@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.polling import poll
 from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 from tests.support.event_documents import batch, event
+from tests.support.lease_statuses import owning
 from tests.support.parked_stores import tampered
 
 
@@ -118,10 +120,9 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
 def vitals(instance: str = "w") -> WorkerVitals:
     vitals = WorkerVitals(
         {"instance": instance, "processor": "p", "container": "c", "topic": "t"},
-        leases=lambda _: (),
         stalled_after=timedelta(minutes=1),
     )
-    vitals.poll_interval = timedelta(seconds=1)
+    vitals.poll_interval, vitals.processor = timedelta(seconds=1), owning()
     return vitals
 
 
@@ -148,14 +149,13 @@ async def watching(
     async with asyncio.TaskGroup() as group:
         task = group.create_task(
             poll(
+                SimpleNamespace(health=watched, observe=observe, notify=notify),
                 watched,
                 lag=partial(estimate_lag, "p", feed=feed, leases=leases),
                 scope=scope,
                 parked=parked or MemoryParked(),
                 fleet=Fleet(leases, processor="p", container="c"),
                 reach=reach,
-                observe=observe,
-                notify=notify,
             )
         )
         yield

@@ -85,9 +85,9 @@ PROGRAMS: tuple[tuple[str | None, Callable[[Telemetry], None]], ...] = (
 @pytest.mark.parametrize(("topic", "use"), PROGRAMS)
 async def test_no_scrape_has_a_series_twice(topic, use):
     with opened_telemetry(topic=topic, instance="w") as telemetry:
-        use(telemetry.instruments)
+        use(telemetry)
         for outcome in CloseReason:
-            telemetry.instruments(records.LeaseMoved(lease="l", owner="o", outcome=outcome))
+            telemetry(records.LeaseMoved(lease="l", owner="o", outcome=outcome))
         text = telemetry.exposition()[0].decode()
     series = Counter(line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#"))
     assert series
@@ -103,7 +103,7 @@ async def test_the_page_on_metrics_names_them_all(topic, use, part):
     provider.shutdown()
     assert data is not None
     with opened_telemetry(topic=topic, instance="w") as telemetry:
-        use(telemetry.instruments)
+        use(telemetry)
         families = {
             family.documentation: family.samples[0].name if family.type == "counter" else family.name
             for family in text_string_to_metric_families(telemetry.exposition()[0].decode())

@@ -184,7 +184,7 @@ def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("topic", "named"), [("events", True), ("", False)])
 def test_messages_of_several_topics_are_counted_under_none(topic: str, named: bool):
     with opened_telemetry(topic=topic, instance="w") as telemetry:
-        telemetry.instruments(MessagesPublished(lane=0, messages=3, seconds=0.1))
+        telemetry(MessagesPublished(lane=0, messages=3, seconds=0.1))
         text = telemetry.exposition()[0].decode()
     (sent,) = re.findall(r"^messaging_client_sent_messages_total\{(.*)\} 3.0$", text, re.MULTILINE)
     assert named == ('messaging_destination_name="events"' in sent)
@@ -211,7 +211,7 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
         with opened_telemetry(topic="t", instance="w") as telemetry:
             telemetry.tracer_provider.get_tracer("test").start_span("send").end()
-            telemetry.instruments.charged(1.0)
+            telemetry.charged(1.0)
         # It has ended, though the SDK still waits.
         ending = [thread for thread in threading.enumerate() if thread.name == "telemetry-shutdown"]
         assert 2 == len(ending)
@@ -274,7 +274,7 @@ def _plain(exposition: str) -> str:
 def test_what_is_not_seen_any_more_gets_older_and_is_counted_no_more(unseen: int):
     seen = replace(HEALTHY, unseen=timedelta(seconds=unseen), parked=None if unseen else HEALTHY.parked)
     with opened_telemetry(topic="t", instance="w") as telemetry:
-        telemetry.instruments.observed = seen
+        telemetry.observed = seen
         lines = _plain(telemetry.exposition()[0].decode()).splitlines()
     told = {name: float(value) for name, value in (line.split() for line in lines if line[0] != "#")}
     assert 864_000 - 1.1 - unseen == pytest.approx(told["outbox_ttl_headroom_seconds"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 from cosmos_outbox.changefeed import LeaseStatus
 
 
@@ -17,3 +19,8 @@ def status(name: str = "0", **changes: object) -> LeaseStatus:
         "stalled": False,
     }
     return LeaseStatus(**values | changes)  # type: ignore[arg-type] # a test names only fields that there are
+
+
+def owning(*leases: LeaseStatus) -> SimpleNamespace:
+    """Return what a worker asks for the leases that it owns."""
+    return SimpleNamespace(status=lambda stalled_after: leases)

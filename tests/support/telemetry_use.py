@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 from cosmos_outbox import records
@@ -13,7 +14,7 @@ from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.health import ParkedSeen
 from cosmos_outbox_worker.telemetry import Telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
-from tests.support.lease_statuses import status
+from tests.support.lease_statuses import owning, status
 
 _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
 
@@ -36,10 +37,10 @@ def used(telemetry: Telemetry) -> None:
     identity = {"instance": "w", "processor": "p", "container": "c", "topic": "t"}
     vitals = WorkerVitals(
         identity,
-        leases=lambda _: (status(),),
         stalled_after=timedelta(1),
         utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )
+    vitals.processor = owning(status())
     vitals.measured(Lag(leases=(lag,)))
     vitals.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = vitals.snapshot()
@@ -51,13 +52,12 @@ def used(telemetry: Telemetry) -> None:
 def used_by_a_consumer(telemetry: Telemetry) -> None:
     health = ConsumerVitals(
         {"instance": "c", "consumer": "c", "source": "t/s", "container": "d/c"},
-        sessions=lambda: (SessionStatus(session="s", messages=1, handling_seconds=1.0),),
-        halted=lambda: False,
-        delayed=lambda: False,
-        receiving=lambda: True,
         stalled_after=timedelta(1),
         utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
     )
+    sessions = (SessionStatus(session="s", messages=1, handling_seconds=1.0),)
+    health.processor = SimpleNamespace(status=lambda: sessions, receiving=True)
+    health.handling = SimpleNamespace(halted=False, delayed=False)
     health.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = health.snapshot()
     for record in RECORDS:

@@ -22,9 +22,10 @@ from cosmos_outbox.relay.deletion import Deletion, Others
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.polling import MeteredFeed, poll
+from cosmos_outbox_worker.polling import poll
 from cosmos_outbox_worker.program import Program, opened_parts, running
 from cosmos_outbox_worker.settings import Settings, load
+from cosmos_outbox_worker.telemetry import MeteredFeed
 from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 
 _MOST_MEMORY = 1024 * 1024 * 1024
@@ -73,7 +74,6 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 "container": settings.container,
                 "topic": settings.topic,
             },
-            leases=lambda stalled_after: worker.processor.status(stalled_after=stalled_after),
             event_ttl=timedelta(seconds=settings.event_ttl_seconds),
             stalled_after=timedelta(seconds=settings.stalled_seconds),
         )
@@ -104,8 +104,8 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
                 notify=notify,
             )
         )
-        worker.processor = ChangeFeedProcessor(
-            MeteredFeed(connection.feed, charged=telemetry.instruments.charged),
+        worker.processor = health.processor = ChangeFeedProcessor(
+            MeteredFeed(connection.feed, charged=telemetry.charged),
             connection.leases,
             deletion,
             replace(processor_options(settings), earlier_life=earlier_life),
@@ -114,14 +114,13 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
         worker.poll = partial(
             poll,
+            worker,
             health,
             lag=partial(connection.lag, timedelta(seconds=settings.lease_expiration_seconds)),
             scope=connection.scope,
             parked=parts.parked,
             fleet=connection.fleet,
             reach=partial(connection.reach_topics, bus),
-            observe=worker.observe,
-            notify=notify,
         )
         yield worker
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from cosmos_outbox import records
 from cosmos_outbox.errors import said
+from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.health import State, Vitals
 
@@ -83,28 +84,15 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
 
     Args:
         named: instance, consumer, source and container.
-        sessions: returns what is held.
-        halted: says whether the handlers fail on all keys.
-        delayed: says whether the last message had to wait for a store.
-        receiving: says whether messages could be received, and settled, when it was last tried.
         times: of all vitals.
     """
 
     name = "consumer"
 
-    def __init__(
-        self,
-        named: dict[str, str],
-        *,
-        sessions: Callable[[], tuple[SessionStatus, ...]],
-        halted: Callable[[], bool],
-        delayed: Callable[[], bool],
-        receiving: Callable[[], bool],
-        **times: Any,
-    ) -> None:
+    handling: Any  # what has the handlers take messages; the assembly sets it
+
+    def __init__(self, named: dict[str, str], **times: Any) -> None:
         super().__init__(named, **times)
-        self._sessions, self._is_halted, self._is_delayed = sessions, halted, delayed
-        self._is_receiving = receiving
         self._reached = False
         self._cut_off: tuple[float, BaseException] | None = None  # since when, and the last error
         self._delayed: tuple[float, BaseException] | None = None
@@ -142,10 +130,10 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
 
     def snapshot(self) -> ConsumerSnapshot:
         stalled = self._stalled(self._loop.time())
-        sessions = tuple(sorted(self._sessions(), key=lambda one: -(one.handling_seconds or 0)))
-        if not self._is_delayed():
+        sessions = tuple(sorted(self.processor.status(), key=lambda one: -(one.handling_seconds or 0)))
+        if not self.handling.delayed:
             self._delayed = None
-        if self._is_receiving():
+        if self.processor.receiving:
             self._cut_off = None
         return ConsumerSnapshot(
             **self._state(self._reasons(sessions, stalled), starting=not self._reached),
@@ -173,7 +161,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
                 yield f"Key {key.key!r} {waited}: {key.error}"
             if len(stalled) > _MOST_SHOWN:
                 yield f"So have {len(stalled) - _MOST_SHOWN} more."
-        if self._is_halted():
+        if self.handling.halted:
             yield f"The handlers fail on every key, so messages wait: {self._halted_by or 'see the errors'}"
         for one in sessions:
             if one.handling_seconds is not None and one.handling_seconds > least:
@@ -187,3 +175,15 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             if now - one.since > self._stalled_seconds and now - one.due <= _LATE_SECONDS
         ]
         return tuple(sorted(stalled, key=lambda one: -one.waited_seconds))
+
+
+class WatchedSubscription:
+    """A subscription that reports each answer of the broker."""
+
+    def __init__(self, subscription: Subscription, *, reached: Callable[[], None]) -> None:
+        self._subscription, self._reached = subscription, reached
+
+    async def accept(self, wait_seconds: float) -> Session | None:
+        session = await self._subscription.accept(wait_seconds)
+        self._reached()
+        return session

@@ -16,12 +16,12 @@ from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVitals
+from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVitals, WatchedSubscription
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import finding
 from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.named_consumer import ConsumerSource, made
-from cosmos_outbox_worker.polling import WatchedSubscription, keep_polling
+from cosmos_outbox_worker.polling import keep_polling
 from cosmos_outbox_worker.program import Program, opened_parts, running
 
 _BLOCKED_LOOP_SECONDS = 5.0
@@ -81,20 +81,16 @@ async def assembled_consumer(
                 "source": settings.source,
                 "container": settings.container,
             },
-            sessions=lambda: program.processor.status(),  # noqa: PLW0108 - it is made below
-            halted=lambda: handling.halted,
-            delayed=lambda: handling.delayed,
-            receiving=lambda: program.processor.receiving,
             stalled_after=timedelta(seconds=settings.stalled_seconds),
         )
         program = RunningConsumer(health, parts.telemetry)
         notify = program.notify
         parking = None if parked is None else Parking(parked, references=False)
-        handling = consumer.handling(
+        handling = health.handling = consumer.handling(
             source=settings.source, parking=parking, notify=notify, tracer_provider=tracers
         )
         subscription = await parts.stack.enter_async_context(connection.subscription(settings, notify=notify))
-        program.processor = SessionProcessor(
+        program.processor = health.processor = SessionProcessor(
             WatchedSubscription(subscription, reached=health.reached),
             handling,
             session_options(settings, consumer),
@@ -110,9 +106,8 @@ async def assembled_consumer(
             return seen.unreadable.values()
 
         async def poll() -> None:
-            polls = {"what is parked": poll_keys}
             with watched(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
-                await keep_polling(polls, every=health.poll_interval, observe=program.observe, notify=notify)
+                await keep_polling(program, {"what is parked": poll_keys})
 
         program.poll = poll
         _logger.info("consumer.opened %s, for the messages of %s", consumer.name, settings.source)

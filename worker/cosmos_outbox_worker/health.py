@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -90,7 +89,7 @@ class State:
 SnapshotT = TypeVar("SnapshotT", bound=State)
 
 
-class Vitals(ABC, Generic[SnapshotT]):
+class Vitals(Generic[SnapshotT]):
     """
     What worker and consumer have in common. All calls but those of the hook come from the event loop.
 
@@ -101,6 +100,7 @@ class Vitals(ABC, Generic[SnapshotT]):
     """
 
     name: str  # of the kind of process, for what people read
+    processor: Any  # what works and knows how it is; the assembly sets it
 
     def __init__(
         self,
@@ -130,13 +130,13 @@ class Vitals(ABC, Generic[SnapshotT]):
             self._errors.note(record, at=self._utcnow())
         self._hear(record, self._loop.time())
 
-    @abstractmethod
     def _hear(self, record: Record, now: float) -> None:
         """Learn what this kind of process learns from a record."""
+        raise NotImplementedError
 
-    @abstractmethod
     def snapshot(self) -> SnapshotT:
         """Return the health now."""
+        raise NotImplementedError
 
     def draining(self) -> None:
         """Note that the process was asked to stop."""

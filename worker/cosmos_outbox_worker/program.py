@@ -23,7 +23,7 @@ from cosmos_outbox_worker.doctor.programs import check_start
 from cosmos_outbox_worker.health import SnapshotT, Vitals
 from cosmos_outbox_worker.health_server import serving_health
 from cosmos_outbox_worker.settings import Settings
-from cosmos_outbox_worker.telemetry import OpenedTelemetry, opened_telemetry
+from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
 
 ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
@@ -38,25 +38,27 @@ class Program(Generic[ProcessorT, SnapshotT]):
     poll: Callable[[], Coroutine[None, None, None]]
     health_url: str | None = None  # None if no health server was asked for
 
-    def __init__(self, health: Vitals[SnapshotT], telemetry: OpenedTelemetry) -> None:
+    def __init__(self, health: Vitals[SnapshotT], telemetry: Telemetry) -> None:
         self.health, self._telemetry = health, telemetry
-        self.notify = guarded(log_hook, health, telemetry.instruments)
+        self.notify = guarded(log_hook, health, telemetry)
 
     async def run(self) -> None:
         """
-        Work until `drain` is called.
+        Work until `drain` is called; poll for as long.
 
         Raises:
             OutboxError: what ended the program before.
         """
-        error: BaseException | None = None
         try:
-            await run_beside(self.processor.run(), self.poll())
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            self.health.ended(error)
+            async with asyncio.TaskGroup() as group:
+                polling = group.create_task(self.poll())
+                await self.processor.run()
+                polling.cancel()
+        except BaseException as failure:  # noqa: BLE001 - it is raised again, out of its group
+            cause = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
+            self.health.ended(cause)
+            raise cause from cause.__cause__
+        self.health.ended(None)
 
     def drain(self) -> None:
         """Ask it to finish what is at hand, release what it holds and end."""
@@ -69,7 +71,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
     def observe(self) -> None:
         """Have the gauges show the health as it is now."""
-        self._telemetry.instruments.observed = self.snapshot()
+        self._telemetry.observed = self.snapshot()
 
     def metrics(self) -> tuple[bytes, str]:
         """Return the Prometheus exposition as it is now, and its content type."""
@@ -86,7 +88,7 @@ class Parts:
     """What every program needs open; `stack` closes it, and what else is opened."""
 
     stack: AsyncExitStack
-    telemetry: OpenedTelemetry
+    telemetry: Telemetry
     connection: Connection
     parked: ParkedStore | None
 
@@ -140,22 +142,3 @@ async def running(
             raise
         program.drain()
         await task
-
-
-async def run_beside(work: Coroutine[None, None, None], beside: Coroutine[None, None, None]) -> None:
-    """
-    Run work to its end. `beside` runs for as long as the work does; if it fails, the work is cancelled.
-
-    Raises:
-        BaseException: what ended the work, or what ran beside it.
-    """
-    working, helping = asyncio.ensure_future(work), asyncio.ensure_future(beside)
-    try:
-        await asyncio.wait({working, helping}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            helping.result()
-        await working
-    finally:
-        for task in (working, helping):
-            task.cancel()
-        await asyncio.gather(working, helping, return_exceptions=True)

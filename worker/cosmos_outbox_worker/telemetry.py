@@ -12,7 +12,6 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.ports import ChangeFeed, ChangePage, MonitoredContainer
 from cosmos_outbox.records import Record, level_of, names_of
 from cosmos_outbox_worker.series import CONSUMER_SERIES, Count, worker_series
 
@@ -55,10 +56,21 @@ class Telemetry:
     Args:
         provider: makes the instruments.
         topic: that a worker sends to, "" for several; None for the instruments of a consumer.
+        tracer_provider: makes the spans. Defaults to one that makes none.
+        registry: what Prometheus reads. Defaults to an empty one.
     """
 
-    def __init__(self, provider: MeterProvider, *, topic: str | None) -> None:
+    def __init__(
+        self,
+        provider: MeterProvider,
+        *,
+        topic: str | None,
+        tracer_provider: trace.TracerProvider | None = None,
+        registry: CollectorRegistry | None = None,
+    ) -> None:
         self.observed: Any = None  # a snapshot
+        self.tracer_provider = tracer_provider or trace.NoOpTracerProvider()
+        self._registry = registry or CollectorRegistry()
         meter = provider.get_meter("cosmos_outbox", version("cosmos-outbox"))
         self._loud: dict[int, tuple[Counter, str]] = {}
         for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
@@ -100,27 +112,39 @@ class Telemetry:
         """Count what a read of the feed cost."""
         self._request_units.add(request_units, {"outbox.operation": "read_feed"})
 
+    def exposition(self) -> tuple[bytes, str]:
+        """Return the metrics as Prometheus reads them, and their content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+
     def _reading(
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         return lambda _: read(self.observed) if self.observed is not None else ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedTelemetry:
-    """Instruments, spans and the Prometheus exposition of one process."""
+class MeteredFeed:
+    """A change feed that reports the charge of each page."""
 
-    instruments: Telemetry
-    tracer_provider: trace.TracerProvider
-    registry: CollectorRegistry
+    def __init__(self, feed: ChangeFeed, *, charged: Callable[[float], None]) -> None:
+        self._feed, self._charged = feed, charged
 
-    def exposition(self) -> tuple[bytes, str]:
-        """Return the metrics as Prometheus reads them, and their content type."""
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+    async def describe(self) -> MonitoredContainer:
+        return await self._feed.describe()
+
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
+        return await self._feed.physical_ranges()
+
+    async def partition_id(self, feed_range: FeedRange) -> str:
+        return await self._feed.partition_id(feed_range)
+
+    async def read_page(self, feed_range: FeedRange, **options: Any) -> ChangePage:
+        page = await self._feed.read_page(feed_range, **options)
+        self._charged(page.request_charge)
+        return page
 
 
 @contextmanager
-def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False) -> Iterator[OpenedTelemetry]:
+def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False) -> Iterator[Telemetry]:
     """
     Open telemetry for as long as the block lasts; its end exports what is left.
 
@@ -183,9 +207,8 @@ def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False)
         spans_leave = tracers is trace.get_tracer_provider() or processors
         stack.callback(_ended_in_time, tracers.shutdown)
         stack.callback(_ended_in_time, meters.shutdown)
-        yield OpenedTelemetry(
-            Telemetry(meters, topic=topic), tracers if spans_leave else trace.NoOpTracerProvider(), registry
-        )
+        spans = tracers if spans_leave else trace.NoOpTracerProvider()
+        yield Telemetry(meters, topic=topic, tracer_provider=spans, registry=registry)
 
 
 def _goes_by_otlp(signal: str) -> bool:

@@ -4,7 +4,7 @@ Worker health: how a worker is at one moment, each lease in words, and what is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -174,7 +174,6 @@ class WorkerVitals(Vitals[Snapshot]):
 
     Args:
         named: instance, processor, container and topic.
-        leases: returns the status of the worker's own leases; its argument is `stalled_after`.
         event_ttl: how long events live. Defaults to 10 days.
         times: of all vitals.
     """
@@ -182,15 +181,10 @@ class WorkerVitals(Vitals[Snapshot]):
     name = "worker"
 
     def __init__(
-        self,
-        named: dict[str, str],
-        *,
-        leases: Callable[[timedelta], tuple[LeaseStatus, ...]],
-        event_ttl: timedelta = timedelta(days=10),
-        **times: Any,
+        self, named: dict[str, str], *, event_ttl: timedelta = timedelta(days=10), **times: Any
     ) -> None:
         super().__init__(named, **times)
-        self._leases, self._event_ttl = leases, event_ttl
+        self._event_ttl = event_ttl
         self._balanced_at: float | None = None
         self._unlisted = "."  # how a sentence ends that says why
         self._unreached: str | None = None
@@ -237,7 +231,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self._others = (others, self._loop.time())
 
     def snapshot(self) -> Snapshot:
-        mine = self._leases(self.stalled_after)
+        mine = self.processor.status(stalled_after=self.stalled_after)
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
         return Snapshot(
             **self._state(self._reasons(mine), starting=self._balanced_at is None),

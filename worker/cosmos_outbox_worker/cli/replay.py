@@ -15,14 +15,7 @@ from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
 from cosmos_outbox_worker.cli.output import answer, confirm, counted
-from cosmos_outbox_worker.cli.replaying import (
-    Replayed,
-    Send,
-    read_events,
-    replay,
-    sending_to,
-    sent_up_to,
-)
+from cosmos_outbox_worker.cli.replaying import Replayed, Send, read_events, replay, sending_to, sent_up_to
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox_worker.connection import Connection
 

@@ -5,7 +5,7 @@ Programs: which tables of checks are asked for a worker, an application, a consu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -94,8 +94,9 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
     if outbox.settings.delete_after_publish is not None and data.key_paths is not None:
         await try_documents("events", outbox.data, ["delete"], found, data.key_paths)
     if outbox.parked is not None:
-        # The resource id of the data container names the keys that are ours.
-        ours = outbox.scope if data.key_paths is not None else None
+        ours = None
+        if data.key_paths is not None:  # its resource id names the keys that are ours
+            ours = await found.attempt("read the data container", outbox.scope)
         await _check_parked(outbox, outbox.parked, ours, found, most=DEFAULT_MAX_KEYS)
     try:
         async with outbox.service_bus() as bus:
@@ -123,10 +124,7 @@ async def check_consumer(
     """
     await check_application(outbox, found)
     if outbox.parked is not None:
-
-        async def ours() -> Scope:
-            return Scope(processor=consumer.name, container=settings.source)
-
+        ours = Scope(processor=consumer.name, container=settings.source)
         await _check_parked(outbox, outbox.parked, ours, found)
     elif consumer.policy.on_failure is OnFailure.PARK:
         found.add(finding("parked-container.unset", consumer))
@@ -134,25 +132,20 @@ async def check_consumer(
 
 
 async def _check_parked(
-    outbox: Connection,
-    container: ContainerProxy,
-    ours: Callable[[], Awaitable[Scope]] | None,
-    found: Findings,
-    *,
-    most: int = 0,
+    outbox: Connection, container: ContainerProxy, ours: Scope | None, found: Findings, *, most: int = 0
 ) -> None:
     parked = await read_container(outbox, container, PARKED, found)
     if ours is None or parked.paths != _BY_PARTITION_KEY:
         return
 
     async def read() -> Parked:
-        scope, store = await ours(), await outbox.parked_store()
-        seen = parked_seen(await ParkedKeys(store, scope=scope).list())
+        store = await outbox.parked_store()
+        seen = parked_seen(await ParkedKeys(store, scope=ours).list())
         scopes = await retry_reads(store.scopes, RetryOptions())
         strangers = {
-            _owner(processor, of, scope): keys
+            _owner(processor, of, ours): keys
             for (processor, of), keys in sorted(scopes.items())
-            if (processor, of) != (scope.processor, scope.container)
+            if (processor, of) != (ours.processor, ours.container)
         }
         return Parked(seen=seen, most=most, strangers=strangers)
 
