@@ -18,6 +18,7 @@ from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox_worker import load_consumer, running_consumer
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, ConsumerSettings
 from cosmos_outbox_worker.consuming import assembled_consumer, session_options
+from cosmos_outbox_worker.main import consume
 from cosmos_outbox_worker.settings import PREFIX
 from tests.service import invoices
 from tests.support.patience import HUNG_SECONDS
@@ -246,6 +247,16 @@ def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPa
     options = session_options(settings, invoices.consumer)
     assert invoices.consumer.policy.longest_handling < options.max_handling
     assert (3, timedelta(seconds=7)) == (options.max_concurrent_sessions, options.grace_period)
+
+
+@pytest.mark.usefixtures("logging_of_a_program")
+def test_settings_that_do_not_say_where_messages_come_from_and_a_name_that_is_missing_end_it_with_2(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert 2 == consume(["tests.service.invoices:consumer"])
+    assert "OUTBOX_TOPIC: is required" in capsys.readouterr().err
+    assert 2 == consume([])
+    assert "OUTBOX_SUBSCRIPTION" in capsys.readouterr().err
 
 
 def test_a_topic_without_a_subscription_is_a_queue_and_the_containers_of_a_worker_are_not_compared():
