@@ -50,6 +50,18 @@ OWN_HANDLES = 3  # a peer numbers its handles as it likes
 BEGUN = frame(5, performative(Code.BEGIN, ushort(0), uint(7), uint(9), uint(9)))
 
 
+def bodies_of(data: bytes) -> list[bytes]:
+    """Return the bodies of frames, without headers and heartbeats."""
+    found, position = [], 0
+    while position < len(data):
+        header = data[position : position + 4]
+        size = 8 if header == b"AMQP" else int.from_bytes(header, "big")
+        if size > len(HEARTBEAT):
+            found.append(data[position + 8 : position + size])
+        position += size
+    return found
+
+
 class Peer(asyncio.Transport):
     """The other side: keeps what is written, and says what a test has it say."""
 
@@ -76,21 +88,16 @@ class Peer(asyncio.Transport):
     def says(self, code: int, *fields: bytes, payload: bytes = b"") -> None:
         self.connection.data_received(frame(5, performative(code, *fields) + payload))
 
-    async def heard(self) -> list[tuple[int, list[Any]]]:
-        """Return what was written since the last call."""
+    async def bodies(self) -> list[bytes]:
+        """Return the bodies of the frames that were written since the last call."""
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         data, self.written = self.written, b""
-        found, position = [], 0
-        while position < len(data):
-            if data[position : position + 4] == b"AMQP":
-                position += 8
-                continue
-            size = int.from_bytes(data[position : position + 4], "big")
-            if size > len(HEARTBEAT):
-                found.append(read_performative(data[position + 8 : position + size])[:2])
-            position += size
-        return found
+        return bodies_of(data)
+
+    async def heard(self) -> list[tuple[int, list[Any]]]:
+        """Return what was written since the last call."""
+        return [read_performative(body)[:2] for body in await self.bodies()]
 
     def attaches(self, session: str = "a") -> None:
         filters = mapped([(symbol("com.microsoft:session-filter"), string(session))])
@@ -136,11 +143,7 @@ class Broker(Peer):
         asyncio.get_running_loop().call_soon(self._answer, bytes(data))
 
     def _answer(self, data: bytes) -> None:
-        position = 0
-        while position < len(data):
-            header = data[position : position + 4]
-            size = 8 if header == b"AMQP" else int.from_bytes(header, "big")
-            body, position = data[position + 8 : position + size], position + size
+        for body in bodies_of(data):
             if body[2:3] == bytes([Code.BEGIN]):
                 self.connection.data_received(BEGUN)
             elif body[2:3] == bytes([Code.ATTACH]):

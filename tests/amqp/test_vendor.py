@@ -89,20 +89,7 @@ class Frames(NamedTuple):
 
 
 async def written(peer: Peer) -> Frames:
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    data, peer.written = peer.written, b""
-    bodies, position = [], 0
-    while position < len(data):
-        size = (
-            8
-            if data[position : position + 4] == b"AMQP"
-            else int.from_bytes(data[position : position + 4], "big")
-        )
-        if size > 8:
-            bodies.append(data[position + 8 : position + size])
-        position += size
-    return Frames(bodies)
+    return Frames(await peer.bodies())
 
 
 def opened(container: str) -> performatives.OpenFrame:

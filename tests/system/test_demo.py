@@ -109,17 +109,6 @@ async def test_a_demo_that_is_interrupted_leaves_no_process_and_names_its_logs(t
     assert [] == running_in(tmp_path)
 
 
-async def test_a_demo_whose_api_is_killed_fails_and_says_so(tmp_path):
-    process = await start("demo", "--json", "--contacts", "2000", temporary=tmp_path)
-    pids = await all_started(process)
-    os.kill(pids["examples.contacts api"], signal.SIGKILL)
-    output, errors = await process.communicate()
-    assert (1, b"") == (process.returncode, output)
-    assert "api (pid" in errors.decode()
-    assert "SIGKILL" in errors.decode()
-    assert [] == running_in(tmp_path)
-
-
 async def read_until(text: str, process: asyncio.subprocess.Process) -> str:
     assert process.stdout
     read = ""

@@ -27,14 +27,6 @@ def committed(note: Note, version: int = 1) -> Note:
     return note
 
 
-def test_a_created_event_has_the_state_at_last_and_stands_for_the_events_that_creation_implies():
-    note = Note(text="first")
-    note.change("second")
-    note.tag_as("x")
-
-    assert [("NoteWritten", "second")] == [(event.action, event.text) for event in note.events]
-
-
 def test_a_new_entity_raises_what_it_recorded_after_its_created_event():
     note = Note(text="first")
     note.file_as("f")
