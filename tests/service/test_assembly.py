@@ -110,12 +110,6 @@ async def test_a_worker_that_is_to_delete_what_another_processor_reads_exits_2_a
         await eventually(await beside.health_url() + "/readyz", lambda status, body: '"lease":' in body)
 
 
-async def test_a_worker_on_an_account_with_several_write_regions_warns():
-    async with opened_site(several_write_regions=True) as site:
-        worker = await site.start_worker()
-        await worker.said("finding.write-regions")
-
-
 async def test_a_worker_warns_where_time_to_live_is_not_as_an_outbox_needs_it_and_goes_on():
     async with opened_site() as site:
         database = site.client.get_database_client("contacts")

@@ -11,6 +11,7 @@ import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -69,77 +70,74 @@ GOOD = Leases(
 )
 DATA, LEASES, PARKED = containers.DATA, containers.LEASES, containers.PARKED
 MISSING = Container(name="c")
-PLANTED: dict[str, tuple[Checks[Any], Any, str]] = {
-    "data-container missing": (DATA, MISSING, "error"),
-    "data-container unreadable": (DATA, replace(MISSING, error="403."), "error"),
-    "data-container on the id": (DATA, seen("/id", -1), "error"),
-    "data-container on other paths": (DATA, seen("/tenantId", -1), "note"),
-    "data-ttl off": (DATA, seen("/partitionKey", None), "error"),
-    "data-ttl with a default": (DATA, seen("/partitionKey", 60), "warning"),
-    "lease-container missing": (LEASES, MISSING, "error"),
-    "lease-container unreadable": (LEASES, replace(MISSING, error="403."), "error"),
-    "lease-container on another key": (LEASES, seen("/pk", -1), "error"),
-    "lease-ttl off": (LEASES, seen("/id", None), "warning"),
-    "lease-ttl with a default": (LEASES, seen("/id", 600), "error"),
-    "parked-container missing": (PARKED, MISSING, "error"),
-    "parked-container unreadable": (PARKED, replace(MISSING, error="403."), "error"),
-    "parked-container on another key": (PARKED, seen("/id", None), "error"),
-    "parked-ttl with a default": (PARKED, seen("/partitionKey", 60), "error"),
-    "damaged-lease": (leases.OF_LEASES, replace(GOOD, damaged=("Lease '0' is damaged: so.",)), "error"),
-    "damaged-lease and no other": (leases.OF_LEASES, replace(GOOD, leases=(), damaged=("So.",)), "error"),
-    "position-ahead": (leases.OF_LEASES, replace(GOOD, lag=lag(ahead="Lease '0' stands at 9.")), "error"),
-    "overlapping-leases of a split": (
-        leases.OF_LEASES,
-        replace(GOOD, overlaps=(Overlap(tokens=("0", "2"), unfinished=True),)),
-        "warning",
-    ),
-    "overlapping-leases of the same keys": (
-        leases.OF_LEASES,
-        replace(GOOD, overlaps=(Overlap(tokens=("0", "00-10"), unfinished=False),)),
-        "error",
-    ),
-    "standstill": (
-        leases.OF_LEASES,
-        replace(GOOD, lag=lag(standstill="The topic is full.")),
-        "error",
-    ),
-    "age of minutes": (leases.OF_LEASES, replace(GOOD, lag=lag(oldest_age=timedelta(minutes=6))), "warning"),
-    "age of half a life": (leases.OF_LEASES, replace(GOOD, lag=lag(oldest_age=timedelta(days=5))), "error"),
-    "workers that are not ready": (
-        leases.OF_LEASES,
-        replace(GOOD, heartbeats=(replace(BEAT, unready=("No.",)),)),
-        "warning",
-    ),
+Asked = tuple[Checks[Any], Any]
+
+
+def of_leases(**changes: Any) -> Asked:
+    return leases.OF_LEASES, replace(GOOD, **changes)
+
+
+def of_lag(**changes: Any) -> Asked:
+    return of_leases(lag=lag(**changes))
+
+
+def overlapping(*tokens: str, unfinished: bool) -> Asked:
+    return of_leases(overlaps=(Overlap(tokens=(tokens[0], tokens[1]), unfinished=unfinished),))
+
+
+def of_processors(**found: Any) -> Asked:
+    return leases.OF_PROCESSORS, Processors(**found)
+
+
+PLANTED: dict[str, tuple[Asked, str]] = {
+    "data-container missing": ((DATA, MISSING), "error"),
+    "data-container unreadable": ((DATA, replace(MISSING, error="403.")), "error"),
+    "data-container on the id": ((DATA, seen("/id", -1)), "error"),
+    "data-container on other paths": ((DATA, seen("/tenantId", -1)), "note"),
+    "data-ttl off": ((DATA, seen("/partitionKey", None)), "error"),
+    "data-ttl with a default": ((DATA, seen("/partitionKey", 60)), "warning"),
+    "lease-container missing": ((LEASES, MISSING), "error"),
+    "lease-container unreadable": ((LEASES, replace(MISSING, error="403.")), "error"),
+    "lease-container on another key": ((LEASES, seen("/pk", -1)), "error"),
+    "lease-ttl off": ((LEASES, seen("/id", None)), "warning"),
+    "lease-ttl with a default": ((LEASES, seen("/id", 600)), "error"),
+    "parked-container missing": ((PARKED, MISSING), "error"),
+    "parked-container unreadable": ((PARKED, replace(MISSING, error="403.")), "error"),
+    "parked-container on another key": ((PARKED, seen("/id", None)), "error"),
+    "parked-ttl with a default": ((PARKED, seen("/partitionKey", 60)), "error"),
+    "damaged-lease": (of_leases(damaged=("Lease '0' is damaged: so.",)), "error"),
+    "damaged-lease and no other": (of_leases(leases=(), damaged=("So.",)), "error"),
+    "position-ahead": (of_lag(ahead="Lease '0' stands at 9."), "error"),
+    "overlapping-leases of a split": (overlapping("0", "2", unfinished=True), "warning"),
+    "overlapping-leases of the same keys": (overlapping("0", "00-10", unfinished=False), "error"),
+    "standstill": (of_lag(standstill="The topic is full."), "error"),
+    "age of minutes": (of_lag(oldest_age=timedelta(minutes=6)), "warning"),
+    "age of half a life": (of_lag(oldest_age=timedelta(days=5)), "error"),
+    "workers that are not ready": (of_leases(heartbeats=(replace(BEAT, unready=("No.",)),)), "warning"),
     "workers that were killed": (
-        leases.OF_LEASES,
-        replace(GOOD, heartbeats=(replace(BEAT, silent_for=timedelta(minutes=3)),)),
+        of_leases(heartbeats=(replace(BEAT, silent_for=timedelta(minutes=3)),)),
         "note",
     ),
-    "leases not there": (leases.OF_LEASES, replace(GOOD, leases=()), "warning"),
-    "leases with a gap": (leases.OF_LEASES, replace(GOOD, gaps=(FeedRange(min="05", max="07"),)), "error"),
-    "owners gone": (leases.OF_LEASES, replace(GOOD, lag=lag(owner=None)), "warning"),
-    "owners gone and events wait": (
-        leases.OF_LEASES,
-        replace(GOOD, lag=lag(owner=None, transactions=3)),
+    "leases not there": (of_leases(leases=()), "warning"),
+    "leases with a gap": (of_leases(gaps=(FeedRange(min="05", max="07"),)), "error"),
+    "owners gone": (of_lag(owner=None), "warning"),
+    "owners gone and events wait": (of_lag(owner=None, transactions=3), "error"),
+    "clock ahead": (of_leases(skew=timedelta(minutes=1)), "warning"),
+    "clock far behind": (of_leases(skew=timedelta(minutes=-6)), "error"),
+    "lease-names": (of_processors(misnamed="They lie under a."), "error"),
+    "other-processors": (of_processors(others=("audit",)), "note"),
+    "other-processors and deletion": (of_processors(others=("audit",), deletes=True), "error"),
+    "damaged-parked-key": (
+        (programs.OF_PARKED, parked(0, unreadable={"k": StoreUnavailable("So.")})),
         "error",
     ),
-    "clock ahead": (leases.OF_LEASES, replace(GOOD, skew=timedelta(minutes=1)), "warning"),
-    "clock far behind": (leases.OF_LEASES, replace(GOOD, skew=timedelta(minutes=-6)), "error"),
-    "lease-names": (leases.OF_PROCESSORS, Processors(misnamed="They lie under a."), "error"),
-    "other-processors": (leases.OF_PROCESSORS, Processors(others=("audit",)), "note"),
-    "other-processors and deletion": (
-        leases.OF_PROCESSORS,
-        Processors(others=("audit",), deletes=True),
-        "error",
-    ),
-    "damaged-parked-key": (programs.OF_PARKED, parked(0, unreadable={"k": StoreUnavailable("So.")}), "error"),
     "strange-parked-keys": (
-        programs.OF_PARKED,
-        Parked(seen=ParkedSeen(count=0), strangers={"processor 'p'": 2}),
+        (programs.OF_PARKED, Parked(seen=ParkedSeen(count=0), strangers={"processor 'p'": 2})),
         "note",
     ),
-    "parked-keys": (programs.OF_PARKED, parked(1, 2), "warning"),
-    "parked-keys as many as a lease may have": (programs.OF_PARKED, parked(2, 2), "error"),
+    "parked-keys": ((programs.OF_PARKED, parked(1, 2)), "warning"),
+    "parked-keys as many as a lease may have": ((programs.OF_PARKED, parked(2, 2)), "error"),
+    "write-regions": ((programs.ACCOUNT, SimpleNamespace(several_write_regions=True)), "warning"),
 }
 
 
@@ -156,11 +154,9 @@ def test_a_healthy_outbox_has_no_finding():
     assert [] == told(programs.OF_PARKED, parked(0, 2))
 
 
-@pytest.mark.parametrize(("checks", "subject", "severity"), PLANTED.values(), ids=PLANTED.keys())
-def test_what_is_planted_is_the_one_finding(
-    checks: Checks[Any], subject: Any, severity: str, request: pytest.FixtureRequest
-):
-    (finding,) = told(checks, subject)
+@pytest.mark.parametrize(("asked", "severity"), PLANTED.values(), ids=PLANTED.keys())
+def test_what_is_planted_is_the_one_finding(asked: Asked, severity: str, request: pytest.FixtureRequest):
+    (finding,) = told(*asked)
     assert (request.node.callspec.id.split()[0], severity) == (finding.check, finding.severity)
     assert finding.message.endswith(".")
     assert finding.fix.endswith((".", ")", "…"))

@@ -76,16 +76,6 @@ async def test_what_fails_beside_the_work_ends_it_with_the_cause():
     assert [raised.value] == ended
 
 
-async def test_sigterm_drains_releases_the_leases_and_exits_0(site):
-    worker = await site.start_worker()
-    await eventually(await worker.health_url() + "/readyz", lambda status, body: '"lease":' in body)
-    worker.process.terminate()
-    assert 0 == await worker.exit_code()
-    leases = site.client.get_database_client("contacts").get_container_client("leases")
-    owners = [item["Owner"] async for item in leases.read_all_items() if "LeaseToken" in item]
-    assert [None] == owners, worker.output
-
-
 async def test_a_second_signal_while_draining_exits_1(site):
     site.bus.broker.faults.add({"action": "server-busy", "count": None})
     await site.commit()

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import sys
-import time
 import uuid
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Callable
@@ -153,10 +152,8 @@ class Site:
 
 
 @asynccontextmanager
-async def opened_site(
-    *, partitions: int = 1, clock: Callable[[], float] = time.time, several_write_regions: bool = False
-) -> AsyncIterator[Site]:
-    account = Account(partitions=partitions, clock=clock, several_write_regions=several_write_regions)
+async def opened_site(*, partitions: int = 1) -> AsyncIterator[Site]:
+    account = Account(partitions=partitions)
     async with (
         CosmosServer(account) as cosmos,
         ServiceBusServer(Broker.default(), port=0) as bus,
