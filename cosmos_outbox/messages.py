@@ -87,8 +87,8 @@ def message_of(event: StoredEvent) -> OutboundMessage:
         message_id=broker_id(event.id),
         session_id=broker_id(event.partition_key),
         subject=text(event.action),
-        body=json_bytes(event.data),
         properties=_properties(event.meta),
+        body=json_bytes(event.data),
     )
 
 

@@ -9,12 +9,12 @@ import json
 
 from cosmos_outbox.errors import ParkingError, ParkingFull
 from cosmos_outbox.messages import broker_id
-from cosmos_outbox.parking.documents import BY_HAND, Scope, Unreadable
+from cosmos_outbox.parking.documents import Scope
 from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.ports import Notes
 
 POLL_TIMEOUT_SECONDS = 1.0  # the longest that a silent store may delay a page
-_POLL_SECONDS = 15.0  # between two polls for keys that no lease names, and for names that are out of date
+POLL_SECONDS = 15.0  # between two polls for keys that no lease names, and for names that are out of date
 _CHECKED_AT_ONCE = 10  # names of a lease; an outdated one costs three requests
 
 
@@ -27,17 +27,15 @@ class ParkedNames:
         self._notes = notes
         self._names = dict.fromkeys(_names_in(notes.text))  # the longest unchecked first
         self._polled_at = 0.0
+        self.never_saved = (
+            notes.text is None
+        )  # no owner of the lease saved any names yet, not even an empty list
 
     def __contains__(self, partition_key: str) -> bool:
         return bool(self._names) and broker_id(partition_key) in self._names
 
     def __len__(self) -> int:
         return len(self._names)
-
-    @property
-    def never_saved(self) -> bool:
-        """Say whether no owner of the lease has saved any names yet, not even an empty list."""
-        return self._notes.text is None
 
     def add(self, *partition_keys: str) -> None:
         self._names |= {name: None for name in map(broker_id, partition_keys) if name not in self._names}
@@ -54,7 +52,7 @@ class ParkedNames:
             StoreError: the store refused or failed.
         """
         now = asyncio.get_running_loop().time()
-        if self._names and now - self._polled_at >= _POLL_SECONDS:
+        if self._names and now - self._polled_at >= POLL_SECONDS:
             self._polled_at = now
             await self._forget_handed_back(parking, scope, most=_CHECKED_AT_ONCE)
 
@@ -89,41 +87,7 @@ class ParkedNames:
             self._save()
 
     def _save(self) -> None:
-        self._notes.text = json.dumps(list(self._names), ensure_ascii=False)
-
-
-class PolledKeys:
-    """
-    The parked keys of a processor, as a query found them: every 15 s for all leases of a worker.
-
-    Attributes:
-        parked: all of them.
-        by_hand: those that no lease names because an operator parked them. A key whose document cannot be read is among them, so that
-            its events wait; other keys go on.
-    """
-
-    def __init__(self, parking: Parking | None) -> None:
-        self._parking, self._polled_at = parking, float("-inf")
-        self.parked: frozenset[str] = frozenset()
-        self.by_hand: frozenset[str] = frozenset()
-
-    async def poll(self, scope: Scope, *, at_once: bool = False) -> None:
-        """
-        Query the store, if the last query is old enough; one that fails counts, and is repeated after the same time.
-
-        Raises:
-            StoreError: the store refused or failed.
-        """
-        now = asyncio.get_running_loop().time()
-        if self._parking and (at_once or now - self._polled_at >= _POLL_SECONDS):
-            self._polled_at = now
-            keys = await self._parking.keys(scope)
-            self.parked = frozenset(key.partition_key for key in keys)
-            self.by_hand = frozenset(
-                key.partition_key
-                for key in keys
-                if isinstance(key, Unreadable) or (key.failure is not None and key.failure.reason == BY_HAND)
-            )
+        self._notes.text, self.never_saved = json.dumps(list(self._names), ensure_ascii=False), False
 
 
 def _names_in(text: str | None) -> list[str]:

@@ -16,6 +16,7 @@ from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, PreconditionFailed, RequestTooLarge
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (
+    BY_HAND,
     KEY_ID,
     EventStatus,
     Failure,
@@ -68,6 +69,19 @@ class Held(Generic[ItemT]):
     decided: EventStatus | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class FoundKeys:
+    """
+    The parked keys that a query found; it may be behind.
+
+    by_hand: those that no lease names because an operator parked them. One whose document cannot be read is among them, so that its
+        events wait; other keys go on.
+    """
+
+    parked: frozenset[str] = frozenset()
+    by_hand: frozenset[str] = frozenset()
+
+
 class Parking:
     """
     Puts events, or messages, into the parked store; a relay or a consumer uses it.
@@ -94,15 +108,20 @@ class Parking:
         self._store, self.max_keys, self._max_events = store, max_keys, max_events
         self._retry, self._utcnow, self._references = retry or RetryOptions(), utcnow, references
 
-    async def keys(self, scope: Scope) -> Sequence[ParkedKey | Unreadable]:
+    async def keys(self, scope: Scope) -> FoundKeys:
         """
-        Return all parked keys, in no order, as a query finds them: it may be behind.
+        Return all parked keys, as a query finds them.
 
         Raises:
             StoreError: the store refused or failed.
         """
         query = partial(self._store.keys, processor=scope.processor, container=scope.container)
-        return readable_keys(await retry_reads(query, self._retry))
+        keys = readable_keys(await retry_reads(query, self._retry))
+        announced = (key for key in keys if isinstance(key, Unreadable) or _is_by_hand(key.failure))
+        return FoundKeys(
+            parked=frozenset(key.partition_key for key in keys),
+            by_hand=frozenset(key.partition_key for key in announced),
+        )
 
     async def is_parked(self, name: str, scope: Scope) -> bool:
         """
@@ -257,3 +276,7 @@ class Parking:
         known = await self._store.present(partition, ids)
         done = [place for place, document_id in enumerate(ids, start=1) if document_id in known]
         return list(due[max(done, default=0) :])
+
+
+def _is_by_hand(failure: Failure | None) -> bool:
+    return failure is not None and failure.reason == BY_HAND

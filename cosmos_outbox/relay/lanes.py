@@ -43,11 +43,8 @@ class LaneSender:
     Sends to the topics, backs off while the broker is unavailable, and divides what is refused until the message is found.
     """
 
-    def __init__(
-        self, publisher: Publisher, lane_bytes: int | None, believed: int, backoff: Backoff, notify: Hook
-    ) -> None:
+    def __init__(self, publisher: Publisher, believed: int, backoff: Backoff, notify: Hook) -> None:
         self._topics = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
-        self._lane_bytes = lane_bytes
         # What one topic accepts shows nothing about another
         self._refusals: defaultdict[str, Refusals] = defaultdict(lambda: Refusals(believed=believed))
         self._took_something = False  # a topic accepted at least one message
@@ -58,7 +55,7 @@ class LaneSender:
         streams: Collection[list[Delivery]],
         *,
         first_lane: int,
-        parked: Callable[[], int],
+        parked: int,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
         group: asyncio.TaskGroup,
     ) -> LaneResult:
@@ -71,19 +68,21 @@ class LaneSender:
         Args:
             streams: the events of each partition key.
             first_lane: sends the first of them, the next lane the next ones.
-            parked: returns how many keys of the lease are parked, or are to be.
+            parked: how many keys of the lease are parked, or are to be.
             parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
             group: runs the lanes.
         """
         result, lanes = LaneResult(), self._topics.lanes
+        if not streams:
+            return result
         batch = self._topics.batch_bytes
-        lane_bytes = self._lane_bytes or (LANE_BYTES if batch is None else batch * 3 // 4)
+        lane_bytes = LANE_BYTES if batch is None else batch * 3 // 4
         shares = assign_lanes(streams, lanes=lanes, lane_bytes=lane_bytes)
         idle = deque((first_lane + number) % lanes for number in range(lanes))
         waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
 
         def parked_by_now() -> int:
-            return 0 if self._took_something else parked() + len(result.rejected)
+            return 0 if self._took_something else parked + len(result.rejected)
 
         def start_lanes() -> None:
             for _ in range(min(len(idle), len(waiting))):
@@ -126,6 +125,9 @@ class LaneSender:
             except PublishError as error:
                 self._accepted(result, lane, chunk[: error.accepted], clock() - started)
                 rest = chunk[error.accepted :]
+                if isinstance(error, MessageRejected) and len(rest) == 1:
+                    self._rejected(result, lane, (rest[0], error, attempts))
+                    return ()
                 streams = group_by_key(rest)
                 if isinstance(error, TopicRefusesAll):
                     result.doubted += [(stream[0], error) for stream in streams.values()]
@@ -145,9 +147,6 @@ class LaneSender:
                     raise
                 elif len(streams) > 1:
                     return streams.values()
-                elif len(rest) == 1:
-                    self._rejected(result, lane, (rest[0], error, attempts))
-                    return ()
                 else:
                     failures, middle = 0, len(rest) // 2
                     chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
@@ -158,8 +157,7 @@ class LaneSender:
 
     def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
         """Emit a record about events, inside the trace of the first one's commit."""
-        meta = deliveries[0].event.meta if deliveries else {}
-        call_inside_trace(meta, lambda: self._notify(record))
+        call_inside_trace(deliveries[0].event.meta, lambda: self._notify(record))
 
     def _rejected(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
         result.rejected.append(rejection)

@@ -12,8 +12,8 @@ from typing import Literal
 
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
-from cosmos_outbox.parking.known_keys import POLL_TIMEOUT_SECONDS, ParkedNames, PolledKeys
-from cosmos_outbox.parking.park import Parking
+from cosmos_outbox.parking.known_keys import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
+from cosmos_outbox.parking.park import FoundKeys, Parking
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.records import (
     EventMalformed,
@@ -91,8 +91,6 @@ class Relay:
         publisher: the topic, or `Topics`.
         parking: holds the events of a partition key whose next event can never be sent. Defaults to none: the lease halts
             at such an event.
-        lane_bytes: how much of a page one lane takes before another one helps. Defaults to about one batch, as the publisher's
-            `batch_bytes` says; without it, one of the Standard tier.
         believed: how many refusals count with nothing accepted between them; then the topic is at fault, and the lease halts.
             Defaults to 5.
         backoff: between attempts while the broker is unavailable. Defaults to 100 ms … 30 s, full jitter.
@@ -105,18 +103,18 @@ class Relay:
         publisher: Publisher,
         *,
         parking: Parking | None = None,
-        lane_bytes: int | None = None,
         believed: int = BELIEVED_IN_A_ROW,
         backoff: Backoff | None = None,
         notify: Hook = log_hook,
     ) -> None:
         self._notify = guarded(notify)
-        self._sender = LaneSender(publisher, lane_bytes, believed, backoff or Backoff(), self._notify)
+        self._sender = LaneSender(publisher, believed, backoff or Backoff(), self._notify)
         self._parking = parking
         self._leases: dict[str, _Lease] = {}
         self._lanes = itertools.count()
         self._holding = asyncio.Semaphore(_HOLDING_AT_ONCE)
-        self._polled = PolledKeys(parking)
+        self._polled_at = float("-inf")
+        self._found = FoundKeys()
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
@@ -156,17 +154,18 @@ class Relay:
             if (
                 lease.parked.never_saved
             ):  # the first of its range, or the names were lost with the lease before
-                await self._polled.poll(scope, at_once=True)
-                lease.parked.add(*self._polled.parked)
+                self._polled_at = asyncio.get_running_loop().time()
+                self._found = await self._parking.keys(scope)
+                lease.parked.add(*self._found.parked)
             await self._poll(scope, lease.parked)
         # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
         before, lease.accepted = lease.accepted, set()
         progress = _Progress(lease_name=batch.lease, lease=lease, scope=scope, done={*before})
         while streams:
             streams = await self._round(progress, streams)
-        if error := _error_of(progress):
+        if progress.errors or progress.unsendable:
             lease.accepted = progress.done
-            raise error
+            raise progress.errors[0] if progress.errors else _halted_by(progress)
         if before & (handled := {delivery.key for delivery in page.events}):
             # Read again, the page may have been shorter: the next one has the rest.
             lease.accepted = before - handled
@@ -192,7 +191,10 @@ class Relay:
             return
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
-                await self._polled.poll(scope, at_once=at_once)
+                now = asyncio.get_running_loop().time()
+                if at_once or now - self._polled_at >= POLL_SECONDS:
+                    self._polled_at = now  # for all leases of the worker; a query that fails counts too
+                    self._found = await self._parking.keys(scope)
                 if names is not None:
                     await names.poll(self._parking, scope)
         except (OutboxError, TimeoutError) as error:
@@ -205,19 +207,19 @@ class Relay:
         to_hold = {
             key: stream
             for key, stream in streams.items()
-            if key in progress.failures or key in progress.lease.parked or key in self._polled.by_hand
+            if key in progress.failures or key in progress.lease.parked or key in self._found.by_hand
         }
         to_send = {key: stream for key, stream in streams.items() if key not in to_hold}
 
         async def parked_meanwhile() -> frozenset[str]:
             await self._poll(progress.scope)
-            return self._polled.by_hand
+            return self._found.by_hand
 
         async with asyncio.TaskGroup() as group:
             sent = self._sender.send(
                 to_send.values(),
                 first_lane=progress.lease.first_lane,
-                parked=lambda: len(progress.lease.parked) + len(progress.failures),
+                parked=len(progress.lease.parked) + len(progress.failures),
                 parked_meanwhile=parked_meanwhile,
                 group=group,
             )
@@ -264,7 +266,7 @@ class Relay:
         progress.looked_up |= unknown
         if unknown:
             await self._poll(progress.scope, at_once=True)
-        parked = unknown & self._polled.parked
+        parked = unknown & self._found.parked
         progress.lease.parked.add(*parked)
         return parked
 
@@ -290,7 +292,7 @@ class Relay:
         progress.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in held.not_held}
         if held.not_held:
             parked.discard(key)
-            self._polled.by_hand -= {key}
+            self._found.by_hand -= {key}
             if failure is None:
                 self._report_held(progress.lease_name, held.not_held, "resumed")
         if held.parked:
@@ -320,9 +322,7 @@ class Relay:
             )
 
 
-def _error_of(progress: _Progress) -> OutboxError | None:
-    if progress.errors or not progress.unsendable:
-        return next(iter(progress.errors), None)
+def _halted_by(progress: _Progress) -> MessageRejected:
     delivery, error, _ = progress.unsendable[0]
     key, event_id = delivery.key
     halted = MessageRejected(

@@ -156,13 +156,12 @@ class Refusals:
             elif isinstance(error, BrokerUnavailable) and error.retry_after is None:
                 await self._judge_unclear(send, rest, error)
             raise
-        self._accepted(messages[-1])
         self._unclear.pop(_call(messages), None)
+        self._accepted(messages[-1])
 
     def _accepted(self, message: OutboundMessage) -> None:
-        self._last_accepted = message
-        self._accepted_at = _now()
         self._forget_refusals()
+        self._last_accepted, self._accepted_at = message, _now()
 
     def _forget_refusals(self) -> None:
         self._refused, self._refuses_all = set(), False

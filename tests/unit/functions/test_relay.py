@@ -181,7 +181,7 @@ async def check(
 
     await asyncio.gather(*(fleet.live(owner) for owner in history.owners), *map(operator, operations))
     broker.faults.clear()
-    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, lane_bytes=1, batch_size=3))
+    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, batch_bytes=2, batch_size=3))
     for _ in range(3):
         await operate(keys, poison)
     await asyncio.sleep(history.late)

@@ -32,7 +32,7 @@ class Owner:
     lives_for: float
     faults: tuple[Fault | None, ...]
     lanes: int  # a new version of the worker may have another number
-    lane_bytes: int
+    batch_bytes: int
     batch_size: int
 
 
@@ -75,7 +75,7 @@ def histories(draw: st.DrawFn) -> History:
         lives_for=st.floats(0, 20),
         faults=st.lists(st.none() | st.sampled_from(Fault), max_size=6).map(tuple),
         lanes=st.integers(1, 4),
-        lane_bytes=st.sampled_from([1, 2000, 100_000]),
+        batch_bytes=st.sampled_from([2, 2700, 130_000]),
         batch_size=st.integers(1, 5),
     )
     return History(
@@ -97,7 +97,9 @@ class Fleet:
         self.checkpoint = 0
 
     def publisher(self, owner: Owner) -> Publisher:
-        return self.broker.publisher(lanes=owner.lanes, batch_size=owner.batch_size)
+        publisher = self.broker.publisher(lanes=owner.lanes, batch_size=owner.batch_size)
+        vars(publisher)["batch_bytes"] = owner.batch_bytes
+        return publisher
 
     def page(self, number: int) -> ChangeBatch:
         return ChangeBatch(lease="0", documents=self.history.pages[number])
@@ -105,7 +107,6 @@ class Fleet:
     async def work(self, owner: Owner) -> None:
         relay = Relay(
             self.publisher(owner),
-            lane_bytes=owner.lane_bytes,
             backoff=Backoff(initial_seconds=0.1, maximum_seconds=2),
             notify=lambda record: None,
         )
@@ -132,7 +133,7 @@ async def check(history: History, *, dedup_window: float | None, fleet_type: typ
     broker.latency_seconds, broker.late_seconds = history.latency, history.late
     fleet = fleet_type(broker, history)
     await asyncio.gather(*(fleet.live(owner) for owner in history.owners))
-    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, lane_bytes=1, batch_size=3))
+    await fleet.work(Owner(starts_at=0, lives_for=1e6, faults=(), lanes=3, batch_bytes=2, batch_size=3))
     await asyncio.sleep(history.late)
 
     first_copies: dict[str, list[str]] = defaultdict(list)

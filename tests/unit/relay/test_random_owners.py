@@ -57,15 +57,14 @@ async def test_of_several_topics_that_fail_each_in_its_way_every_one_gets_all_of
     store, text, tenure, place = MemoryParked(), Notes(None).text, 0, 0
 
     def topics() -> Topics:
-        sizes = {topic: draw.choice([1, 3, 100]) for topic in brokers}
-        return Topics(
-            {name: one.publisher(lanes=2, batch_size=sizes[name]) for name, one in brokers.items()}, routes
-        )
+        publishers = {
+            name: one.publisher(lanes=2, batch_size=draw.choice([1, 3, 100])) for name, one in brokers.items()
+        }
+        vars(publishers["a"])["batch_bytes"] = draw.choice([2, 2700, 10**6])
+        return Topics(publishers, routes)
 
     def new_relay() -> Relay:
-        size = draw.choice([1, 2000, 10**6])
-        parking = Parking(store)
-        return Relay(topics(), parking=parking, notify=lambda _: None, backoff=BRIEF, lane_bytes=size)
+        return Relay(topics(), parking=Parking(store), notify=lambda _: None, backoff=BRIEF)
 
     relay, notes = new_relay(), Notes(text)
     while place < len(events):
