@@ -111,7 +111,7 @@ class Routes:
                     f"{message.subject} {message.message_id!r} has schema version {_schema_version(message)}; this "
                     f"consumer takes {taken}. Deploy one that takes it{otherwise}."
                 )
-            payload, version = _upcast(upcaster, message, version, payload), version + 1
+            payload, version = upcaster(payload), version + 1
         route = versions[version]
         return Found(route, _event(route.model, message, payload), created_at)
 
@@ -137,15 +137,6 @@ def payload_of(message: Message) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise MessageUnreadable(f"The body of {_named(message)} is no JSON object but {type(body).__name__}.")
     return body
-
-
-def _upcast(upcaster: Upcaster, message: Message, version: int, payload: dict[str, Any]) -> dict[str, Any]:
-    if not isinstance(found := upcaster(payload), dict):
-        raise MessageUnreadable(
-            f"The upcaster of {message.subject} from version {version} returned {found!r:.100}, and should return the payload of "
-            f"version {version + 1}, a dict."
-        )
-    return found
 
 
 def _created_at(payload: Mapping[str, Any]) -> datetime | None:

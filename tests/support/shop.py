@@ -103,3 +103,12 @@ class World:
     def of(self, kind: type[Record], outcome: str = "") -> list[Any]:
         found = [record for record in self.records if isinstance(record, kind)]
         return [record for record in found if not outcome or getattr(record, "outcome", "") == outcome]
+
+
+async def ran(consumer: Consumer, *messages: Message, **parts: Any) -> World:
+    """Return the world of a consumer that has received these messages, and did with them what it does."""
+    world = World(consumer, **parts)
+    for one in messages:
+        world.subscription.deliver(one)
+    await world.run()
+    return world

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
-from urllib.request import getproxies_environment
 
 import pytest
 from azure.cosmos import PartitionKey
@@ -98,28 +96,6 @@ async def test_an_account_that_does_not_say_its_name_is_refused():
         with pytest.raises(ConfigurationError, match="does not return the id of a Cosmos DB account"):
             async with open_cosmos_client(connection_string=server.connection_string):
                 pass
-
-
-async def test_no_request_of_the_sdk_waits_for_a_thread_where_no_proxy_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    for name in getproxies_environment():
-        monkeypatch.delenv(f"{name}_proxy", raising=False)
-        monkeypatch.delenv(f"{name}_proxy".upper(), raising=False)
-    monkeypatch.setenv("no_proxy", "127.0.0.1")  # names none
-    asked = []
-    run_in_executor = asyncio.BaseEventLoop.run_in_executor
-    async with (
-        CosmosServer() as server,
-        open_cosmos_client(connection_string=server.connection_string) as client,
-    ):
-        monkeypatch.setattr(
-            asyncio.BaseEventLoop,
-            "run_in_executor",
-            lambda *arguments: (asked.append(arguments), run_in_executor(*arguments))[1],
-        )
-        await client.create_database("d")
-    assert [] == asked
 
 
 async def test_the_sdk_goes_through_the_proxy_that_the_environment_names(monkeypatch: pytest.MonkeyPatch):

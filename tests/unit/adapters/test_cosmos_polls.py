@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -19,13 +18,11 @@ from cosmos_outbox.adapters.cosmos import polls
 from cosmos_outbox.adapters.cosmos.client import account_of
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.polls import LeanPolls
-from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -176,29 +173,6 @@ async def test_nothing_new_after_another_place_than_was_asked_for_is_read_throug
     assert ["poll", "sdk"] == idle.ways()
 
 
-async def test_a_body_without_an_end_is_not_read_to_it():
-    sent = 0
-
-    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\netag: x\r\n\r\n")
-        with suppress(ConnectionError):
-            while True:
-                writer.write(b"x" * 65_536)
-                sent += 65_536
-                await writer.drain()
-
-    server = await asyncio.start_server(pour, "127.0.0.1")
-    port = server.sockets[0].getsockname()[1]
-    async with server, AioHttpTransport() as transport:
-        asking = LeanPolls(transport, timeout_seconds=HUNG_SECONDS)
-        asking.learn("a", SimpleNamespace(url=f"http://127.0.0.1:{port}/", headers=LEARNED))
-
-        assert await asking.nothing_new("a", "y", session_token="") is None
-        assert sent < 2**26  # what sockets buffer, and no more
-
-
 @pytest.mark.looptime(True)
 async def test_a_gateway_that_lets_no_poll_through_is_tried_ever_less_often():
     class Closed(AioHttpTransport):
@@ -240,21 +214,6 @@ async def test_a_service_that_says_200_where_nothing_is_new_is_asked_once_a_poll
     assert ["sdk"] * 3 == idle.ways()
 
 
-async def test_a_fault_that_lasts_is_told_as_without_polls(idle: Idle):
-    where, continuation = await idle.at_the_end()
-    idle.server.faults.add(
-        FaultRule(operation=RequestKind.CHANGEFEED, status=429, substatus=3200, retry_after_ms=1)
-    )
-
-    told = []
-    for feed in (idle.polled, idle.through_sdk):
-        with pytest.raises(OutboxError) as error:
-            await idle.read(where, continuation, by=feed)
-        told.append(type(error.value))
-
-    assert told[0] is told[1]
-
-
 async def test_a_read_sends_the_session_token_of_its_own_range_however_many_were_read(idle: Idle):
     ranges = await idle.polled.physical_ranges()
     ends = {where: (await idle.read(where, None)).continuation for where in ranges}
@@ -270,16 +229,6 @@ async def test_a_read_sends_the_session_token_of_its_own_range_however_many_were
     assert {"sdk", "poll"} == set(idle.ways())
     assert own == [token.partition(":")[0] for token in sent]
     assert not [token for token in sent if "," in token]
-
-
-async def test_a_first_read_of_a_range_sends_no_session_token(idle: Idle):
-    ranges = await idle.polled.physical_ranges()
-
-    for where in ranges:
-        await idle.polled.partition_id(where)
-        await idle.read(where, None)
-
-    assert [None] * 8 == [request.headers.get("x-ms-session-token") for request in idle.asked]
 
 
 async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(

@@ -11,11 +11,11 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
-from cosmos_outbox import Conflict, NotFound, StoreUnavailable
+from cosmos_outbox import Conflict, StoreUnavailable
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
+from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
@@ -118,18 +118,6 @@ async def test_a_session_that_no_replica_catches_up_with_is_dropped():
         assert [token, None] == watched.asked_with
 
 
-async def test_a_query_that_no_replica_catches_up_with_is_unavailable_for_a_moment():
-    async with opened() as (store, _, faults):
-        await store.commit("k", creations("a", "b"))
-        await store.read("a", "k")
-        faults.add(FaultRule(operation=RequestKind.QUERY, status=404, substatus=1002))
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable):
-                await store.list(
-                    ("thing",), partition_key=None, page_size=1, continuation=None, include_deleted=True
-                )
-
-
 async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
     """The second time, the SDK stumbles over the session that it dropped the first time."""
     async with opened() as (store, _, faults):
@@ -140,51 +128,6 @@ async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
                 await store.commit("k", creations(*names))
             assert caught.value.applied is False
             assert isinstance(caught.value.__cause__, CosmosHttpResponseError)
-
-
-async def test_any_other_failure_of_a_read_leaves_the_session_as_it_is():
-    async with opened() as (store, watched, faults):
-        await store.commit("k", creations("a", "b"))
-        (token,) = watched.answered_with
-        faults.add(FaultRule(operation=RequestKind.READ, status=503))
-        with pytest.raises(StoreUnavailable):
-            await store.read("a", "k")
-        faults.clear()
-        await store.read("a", "k")
-        assert [token, token] == watched.asked_with
-
-
-@pytest.mark.parametrize("kind", WriteKind)
-async def test_one_write_whose_answer_is_lost_is_sent_once_and_its_outcome_unknown(kind: WriteKind):
-    """
-    As a PUT or DELETE, aiohttp would send it again on a new connection, and report the first one's success as another's write.
-    """
-    async with opened() as (store, _, faults):
-        await store.commit("k", creations("a"))
-        etag = (await store.read("a", "k"))["_etag"]
-        name, changed = ("b" if kind is WriteKind.CREATE else "a"), None if kind is WriteKind.CREATE else etag
-        document = None if kind is WriteKind.DELETE else {"id": name, "partitionKey": "k", "n": 1}
-        faults.add(FaultRule(container="c", operation=RequestKind.BATCH, drop=True, when=When.AFTER, count=1))
-        with pytest.raises(StoreUnavailable) as caught:
-            await store.commit("k", [Write(kind=kind, id=name, document=document, etag=changed)])
-        assert caught.value.applied is not False
-        if kind is WriteKind.DELETE:
-            with pytest.raises(NotFound):
-                await store.read("a", "k")
-        else:
-            assert 1 == (await store.read(name, "k"))["n"]
-
-
-@pytest.mark.parametrize("substatus", [1002, 1007])
-async def test_a_query_of_a_range_that_was_split_is_unavailable_for_a_moment(substatus: int):
-    async with opened() as (store, _, faults):
-        await store.commit("k", creations("a", "b"))
-        faults.add(FaultRule(operation=RequestKind.QUERY, status=410, substatus=substatus))
-        with pytest.raises(StoreUnavailable) as caught:
-            await store.list(
-                ("thing",), partition_key=None, page_size=1, continuation=None, include_deleted=True
-            )
-        assert caught.value.applied is False
 
 
 @pytest.mark.parametrize("operation", [RequestKind.BATCH, RequestKind.READ])

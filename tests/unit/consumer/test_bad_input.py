@@ -18,9 +18,9 @@ import pytest
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
-from cosmos_outbox.errors import InvalidRequest, StoreUnavailable
+from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
-from tests.support.shop import OrderPaid, World, message
+from tests.support.shop import OrderPaid, World, message, ran
 from tests.unit.consumer.test_handling import invoicing
 
 
@@ -37,24 +37,12 @@ def awaiting_what_is_cancelled() -> Consumer:
 
 
 async def test_a_handler_that_awaits_what_was_cancelled_parks_its_message_as_any_other_failure():
-    world = World(awaiting_what_is_cancelled())
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(awaiting_what_is_cancelled(), message(OrderPaid(order_id="o1")))
 
     (parked,) = world.of(MessageGivenUp, "parked")
     assert 2 == parked.attempts
     assert "what it awaited was cancelled" in str(parked.error)
     assert [] == world.subscription.dead_letters
-
-
-async def test_a_release_stops_at_a_handler_that_awaits_what_was_cancelled():
-    world = World(awaiting_what_is_cancelled())
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
-    released = await world.keys.release("o1")
-
-    assert released.failure is not None
-    assert "what it awaited was cancelled" in released.failure.error
 
 
 @pytest.mark.parametrize("total", ["NaN", "-Infinity", "1e400", r'"\ud800"', str(2**53 + 1)])
@@ -150,9 +138,7 @@ def as_double(digits: str) -> float | int:
 async def test_a_schema_version_may_be_text_and_a_message_where_it_is_no_whole_number_is_unreadable(
     said: Any, reason: str | None
 ):
-    world = World(invoicing())
-    world.subscription.deliver(message(OrderPaid(order_id="o1"), properties={"schema-version": said}))
-    await world.run()
+    world = await ran(invoicing(), message(OrderPaid(order_id="o1"), properties={"schema-version": said}))
 
     assert [(reason, 1)] * bool(reason) == [
         (one.reason, one.attempts) for one in world.of(MessageGivenUp, "parked")
@@ -195,24 +181,6 @@ async def test_a_message_too_large_to_park_is_dead_lettered_at_once_with_the_rea
     assert [("m2", "TooLargeToPark", 0)] == [
         (one.message_id, reason, one.delivery_count) for one, reason, _ in world.subscription.dead_letters
     ]
-
-
-async def test_messages_that_the_parked_store_refuses_wait():
-    world = World(invoicing(attempts=1))
-
-    async def refused(*args: Any) -> Any:
-        raise InvalidRequest("The container is partitioned on /id.")
-
-    commit, world.parked.commit = world.parked.commit, refused  # type: ignore[method-assign]
-    for total in (-1, 2):
-        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
-    await world.run(lambda: len(world.of(ConsumingDelayed)) > 20)
-    assert [0, 0] == [one.delivery_count for one in world.subscription.waiting]
-    world.parked.commit = commit  # type: ignore[method-assign]
-    await world.run()
-
-    assert [] == world.subscription.dead_letters == world.documents("invoice")
-    assert 1 == len(world.of(MessageGivenUp, "parked"))
 
 
 async def test_a_key_that_waits_alone_is_tried_ever_less_often_while_others_go_on():

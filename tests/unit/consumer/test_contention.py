@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.errors import ReleaseTakenOver
 from cosmos_outbox.records import AttemptFailed, ConsumerHalted, MessageGivenUp
-from tests.support.shop import OrderPaid, World, message
+from tests.support.shop import OrderPaid, World, message, ran
 
 
 class Total(Entity):
@@ -75,9 +75,7 @@ async def test_a_handler_that_raises_the_same_refusal_again_and_again_is_given_u
         calls.append(event.order_id)
         raise PreconditionFailed(expected="1", actual="2", document_id="d" if named else None)
 
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(consumer, message(OrderPaid(order_id="o1")))
 
     assert ["PreconditionFailed"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
     assert 4 == len(calls), "three that count, and the first, which another writer may have spoilt"
@@ -91,9 +89,7 @@ async def test_a_handler_that_meets_another_taken_id_each_time_is_given_up_after
         calls.append(event.order_id)
         raise Conflict(document_id=f"new-{len(calls)}")
 
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(consumer, message(OrderPaid(order_id="o1")))
 
     assert ["Conflict"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
     assert 4 == len(calls)
@@ -187,9 +183,7 @@ async def test_a_release_does_not_try_again_what_the_handler_calls_permanent():
         calls.append(event.order_id)
         raise PreconditionFailed(expected="1", actual=str(len(calls)), document_id="d")
 
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(consumer, message(OrderPaid(order_id="o1")))
     await world.keys.release("o1")
 
     assert 2 == len(calls)

@@ -6,17 +6,18 @@ import pytest
 
 from cosmos_outbox.correlation import correlated
 from cosmos_outbox.partition_key import check_id
-from tests.support.shop import OrderPaid, World, invoicing, message
+from tests.support.shop import OrderPaid, World, invoicing, message, ran
 
 
 @pytest.mark.parametrize("message_id", ["orders/17", "a#b", "what?", "back\\slash", "x" * 2000])
 async def test_whatever_its_producer_calls_it_a_message_is_parked_under_an_id_that_the_store_takes(
     message_id: str,
 ):
-    world = World(invoicing(attempts=1))
-    world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1), message_id=message_id))
-    world.subscription.deliver(message(OrderPaid(order_id="o1", total=2), message_id=f"{message_id}2"))
-    await world.run()
+    world = await ran(
+        invoicing(attempts=1),
+        message(OrderPaid(order_id="o1", total=-1), message_id=message_id),
+        message(OrderPaid(order_id="o1", total=2), message_id=f"{message_id}2"),
+    )
     for document in world.parked.documents():
         check_id(document["id"])
     held = [event.event_id for event in (await world.keys.show("o1")).held]

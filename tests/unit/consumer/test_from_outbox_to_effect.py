@@ -11,7 +11,6 @@ from cosmos_outbox import NotFound, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.records import MessageGivenUp, MessageHandled
 from cosmos_outbox.relay import Relay
 from tests.support.event_documents import batch
@@ -86,17 +85,3 @@ async def test_whatever_was_written_takes_effect_once_and_in_order(history: list
     outcomes = [record.outcome for record in world.of(MessageHandled)]
     assert 2 * (len(written) - len(of_handlers)) == outcomes.count("ignored")
     assert [] == world.of(MessageGivenUp)
-
-
-async def test_events_of_the_dotnet_sample_are_relayed_and_handled():
-    container = MemoryContainer()
-    for number in range(3):
-        said = {"action": "NoteChanged", "noteId": "n", "text": "x", "createdAt": "2021-01-01"}
-        document = {"id": f"e{number}", "partitionKey": "b", "type": "domainEvent", "ttl": 120}
-        document["data"] = {"id": document["id"], **said}  # without `meta`
-        await container.commit("b", [Write(kind=WriteKind.CREATE, id=f"e{number}", document=document)])
-    messages = await relayed(container)
-    world = await consumed(messages)
-
-    assert [{}] * 3 == [message.properties for message in messages]
-    assert [f"read-e{number}" for number in range(3)] == [one["id"] for one in world.documents("read")]

@@ -4,7 +4,6 @@ A consumer and the code of its callers: what handlers do to their unit of work, 
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -18,7 +17,7 @@ from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
-from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, message
+from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, message, ran
 
 Handle = Callable[[OrderPaid, UnitOfWork], Awaitable[None] | None]
 
@@ -74,27 +73,11 @@ async def test_an_event_handler_that_forgets_the_effect_parks_the_message(
     assert [] == world.documents("invoice") == world.of(MessageHandled, "handled")
 
 
-async def test_a_handler_that_enters_its_unit_of_work_is_told_to_use_it_as_it_is():
-    async def entering(event: OrderPaid, uow: UnitOfWork) -> None:
-        async with uow:
-            create(event, uow)
-
-    world = World(consumer_of(entering))
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
-
-    (parked,) = world.of(MessageGivenUp, "parked")
-    assert 1 == parked.attempts
-    assert "use it as it is" in str(parked.error)
-
-
 async def test_a_handler_that_writes_another_key_is_told_that_a_consumer_of_an_event_can():
     def elsewhere(event: OrderPaid, uow: UnitOfWork) -> None:
         uow.save({"id": "x", "partitionKey": "another"})
 
-    world = World(consumer_of(elsewhere))
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(consumer_of(elsewhere), message(OrderPaid(order_id="o1")))
 
     (parked,) = world.of(MessageGivenUp, "parked")
     assert "it holds 'o1' and 'another'; a handler of 'invoicing'" in str(parked.error)
@@ -136,34 +119,6 @@ async def test_a_handler_that_would_end_the_process_parks_its_message_and_other_
     assert [2] == [document["data"]["total"] for document in world.documents("invoice")]
 
 
-async def test_an_event_handler_that_never_returns_is_given_up_as_the_handler_itself_is():
-    async def waiting(event: InvoiceIssued, uow: UnitOfWork) -> None:
-        if event.total < 0:
-            await asyncio.Event().wait()
-
-    world = with_event_handler(waiting, attempts=2)
-    for total in (-1, 2):
-        world.subscription.deliver(message(OrderPaid(order_id="o1", total=total)))
-    await world.run(seconds=3600)
-
-    assert ["HandlerTimeout"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
-    assert [] == world.documents("invoice"), "the second message waits behind the first"
-
-
-async def test_an_event_handler_cannot_commit_a_unit_of_work_of_its_own():
-    async def committing(event: InvoiceIssued, uow: UnitOfWork) -> None:
-        async with Outbox(world.container).unit_of_work() as own:
-            own.save({"id": "beside", "partitionKey": "o1", "type": "note"})
-            await own.commit()
-
-    world = with_event_handler(committing)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
-
-    assert ["UsageError"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
-    assert [] == world.documents("note")
-
-
 class Silent(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -177,9 +132,9 @@ async def test_an_error_whose_text_cannot_be_stored_parks_its_message_all_the_sa
     def failing(event: OrderPaid, uow: UnitOfWork) -> None:
         raise error
 
-    world = World(consumer_of(failing, attempts=1, on_failure=on_failure))
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(
+        consumer_of(failing, attempts=1, on_failure=on_failure), message(OrderPaid(order_id="o1"))
+    )
 
     name = type(error).__name__
     if on_failure == "dead_letter":
@@ -199,9 +154,7 @@ async def refused(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
 async def test_an_error_that_is_permanent_needs_no_tuple(permanent: Any):
     consumer = Consumer("invoicing")
     consumer.on(OrderPaid, permanent=permanent)(refused)
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(consumer, message(OrderPaid(order_id="o1")))
 
     assert [("KeyError", 1)] == [(one.reason, one.attempts) for one in world.of(MessageGivenUp, "parked")]
 

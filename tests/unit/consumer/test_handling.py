@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,24 +14,21 @@ from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.stored_messages import message_of
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, UsageError
 from cosmos_outbox.parking import ParkedKey
-from cosmos_outbox.ports import Complete, Write, WriteKind
+from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
-    ConsumingDelayed,
     MessageGivenUp,
     MessageHandled,
     SessionClosed,
     SubjectIgnored,
 )
 from cosmos_outbox.retries import Backoff
-from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, invoicing, message
+from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, World, invoicing, message, ran
 
 
 async def test_a_message_becomes_documents_an_event_and_an_inbox_record_in_one_commit():
-    world = World(invoicing())
-    world.subscription.deliver(message(paid := OrderPaid(order_id="o1", total=5)))
-    await world.run()
+    world = await ran(invoicing(), message(paid := OrderPaid(order_id="o1", total=5)))
 
     (event,) = world.documents("domainEvent")
     (record,) = world.documents("inboxRecord")
@@ -53,18 +49,6 @@ async def test_a_repeated_message_has_no_second_effect():
 
     assert 1 == len(world.documents("invoice")) == len(world.of(MessageHandled, "handled"))
     assert 2 == len(world.of(MessageHandled, "repeated"))
-
-
-async def test_a_completion_that_is_not_confirmed_brings_the_message_again_without_effect():
-    world = World(invoicing())
-    answers = iter([False])
-    world.subscription.confirms = lambda *_: next(answers, True)
-    world.subscription.deliver(once := message(OrderPaid(order_id="o1")))
-    await world.run(lambda: bool(world.subscription.settled))
-    world.subscription.deliver(once)
-    await world.run()
-
-    assert 1 == len(world.documents("invoice"))
 
 
 async def test_a_message_that_fails_parks_its_key_and_what_follows_waits_behind_it():
@@ -101,17 +85,6 @@ async def test_a_release_handles_what_waits_in_order_then_the_key_flows_again():
     assert [] == list(await world.keys.list())
 
 
-async def test_a_release_that_fails_again_leaves_the_key_parked_with_the_new_reason():
-    world = World(invoicing(attempts=1))
-    world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1)))
-    await world.run()
-    released = await world.keys.release("o1")
-
-    assert released.failure is not None
-    assert "ValueError" == released.failure.reason
-    assert [] == world.documents("invoice")
-
-
 async def test_dead_lettering_goes_on_without_the_message():
     world = World(invoicing(attempts=1, on_failure="dead_letter"))
     for total in (-1, 2):
@@ -121,22 +94,6 @@ async def test_dead_lettering_goes_on_without_the_message():
     assert [2] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
     ((_, reason, description),) = world.subscription.dead_letters
     assert ("ValueError", "a total below zero") == (reason, description)
-
-
-async def test_a_handler_that_commits_is_told_who_commits():
-    consumer = Consumer("invoicing")
-
-    @consumer.on(OrderPaid)
-    async def invoice(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
-        await uow.commit()
-
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
-
-    (parked,) = world.of(MessageGivenUp, "parked")
-    assert 1 == parked.attempts
-    assert "The consumer 'invoicing' commits" in str(parked.error)
 
 
 async def test_a_handler_that_opens_a_unit_of_work_of_its_own_cannot_commit_it():
@@ -158,17 +115,6 @@ async def test_a_handler_that_opens_a_unit_of_work_of_its_own_cannot_commit_it()
     assert isinstance(world.of(MessageGivenUp, "parked")[0].error, UsageError)
 
 
-async def test_a_handler_that_writes_to_another_partition_key_is_refused_with_both_keys():
-    world = World(invoicing())
-    world.subscription.deliver(message(OrderPaid(order_id="elsewhere"), session="o1"))
-    await world.run()
-
-    (parked,) = world.of(MessageGivenUp, "parked")
-    assert 1 == parked.attempts
-    assert "'o1'" in str(parked.error)
-    assert "'elsewhere'" in str(parked.error)
-
-
 @pytest.mark.parametrize("stubborn", [False, True])
 async def test_a_handler_that_never_returns_parks_its_message_and_frees_its_slot(stubborn: bool):
     consumer, enough = Consumer("invoicing", attempts=2), asyncio.Event()
@@ -182,9 +128,7 @@ async def test_a_handler_that_never_returns_parks_its_message_and_frees_its_slot
                 if not stubborn:
                     raise
 
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(consumer, message(OrderPaid(order_id="o1")))
     enough.set()
 
     (parked,) = world.of(MessageGivenUp, "parked")
@@ -193,25 +137,12 @@ async def test_a_handler_that_never_returns_parks_its_message_and_frees_its_slot
 
 @pytest.mark.parametrize("body", [b"no json", b"[]", b'{"total":"many"}', b"\xff\xfe"])
 async def test_a_body_that_is_no_event_is_parked_at_the_first_attempt_and_kept(body: bytes):
-    world = World(invoicing())
-    world.subscription.deliver(Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
-    await world.run()
+    world = await ran(invoicing(), Message(message_id="m1", session_id="o1", subject="OrderPaid", body=body))
 
     (parked,) = world.of(MessageGivenUp, "parked")
     assert ("MessageUnreadable", 1) == (parked.reason, parked.attempts)
     (kept,) = [document for document in world.parked.documents() if document["type"] == "parkedEvent"]
     assert body == message_of(kept["event"], edited=False).body
-
-
-async def test_a_version_that_no_handler_takes_is_parked_until_a_consumer_that_takes_it_is_deployed():
-    world = World(invoicing())
-    event = OrderPaid(order_id="o1")
-    world.subscription.deliver(message(event, properties={"schema-version": 2}))
-    await world.run()
-
-    (parked,) = world.of(MessageGivenUp, "parked")
-    assert "UnknownVersion" == parked.reason
-    assert "takes 1" in str(parked.error)
 
 
 async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_takes():
@@ -234,9 +165,7 @@ async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_ta
     def with_currency(payload: dict[str, Any]) -> dict[str, Any]:
         return {**payload, "currency": "EUR"}
 
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1", total=5)))
-    await world.run()
+    await ran(consumer, message(OrderPaid(order_id="o1", total=5)))
 
     assert [(500, "EUR")] == seen
 
@@ -249,9 +178,7 @@ async def test_an_upcaster_is_advised_for_older_versions_only(version: int, advi
 
     consumer = Consumer("invoicing")
     consumer.on(Priced)(_handler)  # type: ignore[arg-type]
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1"), properties={"schema-version": version}))
-    await world.run()
+    world = await ran(consumer, message(OrderPaid(order_id="o1"), properties={"schema-version": version}))
 
     (parked,) = world.of(MessageGivenUp, "parked")
     assert "UnknownVersion" == parked.reason
@@ -266,23 +193,6 @@ async def test_an_upcaster_of_a_subject_without_handler_is_refused():
         World(consumer)
 
 
-async def test_an_upcaster_that_returns_no_payload_is_named_at_the_first_attempt():
-    class Priced(OrderPaid):
-        action = "OrderPaid"
-        schema_version = 2
-
-    consumer = Consumer("invoicing")
-    consumer.on(Priced)(_handler)  # type: ignore[arg-type]
-    consumer.upcasts(Priced, from_version=1)(lambda payload: payload.update(total=5))  # type: ignore[arg-type,func-returns-value]
-    world = World(consumer)
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
-
-    (parked,) = world.of(MessageGivenUp, "parked")
-    assert ("MessageUnreadable", 1) == (parked.reason, parked.attempts)
-    assert "The upcaster of OrderPaid from version 1 returned None" in str(parked.error)
-
-
 async def test_subjects_without_a_handler_are_ignored_and_reported_once():
     world = World(invoicing())
     for _ in range(3):
@@ -294,9 +204,7 @@ async def test_subjects_without_a_handler_are_ignored_and_reported_once():
 
 
 async def test_subjects_without_a_handler_may_be_dead_lettered():
-    world = World(invoicing(unknown="dead_letter"))
-    world.subscription.deliver(message(InvoiceIssued(total=1)))
-    await world.run()
+    world = await ran(invoicing(unknown="dead_letter"), message(InvoiceIssued(total=1)))
 
     assert ["UnknownSubject"] == [reason for _, reason, _ in world.subscription.dead_letters]
 
@@ -315,38 +223,6 @@ async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_
     assert ["good"] == [invoice["data"]["orderId"] for invoice in world.documents("invoice")]
     assert [] == world.subscription.dead_letters
     assert {0} == {waiting.delivery_count for waiting in world.subscription.waiting}
-
-
-async def test_keys_that_could_not_be_parked_do_not_count_as_given_up():
-    world = World(invoicing(attempts=1))
-    commit = world.parked.commit
-
-    async def refuse(partition_key: str, writes: Sequence[Write]) -> Any:
-        if any(write.kind is WriteKind.CREATE for write in writes):
-            raise StoreUnavailable
-        return await commit(partition_key, writes)
-
-    world.parked.commit = refuse  # type: ignore[method-assign]
-    for number in range(4):
-        world.subscription.deliver(message(OrderPaid(order_id=f"o{number}", total=-1), session=f"o{number}"))
-    await world.run(lambda: len(world.of(ConsumingDelayed)) >= 16)
-
-    assert not world.handling.halted
-    assert [] == world.of(ConsumerHalted)
-
-
-async def test_while_every_key_fails_one_that_does_not_soon_has_its_turn():
-    world = World(invoicing(), sessions_at_once=2)
-    for number in range(60):
-        world.subscription.deliver(message(OrderPaid(order_id="bad", total=-1), session=f"o{number}"))
-    await world.run(lambda: world.handling.halted)
-    delivered_at = asyncio.get_running_loop().time()
-    world.subscription.deliver(message(OrderPaid(order_id="good"), session="good"))
-    await world.run(lambda: bool(world.documents("invoice")))
-
-    assert (
-        asyncio.get_running_loop().time() - delivered_at < 120
-    )  # 440 s, if each keeps its slot until it is tried again
 
 
 async def test_a_key_that_an_operator_parks_while_its_session_is_held_is_held_from_the_next_poll_on():
@@ -396,16 +272,6 @@ async def test_a_message_that_no_process_comes_to_an_end_with_is_parked_before_t
     assert ["o1"] == [held.key for held in world.of(MessageHandled, "held")]
 
 
-async def test_a_message_that_took_effect_is_completed_however_often_it_was_delivered():
-    world = World(invoicing())
-    for delivery_count in (0, 9):
-        once = message(OrderPaid(order_id="o1", id="e1"))
-        world.subscription.deliver(replace(once, delivery_count=delivery_count))
-    await world.run()
-
-    assert ([], 1) == (world.of(MessageGivenUp, "parked"), len(world.of(MessageHandled, "repeated")))
-
-
 async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wait_for_their_handlers():
     world = World(invoicing(attempts=1))
     for number in range(5):
@@ -431,10 +297,12 @@ async def test_deliveries_count_only_of_the_first_message_of_a_hold_as_those_beh
 
 @pytest.mark.parametrize("sessions", [False, True])
 async def test_deliveries_count_only_where_no_store_that_is_away_counts_them(sessions: bool):
-    world = World(invoicing(), subscription=MemorySubscription(sessions=sessions, max_deliveries=100))
-    world.subscription.deliver(replace(message(OrderPaid(order_id="o1")), delivery_count=50))
-    world.subscription.deliver(replace(message(InvoiceIssued(total=1), session="o2"), delivery_count=50))
-    await world.run()
+    world = await ran(
+        invoicing(),
+        replace(message(OrderPaid(order_id="o1")), delivery_count=50),
+        replace(message(InvoiceIssued(total=1), session="o2"), delivery_count=50),
+        subscription=MemorySubscription(sessions=sessions, max_deliveries=100),
+    )
 
     assert (int(sessions), not sessions) == (
         len(world.of(MessageGivenUp, "parked")),
@@ -463,31 +331,8 @@ async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_coun
     assert [] == world.of(MessageGivenUp, "parked")
 
 
-async def test_messages_of_a_key_whose_document_is_damaged_wait_until_it_is_corrected():
-    world = World(invoicing(attempts=1))
-    world.subscription.deliver(message(OrderPaid(order_id="o1", total=-1)))
-    await world.run()
-    (key,) = [document for document in world.parked.documents() if document["type"] == "parkedKey"]
-    damaged = Write(
-        kind=WriteKind.REPLACE, id=key["id"], document={**key, "next": "three"}, etag=key["_etag"]
-    )
-    await world.parked.commit(key["partitionKey"], [damaged])
-    world.subscription.deliver(message(OrderPaid(order_id="o1", total=2)))
-    with pytest.raises(TimeoutError):
-        await world.run(seconds=600)
-    assert [0] == [waiting.delivery_count for waiting in world.subscription.waiting]
-    (now,) = [document for document in world.parked.documents() if document["type"] == "parkedKey"]
-    corrected = Write(kind=WriteKind.REPLACE, id=key["id"], document=dict(key), etag=now["_etag"])
-    await world.parked.commit(key["partitionKey"], [corrected])
-    await world.run()
-
-    assert 1 == len(world.of(MessageHandled, "held"))
-
-
 async def test_a_message_without_id_or_key_is_dead_lettered_with_the_reason():
-    world = World(invoicing())
-    world.subscription.deliver(Message(message_id="", session_id="o1", subject="OrderPaid"))
-    await world.run()
+    world = await ran(invoicing(), Message(message_id="", session_id="o1", subject="OrderPaid"))
 
     assert ["MessageUnreadable"] == [reason for _, reason, _ in world.subscription.dead_letters]
     assert 1 == len(world.of(MessageGivenUp, "dead-lettered"))
@@ -530,19 +375,6 @@ def test_a_consumer_refuses_what_cannot_work():
         World(consumer).consumer.handling(source="t/s")
     with pytest.raises(UsageError, match="has no outbox"):
         invoicing().handling(source="t/s")
-
-
-@pytest.mark.parametrize(
-    ("option", "takes"),
-    [
-        ("on_failure", "'park' or 'dead_letter'"),
-        ("unknown", "'ignore' or 'dead_letter'"),
-    ],
-)
-@pytest.mark.parametrize("value", ["stop", None, 5])
-def test_a_choice_that_there_is_not_is_refused_with_those_that_there_are(option: str, takes: str, value: Any):
-    with pytest.raises(ConfigurationError, match=f"{option} takes {takes}, not {value!r}"):
-        Consumer("a", **{option: value})
 
 
 async def _handler(event: OrderPaid, message: Message, uow: UnitOfWork) -> None: ...

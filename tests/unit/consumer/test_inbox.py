@@ -5,7 +5,6 @@ The inbox where a read is behind, where another process was first, and where a r
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,11 +13,11 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from cosmos_outbox import Entity, Outbox, UnitOfWork, key_of_text, key_text
-from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
+from cosmos_outbox import Entity, UnitOfWork, key_of_text, key_text
+from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.domain.events import utc_now
-from cosmos_outbox.errors import NotFound, ReleaseTakenOver
+from cosmos_outbox.errors import NotFound
 from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Sent
 from cosmos_outbox.parking.documents import held_id
 from cosmos_outbox.ports import Complete, Write, WriteKind
@@ -28,45 +27,7 @@ from cosmos_outbox.records import (
     MessageGivenUp,
     MessageHandled,
 )
-from tests.support.shop import Invoice, OrderPaid, World, invoicing, message
-
-
-async def test_a_message_that_took_effect_elsewhere_has_not_failed_where_a_read_is_behind():
-    world = World(invoicing(attempts=1))
-    for _ in range(2):
-        world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1")))
-    read, behind = world.container.read, [True, True]
-
-    async def stale(*args: Any, **kwargs: Any) -> Any:
-        if behind and behind.pop():
-            raise NotFound
-        return await read(*args, **kwargs)
-
-    world.container.read = stale  # type: ignore[method-assign]
-    await world.run()
-
-    assert [] == world.of(MessageGivenUp, "parked")
-    assert 1 == len(world.documents("invoice"))
-
-
-async def test_without_sessions_a_message_that_a_later_one_overtook_takes_effect_too():
-    world = World(invoicing(), subscription=MemorySubscription(sessions=False))
-    later = message(OrderPaid(order_id="o1", total=2))
-    for one in (later, message(OrderPaid(order_id="o1", total=1)), later):
-        world.subscription.deliver(one)
-    await world.run()
-
-    assert [1, 2] == sorted(invoice["data"]["total"] for invoice in world.documents("invoice"))
-
-
-async def test_messages_of_one_session_may_take_effect_under_several_partition_keys():
-    world = World(invoicing(partition_key=lambda message: json.loads(message.body)["orderId"]))
-    for number, order in enumerate(("a", "b", "a", "b"), start=1):
-        world.subscription.deliver(message(OrderPaid(order_id=order, total=number)))
-    await world.run()
-
-    assert [] == world.of(MessageGivenUp, "parked")
-    assert [1, 2, 3, 4] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
+from tests.support.shop import Invoice, OrderPaid, World, invoicing, message, ran
 
 
 class Seat(Entity):
@@ -90,19 +51,23 @@ def seating(**options: Any) -> Consumer:
 
 
 async def test_in_a_container_of_hierarchical_keys_the_effect_lies_under_the_key_that_the_session_names():
-    world = World(seating(), container=MemoryContainer(ranges=1, key_paths=["/row", "/number"]))
-    world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))))
-    world.subscription.deliver(message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))))
-    await world.run()
+    world = await ran(
+        seating(),
+        message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))),
+        message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))),
+        container=MemoryContainer(ranges=1, key_paths=["/row", "/number"]),
+    )
 
     assert [] == world.of(MessageGivenUp, "parked")
     assert [("a", 5)] == [(seat["row"], seat["number"]) for seat in world.documents("seat")]
 
 
 async def test_a_session_that_names_no_key_of_the_container_parks_its_message_with_the_way_out():
-    world = World(seating(), container=MemoryContainer(ranges=1, key_paths=["/row", "/number"]))
-    world.subscription.deliver(message(OrderPaid(order_id="o1"), session="o1"))
-    await world.run()
+    world = await ran(
+        seating(),
+        message(OrderPaid(order_id="o1"), session="o1"),
+        container=MemoryContainer(ranges=1, key_paths=["/row", "/number"]),
+    )
 
     (parked,) = world.of(MessageGivenUp, "parked")
     assert "'o1' names no partition key" in str(parked.error)
@@ -111,25 +76,9 @@ async def test_a_session_that_names_no_key_of_the_container_parks_its_message_wi
 
 @pytest.mark.parametrize("session", ["[5]", '["a","b"]'])
 async def test_in_a_container_of_one_path_the_session_is_the_key_whatever_it_looks_like(session: str):
-    world = World(invoicing(partition_key=None))
-    world.subscription.deliver(message(OrderPaid(order_id=session), session=session))
-    await world.run()
+    world = await ran(invoicing(partition_key=None), message(OrderPaid(order_id=session), session=session))
 
     assert [session] == [invoice["partitionKey"] for invoice in world.documents("invoice")]
-
-
-async def test_messages_of_one_session_may_take_effect_in_several_containers():
-    containers = [MemoryContainer(ranges=1), MemoryContainer(ranges=1)]
-    outboxes = [Outbox(container) for container in containers]
-    world = World(invoicing(outbox_of=lambda message: outboxes[json.loads(message.body)["total"] % 2]))
-    for number in range(1, 5):
-        world.subscription.deliver(message(OrderPaid(order_id="o1", total=number)))
-    await world.run()
-
-    assert [] == world.of(ConsumingDelayed)
-    assert [2, 2] == [
-        len([one for one in each.documents() if one["type"] == "invoice"]) for each in containers
-    ]
 
 
 async def test_a_copy_that_comes_while_its_key_is_parked_has_no_effect_however_late_the_key_is_released():
@@ -156,19 +105,6 @@ class Behind(MemoryContainer):
             self.stale = False
             raise NotFound(document_id=document_id)
         return await super().read(document_id, *args, **kwargs)
-
-
-async def test_each_message_takes_effect_once_where_a_new_process_reads_the_inbox_from_a_replica_that_lags():
-    world = World(invoicing(), container=(container := Behind(ranges=1)))
-    for number in range(1, 7):
-        container.stale = True
-        once = message(OrderPaid(order_id="o1", total=number))
-        for _ in range(2):
-            world.subscription.deliver(once)
-        await world.run()
-
-    assert [1, 2, 3, 4, 5, 6] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
-    assert 6 == len(world.of(MessageHandled, "handled")) == len(world.of(MessageHandled, "repeated"))
 
 
 async def test_a_second_process_that_meets_the_record_alone_repeats_nothing_and_has_not_failed():
@@ -251,19 +187,6 @@ async def test_a_second_attempt_asks_the_inbox_before_it_calls_the_handler():
     assert (2, 1) == (len(calls), len(world.documents("payment")))
 
 
-async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothing():
-    (gate := asyncio.Event()).set()
-    world = World(counting(gate), container=(container := Behind(ranges=1)))
-    paid = message(OrderPaid(order_id="o1", total=-1))
-    for deliveries in range(2):
-        container.stale = True
-        world.subscription.deliver(replace(paid, delivery_count=deliveries))
-        await world.run()
-
-    assert 1 == len(world.of(AttemptFailed)) == len(world.of(MessageHandled, "repeated"))
-    assert [] == world.of(MessageGivenUp, "parked")
-
-
 @pytest.mark.parametrize(
     ("copy", "calls"),
     [
@@ -331,9 +254,9 @@ async def test_a_release_that_died_before_it_took_a_message_off_has_no_second_ef
         uow.save({"id": f"i{len(mended)}", "partitionKey": "o1", "type": "invoice"})
         mended.append(event)
 
-    world = World(consumer, container=MemoryContainer(ranges=1, now=lambda: now[0]))
-    world.subscription.deliver(message(OrderPaid(order_id="o1")))
-    await world.run()
+    world = await ran(
+        consumer, message(OrderPaid(order_id="o1")), container=MemoryContainer(ranges=1, now=lambda: now[0])
+    )
     mended.append(None)
 
     async def dies(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:
@@ -347,35 +270,6 @@ async def test_a_release_that_died_before_it_took_a_message_off_has_no_second_ef
 
     assert 1 == len(world.documents("invoice"))
     assert 2 == len(mended)  # the second release asked the inbox before it called the handler
-
-
-async def test_a_message_that_an_operator_drops_during_a_release_has_no_effect():
-    consumer, mended = Consumer("c", attempts=1), asyncio.Event()
-    entered, gate = asyncio.Event(), asyncio.Event()
-
-    @consumer.on(OrderPaid)
-    async def issue(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
-        if not mended.is_set():
-            raise ValueError("not yet")
-        if event.total == 1:
-            entered.set()
-            await gate.wait()
-        uow.repository(Invoice).create(Invoice.of(event))
-
-    world = World(consumer)
-    for number in (1, 2, 3):
-        world.subscription.deliver(message(OrderPaid(id=f"m{number}", order_id="o1", total=number)))
-    await world.run()
-    mended.set()
-    released = asyncio.create_task(world.keys.release("o1"))
-    await entered.wait()
-    await world.keys.drop("o1", "m2", reason="of no use")
-    gate.set()
-    with pytest.raises(ReleaseTakenOver):
-        await released
-    await world.keys.release("o1")
-
-    assert [1, 3] == [invoice["data"]["total"] for invoice in world.documents("invoice")]
 
 
 @pytest.mark.parametrize("readable", [True, False])
@@ -479,19 +373,3 @@ async def test_a_message_that_was_dropped_once_and_fails_while_its_key_is_parked
     assert ["DroppedBefore"] == [reason for _, reason, _ in world.subscription.dead_letters]
     assert 1 == len(world.of(MessageGivenUp, "parked"))
     assert () == (await world.keys.show("o1")).held
-
-
-async def test_a_copy_of_a_message_that_a_release_had_ignored_with_another_payload_is_said_to_be_repeated():
-    world = World(invoicing(attempts=1))
-    bad, worse = (message(OrderPaid(order_id="o1", total=-n)) for n in (1, 2))
-    unknown = message(OrderPaid(order_id="o1"), subject="Unknown")
-    for one in (bad, unknown):
-        world.subscription.deliver(one)
-    await world.run()
-    await world.keys.drop("o1", bad.message_id, reason="no such order")
-    await world.keys.release("o1", edited={}, event_id=unknown.message_id)
-    for one in (worse, unknown):
-        world.subscription.deliver(one)
-    await world.run()
-
-    assert ["held", "ignored", "repeated"] == [handled.outcome for handled in world.of(MessageHandled)]

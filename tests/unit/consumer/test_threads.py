@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from datetime import timedelta
@@ -46,11 +45,6 @@ def test_a_thread_that_is_idle_is_used_again_and_ends_when_it_is_not(monkeypatch
     last = DaemonThreads().submit(current_thread).result(HUNG_SECONDS)
     last.join(HUNG_SECONDS)
     assert not last.is_alive()
-
-
-def test_what_a_call_raises_is_raised_where_it_is_awaited():
-    with pytest.raises(SystemExit):
-        DaemonThreads().submit(sys.exit, 3).result(HUNG_SECONDS)
 
 
 def test_the_end_waits_for_calls_but_for_none_that_hangs(released: Event, monkeypatch: pytest.MonkeyPatch):

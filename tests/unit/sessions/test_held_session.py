@@ -47,22 +47,6 @@ class Flaky(MemorySubscription):
         return session
 
 
-async def test_the_next_message_comes_after_the_one_before_was_settled() -> None:
-    world = World()
-    unsettled: list[int] = []
-
-    async def look(message: Message) -> None:
-        unsettled.append(len(world.subscription.settled))
-        await asyncio.sleep(1)
-
-    world.deliver("a1", "a2", "a3")
-    world.start(work=look)
-    await world.until_empty()
-    await world.stop()
-    assert ["a1", "a1 done", "a2", "a2 done", "a3", "a3 done"] == world.diary
-    assert [0, 1, 2] == unsettled
-
-
 @pytest.mark.parametrize(
     ("answer", "outcome"),
     [
@@ -175,17 +159,6 @@ async def test_a_session_that_is_never_idle_renews_its_lock_in_time() -> None:
     assert longest < 6.5
 
 
-async def test_an_idle_session_renews_its_lock() -> None:
-    world = World(subscription=Flaky(lock_seconds=10))
-    world.deliver("a1")
-    world.start(session_idle_timeout=seconds(100))
-    await asyncio.sleep(90)
-    world.deliver("a2")
-    await world.until_empty()
-    await world.stop()
-    assert 1 == len(world.of(SessionClosed))
-
-
 async def test_a_handler_that_takes_too_long_is_cancelled_and_its_message_retried() -> None:
     world = World()
     world.deliver("a1")
@@ -291,17 +264,6 @@ async def test_a_settlement_that_is_refused_is_not_reported_and_ends_the_session
     assert 1 == len(world.of(MessageSettled)) == len(broker.settled)
 
 
-async def test_a_settlement_without_an_answer_ends_the_session() -> None:
-    world = World()
-    world.subscription.confirms = lambda message, settlement: message.message_id != "a1"
-    world.deliver("a1", "a2")
-    world.start()
-    await world.until_empty()
-    await world.stop()
-    assert "lost" == world.of(SessionClosed)[0].outcome
-    assert ["a1", "a2"] == world.begun
-
-
 async def test_a_handler_that_ignores_its_cancellation_frees_the_slot_and_settles_nothing() -> None:
     async def deaf(message: Message) -> None:
         if message.delivery_count:
@@ -325,16 +287,6 @@ async def test_a_handler_that_ignores_its_cancellation_frees_the_slot_and_settle
     await world.until_empty()
     await asyncio.sleep(300)
     assert ["a1", "b1"] == sorted(message.message_id for message, _ in broker.settled)
-    await world.stop()
-
-
-async def test_an_idle_session_is_given_back() -> None:
-    world = World()
-    world.deliver("a1")
-    world.start(session_idle_timeout=seconds(5))
-    await world.until(lambda: world.of(SessionClosed))
-    assert "idle" == world.of(SessionClosed)[0].outcome
-    assert 5.0 <= now() < 5.2
     await world.stop()
 
 
@@ -364,16 +316,6 @@ async def test_without_sessions_messages_are_handled_side_by_side_and_their_lock
     assert renewals == broker.renewals
     await world.stop()
     assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)}
-
-
-async def test_without_sessions_the_lock_of_each_message_that_a_slot_takes_is_renewed() -> None:
-    world = World(subscription=MemorySubscription(sessions=False, lock_seconds=10))
-    world.deliver("a1", "a2")
-    world.start(work=takes(30), max_concurrent_sessions=1)
-    await world.until_empty()
-
-    assert ["a1", "a1 done", "a2", "a2 done"] == world.diary
-    await world.stop()
 
 
 async def test_a_stop_does_not_wait_for_the_back_off_of_a_message() -> None:

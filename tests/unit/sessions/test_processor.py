@@ -14,7 +14,6 @@ from cosmos_outbox.errors import ConfigurationError, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Settlement
 from cosmos_outbox.records import (
-    MessageFailed,
     ReceivingFailed,
     SessionClosed,
 )
@@ -117,66 +116,6 @@ async def test_the_number_of_calls_that_wait_grows_with_what_is_found_and_shrink
     await world.stop()
 
 
-async def test_many_sessions_of_one_message_pass_through_the_slots_quickly() -> None:
-    world = World(subscription=(broker := Counting()))
-    broker.opening_seconds = 0.5
-    for number in range(320):
-        broker.deliver(Message(message_id=f"{number}", session_id=f"{number}"))
-    world.start()
-    await world.until_empty()
-    assert now() < 5
-    await world.stop()
-
-
-async def test_a_trickle_of_sessions_keeps_few_calls_waiting() -> None:
-    world = World(subscription=(broker := Counting()))
-    broker.opening_seconds = 0.5
-    world.deliver(*(f"{letter}1" for letter in LETTERS))
-    world.start(session_idle_timeout=seconds(0.5))
-    await world.until_empty()
-    await asyncio.sleep(60)
-    broker.most_calls = 0
-    for number in range(120):
-        world.deliver(f"{LETTERS[number % 26]}{number}")
-        await asyncio.sleep(1)
-    assert broker.most_calls <= 24
-    await world.until_empty()
-    await world.stop()
-
-
-async def test_two_processors_share_the_sessions_and_one_goes_on_with_those_of_the_other() -> None:
-    world = World()
-    world.deliver(*(f"{letter}{number}" for letter in LETTERS[:8] for number in range(20)))
-    one = world.start("one", takes(1), max_concurrent_sessions=4)
-    two = world.start("two", takes(1), max_concurrent_sessions=4)
-    await asyncio.sleep(5)
-    held = [{status.session for status in processor.status()} for processor in (one, two)]
-    assert [4, 4] == [*map(len, held)]
-    assert set(LETTERS[:8]) == held[0] | held[1]
-    await world.stop("one")
-    await world.until_empty()
-    await world.stop("two")
-    for letter in LETTERS[:8]:
-        assert [f"{letter}{number}" for number in range(20)] == [n for n in world.begun if n[0] == letter]
-
-
-async def test_who_dies_loses_its_sessions_to_the_others_with_the_lock() -> None:
-    world = World()
-    world.deliver("a1", "a2")
-    world.start("one", takes(5))
-    await world.until(lambda: world.begun)
-    # A frozen process: its session is neither renewed nor given back
-    frozen = world.running["one"]
-    (holder,) = (holder for queue in world.subscription._queues.values() for holder in queue.holders)
-    holder._locked_at = now() - 60
-    world.start("two")
-    await world.until_empty()
-    assert {"a1", "a2"} == set(world.begun)
-    await world.stop("two")
-    world.processors["one"].stop()
-    await frozen
-
-
 async def test_a_session_that_this_process_is_given_again_ends_the_handler_before() -> None:
     world = World()
     world.deliver("a1", "a2")
@@ -277,19 +216,6 @@ async def test_while_nothing_can_be_settled_sessions_are_taken_with_a_back_off_a
     await world.stop()
 
 
-async def test_a_broker_that_settles_nothing_is_asked_again_no_sooner_than_it_says_and_a_stop_does_not_wait() -> (
-    None
-):
-    world = World(subscription=(broker := Refusing()))
-    broker.refusal = SubscriptionUnavailable("busy", retry_after=7)
-    world.deliver("a1")
-    world.start(max_concurrent_sessions=4)
-    await asyncio.sleep(69)
-    assert 28 >= len(world.begun)  # by the call that takes it, and by one that waits beside, at first seven
-    await world.stop()
-    assert now() < 69.1
-
-
 async def test_the_first_calls_end_soon_as_their_end_tells_that_the_broker_can_be_reached() -> None:
     world = World(subscription=(broker := Counting()))
     world.start(max_concurrent_sessions=4)
@@ -359,63 +285,6 @@ async def test_after_the_grace_period_handlers_are_cancelled_and_their_messages_
     assert [] == world.subscription.settled
     assert [0, 0] == [message.delivery_count for message in world.subscription.waiting]
     assert not any(queue.holders for queue in world.subscription._queues.values())
-
-
-async def test_a_stop_does_not_wait_for_idle_sessions_or_calls() -> None:
-    world = World()
-    world.deliver("a1")
-    world.start(session_idle_timeout=seconds(1000))
-    await world.until_empty()
-    before = now()
-    await world.stop()
-    assert now() <= before + 1.1
-
-
-async def test_a_message_that_comes_with_the_stop_is_not_handled_and_not_counted() -> None:
-    world = World()
-    world.deliver("a1")
-    processor = world.start(session_idle_timeout=seconds(1000))
-    await world.until_empty()
-    world.deliver("a2")
-    processor.stop()
-    await world.stop()
-    assert ["a1"] == world.begun
-    assert [("a2", 0)] == [(m.message_id, m.delivery_count) for m in world.subscription.waiting]
-
-
-async def test_a_cancelled_run_cancels_its_handlers_and_gives_its_sessions_back() -> None:
-    world = World()
-    world.deliver("a1", "b1")
-    world.start(work=takes(100))
-    await world.until(lambda: len(world.begun) == 2)
-    before = now()
-    await world.kill()
-    assert now() < before + 1
-    assert world.running["one"].cancelled()
-    assert ["a1 cancelled", "b1 cancelled"] == sorted(line for line in world.diary if " " in line)
-    assert [] == world.subscription.settled
-    assert not any(queue.holders for queue in world.subscription._queues.values())
-
-
-async def test_a_handler_that_ignores_its_cancellation_does_not_keep_the_processor() -> None:
-    async def deaf(message: Message) -> None:
-        ends_at = now() + 100
-        while now() < ends_at:
-            try:
-                await asyncio.sleep(ends_at - now())
-            except asyncio.CancelledError:
-                continue
-
-    world = World()
-    world.deliver("a1")
-    world.start(work=deaf, grace_period=seconds(1))
-    await world.until(lambda: world.begun)
-    before = now()
-    await world.stop()
-    assert now() < before + 5
-    assert ["left behind"] == [failed.outcome for failed in world.of(MessageFailed)]
-    await asyncio.sleep(200)
-    assert [] == world.subscription.settled
 
 
 @pytest.mark.parametrize("call", ["accept", "receive", "renew", "settle", "close"])
@@ -492,35 +361,6 @@ async def test_a_session_that_found_no_slot_and_cannot_be_closed_ends_nothing() 
     await world.until_empty()
     assert ["a1", "a1 done", "b1", "b1 done"] == world.diary
     await world.stop()
-
-
-async def test_a_hook_that_raises_changes_nothing() -> None:
-    world = World()
-
-    def broken(record: object) -> None:
-        raise ValueError
-
-    world.records = type("Deaf", (list,), {"append": broken})()
-    world.deliver("a1", "a2")
-    world.start()
-    await world.until_empty()
-    await world.stop()
-    assert ["a1", "a2"] == world.begun
-
-
-async def test_one_poisonous_session_does_not_stop_the_others() -> None:
-    world = World()
-
-    async def poison(message: Message) -> None:
-        raise ValueError("poison")
-
-    world.deliver("a1", *(f"b{number}" for number in range(50)))
-    world.start(work=by_id(a1=poison), max_concurrent_sessions=2)
-    await world.until_empty()
-    await world.stop()
-    assert [f"b{number}" for number in range(50)] == [name for name in world.begun if name[0] == "b"]
-    assert 10 == len(world.of(MessageFailed))
-    assert 11 <= len(world.of(SessionClosed))
 
 
 @pytest.mark.parametrize(

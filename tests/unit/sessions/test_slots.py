@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 
 import pytest
 
@@ -14,54 +12,16 @@ from cosmos_outbox.adapters.memory.subscription import MemorySession
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Retry, Settlement
-from cosmos_outbox.records import MessageSettled, SessionClosed
+from cosmos_outbox.records import SessionClosed
 from cosmos_outbox.sessions import SessionOptions
 from cosmos_outbox.sessions.slots import Slots
-from tests.unit.sessions.test_processor import LETTERS, Counting, now
+from tests.unit.sessions.test_processor import Counting, now
 from tests.unit.sessions.world import Slow, Work, World, by_id, seconds, takes
 
 
 def held(world: World) -> set[str | None]:
     """Return the sessions that the broker counts as locked."""
     return {name for name, queue in world.subscription._queues.items() if queue.holders}
-
-
-@asynccontextmanager
-async def hot(world: World, *keys: str) -> AsyncIterator[None]:
-    """Send messages of some keys quicker than a handler takes them, which is five a second."""
-
-    async def feed(key: str) -> None:
-        for number in range(10_000):
-            world.deliver(f"{key}{number}")
-            await asyncio.sleep(0.19)
-
-    feeding = asyncio.gather(*map(feed, keys))
-    try:
-        yield
-    finally:
-        feeding.cancel()
-        with suppress(asyncio.CancelledError):
-            await feeding
-
-
-async def test_a_session_that_is_never_idle_gives_its_slot_back_while_others_wait_and_keeps_its_order() -> (
-    None
-):
-    world = World()
-    async with hot(world, "a", "b", "c", "d"):
-        world.start(work=takes(0.2), max_concurrent_sessions=4)
-        await asyncio.sleep(20)
-        world.deliver("x1")
-        sent = now()
-        await world.until(lambda: "x1" in world.begun, seconds=6)
-        await asyncio.sleep(60)
-    assert now() - sent < 70
-    assert "turn" in {closed.outcome for closed in world.of(SessionClosed)}
-    for letter in "abcd":
-        of_key = [name for name in world.begun if name[0] == letter]
-        assert [f"{letter}{number}" for number in range(len(of_key))] == of_key
-        assert len(of_key) > 300
-    await world.kill()
 
 
 @pytest.mark.parametrize("seconds_each", [0.1, 3.0, 10.0])
@@ -85,15 +45,6 @@ async def test_a_key_with_one_message_is_handled_however_many_keys_always_have_t
     for name in "abcd":
         world.deliver(f"{name}1")
         await world.until(lambda name=name: f"{name}1" in world.begun, seconds=5 + 4 * rounds)  # type: ignore[misc]
-    await world.kill()
-
-
-async def test_a_session_that_is_never_idle_keeps_its_slot_while_none_waits() -> None:
-    world = World()
-    async with hot(world, "a"):
-        world.start(work=takes(0.2), max_concurrent_sessions=1)
-        await asyncio.sleep(60)
-        assert [] == world.of(SessionClosed)
     await world.kill()
 
 
@@ -177,18 +128,6 @@ async def test_a_session_waits_for_a_slot_for_as_long_as_the_last_message_took_w
     await world.stop("free")
 
 
-async def test_after_a_session_went_back_the_process_asks_again_once_a_message_was_settled() -> None:
-    world = World(subscription=(broker := Counting()))
-    world.deliver("a1", "b1")
-    world.start(work=by_id(a1=takes(60)), max_concurrent_sessions=1)
-    await asyncio.sleep(30)
-    assert 0 == broker.waiting_calls
-    await world.until_empty()
-    assert 60 <= now() < 61
-    assert ["a1", "a1 done", "b1", "b1 done"] == world.diary
-    await world.stop()
-
-
 async def test_sessions_accepted_ahead_are_no_more_than_slots_came_free_and_wait_no_longer_than_their_bound() -> (
     None
 ):
@@ -204,20 +143,6 @@ async def test_sessions_accepted_ahead_are_no_more_than_slots_came_free_and_wait
     assert now() < 0.9 * 400 / 8 + 5
     assert {"idle"} == {closed.outcome for closed in world.of(SessionClosed)}
     await world.stop()
-
-
-async def test_a_stop_gives_back_at_once_what_waits_for_a_slot() -> None:
-    world = World(subscription=(broker := Counting()))
-    world.deliver("a1", "b1")
-    processor = world.start(work=takes(10), max_concurrent_sessions=1)
-    await asyncio.sleep(0.5)
-    assert {"a", "b"} == held(world)
-    processor.stop()
-    await asyncio.sleep(0.1)
-    assert {"a"} == held(world)
-    assert 0 == broker.waiting_calls
-    await world.stop()
-    assert ["a1", "a1 done"] == world.diary
 
 
 async def test_a_lock_that_is_lost_before_the_slot_comes_has_the_message_handled_once() -> None:
@@ -266,22 +191,6 @@ async def test_an_idle_session_that_is_closed_as_its_lock_is_lost_is_not_asked_t
     await world.until_empty()
     await world.stop()
     assert ["a1", "a1 done", "b1", "b1 done", "c1", "c1 done"] == world.diary
-
-
-async def test_a_session_that_waits_for_a_retry_needs_no_slot() -> None:
-    async def away(message: Message) -> Settlement:
-        return Retry(after_seconds=30, counted=False)
-
-    world = World()
-    world.deliver(*(f"{letter}1" for letter in LETTERS[:12]))
-    world.start(work=by_id(**{f"{letter}1": away for letter in LETTERS[:12]}), max_concurrent_sessions=4)
-    await asyncio.sleep(1)
-    world.deliver("z1")
-    await world.until(lambda: "z1 done" in world.diary, seconds=1)
-    await asyncio.sleep(90)
-    settled = [record.message_id for record in world.of(MessageSettled) if record.message_id != "z1"]
-    assert {f"{letter}1" for letter in LETTERS[:12]} == set(settled)
-    await world.kill()
 
 
 async def test_slots_are_handed_on_in_order_and_none_is_lost_with_a_call_that_is_cancelled() -> None:
