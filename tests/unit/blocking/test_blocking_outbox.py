@@ -21,7 +21,7 @@ from cosmos_outbox import (
     correlated,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.blocking import BlockingOutbox, BlockingRepository, BlockingUnitOfWork
+from cosmos_outbox.blocking import BlockingOutbox, BlockingUnitOfWork
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.errors import SharedUnitOfWork
 from tests.support.notes import Line, Note, NoteWritten, events
@@ -70,21 +70,6 @@ def test_a_unit_of_work_lists_updates_and_deletes(outbox: BlockingOutbox):
     assert ["a", "b"] == [line.text for line in page.entities]
     assert 2 == operations
     assert ["a", "c"] == [line.text for line in rest.entities]
-
-
-class Notes(BlockingUnitOfWork):
-    @property
-    def notes(self) -> BlockingRepository[Note]:
-        return self.repository(Note)
-
-
-def test_a_unit_of_work_may_be_of_a_subclass(outbox: BlockingOutbox):
-    def write(uow: Notes) -> str:
-        return uow.notes.create(Note(id="n")).id
-
-    assert "n" == outbox.run(write, kind=Notes)
-    with outbox.unit_of_work(Notes) as uow:
-        assert 1 == uow.notes.read("n").version
 
 
 def test_nothing_that_the_write_side_offers_is_missing(outbox: BlockingOutbox):

@@ -11,12 +11,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 
 from cosmos_outbox import DomainEvent, Entity, SoftDeletable
-from cosmos_outbox.domain.entities import is_deleted, progress_of
+from cosmos_outbox.domain.entities import progress_of
 from tests.support.notes import Note
 
 
@@ -101,34 +100,6 @@ def test_a_commit_drops_what_it_settled_and_keeps_what_was_recorded_since():
         assert (2, '"2"', False) == (note.version, note.etag, note.is_new)
 
 
-def test_an_event_that_replaced_one_during_the_commit_stays():
-    note = committed(Note())
-    note.tag_as("before")
-    taken = progress_of(note).taken(note.created_event)
-    note.tag_as("since")
-    progress_of(note).committed(version=2, etag='"2"', taken=taken)
-
-    assert ["since"] == [event.tag for event in note.events]
-
-
-def test_the_stored_type_is_the_class_name_unless_it_is_given():
-    class InkWell(Entity):
-        pass
-
-    class Quill(Entity):
-        entity_type = "pen"
-
-    assert ("inkWell", "pen") == (InkWell.entity_type, Quill.entity_type)
-
-
-def test_the_id_cannot_change_and_values_are_checked_when_set():
-    note = Note()
-    with pytest.raises(ValidationError):
-        note.id = "other"
-    with pytest.raises(ValidationError):
-        note.text = 3
-
-
 def test_a_softly_deletable_entity_cannot_hide_what_deletes_it():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -173,14 +144,6 @@ def test_a_method_that_deletes_without_being_softly_deletable_is_refused_because
                 self.is_deleted = True
 
 
-def test_a_field_named_deleted_says_nothing_of_the_entity_itself():
-    class Copy(Entity):
-        deleted: bool = False
-
-    assert not is_deleted(Copy(deleted=True))
-    assert is_deleted(Note(deleted=True))
-
-
 def test_a_mark_of_deletion_that_the_store_could_not_see_is_refused():
     with pytest.raises(TypeError, match="stored under that name"):
 
@@ -220,15 +183,6 @@ def test_a_misspelled_argument_of_an_entity_is_refused_with_the_nearest_field(
     with pytest.raises(TypeError) as caught:
         Plan(**given)
     assert said == str(caught.value)
-
-
-def test_an_entity_takes_its_fields_by_their_names_and_by_all_their_aliases():
-    made = (
-        Plan(seat_count=2, price=3),
-        Plan(seatCount=2, cost=3),  # type: ignore[call-arg]
-        Plan(seatCount=2, prices=[3]),  # type: ignore[call-arg]
-    )
-    assert [(2, 3)] * 3 == [(plan.seat_count, plan.price) for plan in made]
 
 
 @pytest.mark.parametrize("kind", [Plan, OpenPlan, OwnPlan])

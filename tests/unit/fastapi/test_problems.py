@@ -7,11 +7,11 @@ import inspect
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, HTTPException, Request, Response, WebSocket
+from fastapi import FastAPI, HTTPException, WebSocket
 
 from cosmos_outbox import Outbox, errors
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.fastapi import Problem, install, problem_response
+from cosmos_outbox.fastapi import Problem, install
 from tests.unit.fastapi.orders import Answer, ask, make_app
 
 STATUSES = {
@@ -114,31 +114,6 @@ async def test_an_error_that_the_application_raises_is_a_problem_too(
     assert told == {name: answer.body[name] for name in told}
     assert (error.headers or {}).get("Retry-After") == answer.headers.get("retry-after")
     assert (answer.status >= 500) == ("request.failed" in caplog.text)
-
-
-async def test_an_error_of_the_domain_is_a_problem_of_the_applications_own_type():
-    class NotPayable(Exception): ...
-
-    app = make_app(MemoryContainer())
-
-    @app.exception_handler(NotPayable)
-    async def not_payable(request: Request, error: NotPayable) -> Response:
-        headers = {"Retry-After": "7"}
-        return problem_response(
-            request, 409, str(error), headers=headers, type="https://e.example/paid", order="o1"
-        )
-
-    @app.get("/failing")
-    async def failing() -> None:
-        raise NotPayable("it is paid")
-
-    answer = await ask(app, "GET", "/failing")
-    assert (409, "application/problem+json") == (answer.status, answer.headers["content-type"])
-    assert "7" == answer.headers["retry-after"]
-    assert answer.body == {
-        "type": "https://e.example/paid", "title": "Conflict", "status": 409, "detail": "it is paid",
-        "instance": "/failing", "order": "o1",
-    }  # fmt: skip
 
 
 async def test_what_is_no_error_is_left_to_fastapi():

@@ -5,16 +5,13 @@ Around a commit: hooks, public events, handlers of a unit of work of one's own, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
-from pydantic import ValidationError
 
 from cosmos_outbox import Commit, DomainEvent, Entity, Outbox, PreconditionFailed, UnitOfWork, UsageError
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import StoreUnavailable
-from cosmos_outbox.ports import CommitResult, Write
 from cosmos_outbox.retries import RetryOptions
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import Line, Note, NoteChanged, NoteTagged, actions, events, stored, written
@@ -159,31 +156,6 @@ async def test_one_domain_event_is_published_as_several_with_ids_that_a_retry_re
     assert 1 == len({event.created_at for event in commit.events})
 
 
-class Busy(FaultyStore):
-    """Refuses each commit, and notes the ids of what it would have created."""
-
-    def __init__(self, container: MemoryContainer) -> None:
-        super().__init__(container, [CommitFault.REFUSED] * 40)
-        self.asked_for: set[tuple[str, ...]] = set()
-
-    async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        self.asked_for.add(tuple(write.id for write in writes))
-        return await super().commit(partition_key, writes)
-
-
-async def test_the_ids_of_several_public_events_follow_from_the_domain_event(container: MemoryContainer):
-    store = Busy(container)
-    outbox = Outbox(store, retries=RetryOptions(deadline_seconds=1, attempt_seconds=1))
-    outbox.publishes(NoteTagged, lambda event: (Indexed(word=event.tag), Announced(text=event.tag)))
-    async with outbox.unit_of_work() as uow:
-        uow.repository(Line).create(line := Line(id="l", book="b"))
-        line.record(NoteTagged(note_id="l", tag="x"))
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable):
-                await uow.commit()
-    assert [3] == [len(ids) for ids in store.asked_for]
-
-
 def test_a_second_mapping_of_an_event_type_is_refused(container: MemoryContainer):
     outbox = Outbox(container)
     outbox.publishes(NoteTagged, lambda _: None)
@@ -238,10 +210,3 @@ def test_a_ttl_that_cosmos_db_does_not_take_is_refused_with_the_class(ttl: objec
 
 
 # events that are read
-
-
-def test_an_event_is_read_from_the_body_of_its_message():
-    event = NoteTagged(note_id="n", tag="x")
-    assert event == NoteTagged.from_payload(event.payload())
-    with pytest.raises(ValidationError, match="action"):
-        NoteChanged.from_payload(event.payload())

@@ -199,33 +199,6 @@ async def test_a_lost_answer_is_success_also_where_another_caller_changed_the_en
     assert [1, 2, 3] == [event["meta"]["entityVersion"] for event in events(container)]
 
 
-@pytest.mark.parametrize("lost", [F.LOST_BEFORE, F.LATE])
-async def test_a_collision_behind_a_lost_request_is_a_precondition_failed(lost: CommitFault):
-    await written(container := MemoryContainer(), note := Note())
-    store = FaultyStore(container, [lost])
-    async with Outbox(store).unit_of_work() as uow:
-        (await uow.repository(Note).read(note.id)).change("mine")
-        await changed_by_another_caller(container, note.id)
-        with pytest.raises(PreconditionFailed):
-            await uow.commit()
-    await store.arrived()
-
-    assert ["NoteWritten", "NoteChanged"] == actions(container)
-    assert "theirs" == stored(container, "note")[0]["data"]["text"]
-
-
-async def test_an_id_that_is_taken_is_a_conflict_also_after_a_lost_request():
-    await written(container := MemoryContainer(), note := Note())
-    store = FaultyStore(container, [F.LOST_BEFORE])
-    async with Outbox(store).unit_of_work() as uow:
-        uow.repository(Note).create(Note(id=note.id))
-        with pytest.raises(Conflict) as caught:
-            await uow.commit()
-
-    assert note.id == caught.value.document_id
-    assert ["NoteWritten"] == actions(container)
-
-
 async def test_throttling_waits_as_long_as_the_service_asks():
     store = FaultyStore(MemoryContainer(), [F.THROTTLED] * 3)
     began = asyncio.get_running_loop().time()
@@ -249,14 +222,6 @@ async def test_throttling_beyond_the_deadline_is_reported_with_what_the_service_
 
         store.commit_faults.clear()  # everything is still pending
         assert 1 == (await uow.commit()).attempts
-
-
-async def test_a_service_that_refuses_for_the_whole_deadline_is_unavailable_and_the_outcome_known():
-    store = FaultyStore(MemoryContainer(), [F.REFUSED] * 1000)
-    async with Outbox(store).unit_of_work() as uow:
-        uow.repository(Note).create(Note())
-        with pytest.raises(StoreUnavailable):
-            await uow.commit()
 
 
 async def test_an_outcome_that_cannot_be_found_out_is_unknown_and_the_next_commit_finds_it_out():
@@ -291,34 +256,6 @@ async def creation_in_doubt() -> AsyncIterator[tuple[MemoryContainer, UnitOfWork
             await uow.commit()
         store.read_faults.clear()
         yield container, uow, line
-
-
-async def test_what_a_program_that_does_not_count_wrote_over_a_creation_is_not_taken_for_ours():
-    container = MemoryContainer()
-    theirs = {"id": "n", "partitionKey": "n", "type": "note", "data": {"id": "n", "text": "theirs"}}
-    store = FaultyStore(container, [F.LOST_AFTER], [ReadFault.UNAVAILABLE] * 40)
-    async with Outbox(store).unit_of_work() as uow:
-        note = uow.repository(Note).create(Note(id="n", text="mine"))
-        with pytest.raises(CommitOutcomeUnknown):
-            await uow.commit()
-        store.read_faults.clear()
-        await container.commit("n", [Write(kind=WriteKind.REPLACE, id="n", document=theirs)])
-        await uow.commit()
-        note.tag_as("mine")
-        with pytest.raises(PreconditionFailed):
-            await uow.commit()
-
-    assert ["theirs"] == [d["data"]["text"] for d in stored(container, "note")]
-
-
-async def test_a_change_after_an_unknown_outcome_is_written_too():
-    async with creation_in_doubt() as (container, uow, line):
-        line.text = "new"
-        uow.repository(Line).update(line)
-        commit = await uow.commit()
-
-    assert 3 == commit.operations
-    assert [(2, "new")] == [(d["version"], d["data"]["text"]) for d in stored(container, "line")]
 
 
 @pytest.mark.parametrize(
@@ -372,26 +309,6 @@ async def test_a_refusal_of_what_is_new_does_not_undo_the_commit_before_whose_ou
         assert "theirs" == (await uow.repository(Line).read("l", partition_key="b")).text
 
     assert ["theirs"] == [d["data"]["text"] for d in stored(container, "line")]
-
-
-async def test_a_deletion_after_an_unknown_outcome_is_carried_out_too():
-    async with creation_in_doubt() as (container, uow, _):
-        await uow.repository(Line).delete("l", partition_key="b", hard=True)
-        await uow.commit()
-
-    assert [] == stored(container, "line")
-
-
-async def test_a_lost_answer_to_a_change_beside_a_deletion_is_found_out():
-    container = MemoryContainer()
-    await written(container, *(Line(id=line_id, book="b") for line_id in "ac"))
-    async with Outbox(FaultyStore(container, [F.LOST_AFTER])).unit_of_work() as uow:
-        lines = uow.repository(Line)
-        (await lines.read("a", partition_key="b")).record(NoteDeleted(note_id="c"))
-        await lines.delete("c", partition_key="b")
-        await uow.commit()
-
-    assert [("a", 2)] == [(d["id"], d["version"]) for d in stored(container, "line")]
 
 
 @pytest.mark.parametrize("others", ["a", "b", "c", "ac"])
@@ -459,17 +376,6 @@ class Overtaken(FaultyStore):
         if self.commits == 1 and self._happens is not None:
             happens, self._happens = self._happens, None
             await happens()
-
-
-async def test_a_change_that_was_answered_with_a_refusal_is_refused_however_often_others_wrote():
-    await written(container := MemoryContainer(), Line(id="l", book="b"))
-    async with Outbox(container).unit_of_work() as uow:
-        lines = uow.repository(Line)
-        lines.update(await lines.read("l", partition_key="b"))
-        for n in range(3):
-            await changed_line(container, f"theirs {n}")
-        with pytest.raises(PreconditionFailed):
-            await uow.commit()
 
 
 async def test_an_unexpected_error_behind_a_write_leaves_its_outcome_in_doubt():

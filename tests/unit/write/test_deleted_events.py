@@ -14,7 +14,7 @@ from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.relay.deletion import DEFAULT_KEEP
 from cosmos_outbox.write.commit import ABSENCE_PROVES_FOR
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Note, actions, changed_by_another_caller, events, stored, written
+from tests.support.notes import Note, changed_by_another_caller, events, written
 
 F = CommitFault
 CHANGES = ["create", "update", "delete"]
@@ -80,34 +80,6 @@ async def test_nor_where_an_attempt_to_find_out_failed_in_between():
             await uow.commit()
 
 
-async def test_nor_in_one_call_that_goes_on_for_minutes():
-    container = MemoryContainer()
-    store = FaultyStore(container, [F.LOST_AFTER, *[F.LOST_BEFORE] * 9999], [ReadFault.UNAVAILABLE] * 9999)
-    minutes = RetryOptions(deadline_seconds=1000)
-    async with Outbox(store, retries=minutes).unit_of_work() as uow:
-        uow.repository(Note).create(Note(id="n"))
-        committing = asyncio.create_task(uow.commit())
-        await asyncio.sleep(DEFAULT_KEEP.total_seconds())
-        assert not committing.done()
-        await events_deleted(container)
-        store.commit_faults, store.read_faults = [], []
-        with pytest.raises(CommitOutcomeUnknown):
-            await committing
-
-
-@pytest.mark.parametrize("change", CHANGES)
-async def test_what_was_not_written_is_written_after_an_outage_of_any_length(change: str):
-    container = MemoryContainer()
-    store = FaultyStore(container)
-    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
-        await begun(container, uow, change)
-        await left_in_doubt(store, uow, F.LOST_BEFORE)
-        await asyncio.sleep(3600)
-        assert 1 == (await uow.commit()).attempts
-    expected = [] if change == "delete" else ["mine"]
-    assert expected == [note["data"]["text"] for note in stored(container, "note")]
-
-
 async def test_while_the_events_would_be_there_their_absence_tells_that_another_caller_was_first():
     container = MemoryContainer()
     store = FaultyStore(container)
@@ -118,36 +90,5 @@ async def test_while_the_events_would_be_there_their_absence_tells_that_another_
         await changed_by_another_caller(container)
         elapsed = asyncio.get_running_loop().time() - began
         await asyncio.sleep(ABSENCE_PROVES_FOR.total_seconds() - elapsed - 1)
-        with pytest.raises(PreconditionFailed):
-            await uow.commit()
-
-
-async def test_an_event_that_is_left_proves_the_commit_where_the_first_one_is_deleted():
-    container = MemoryContainer()
-    store = FaultyStore(container)
-    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
-        await begun(container, uow, "update")
-        (await uow.repository(Note).read("n")).tag_as("kept")
-        await left_in_doubt(store, uow, F.LOST_AFTER)
-        await asyncio.sleep(DEFAULT_KEEP.total_seconds())
-        await events_deleted(container, 2)
-        assert ["NoteTagged"] == actions(container)
-        await uow.commit()
-    assert ["NoteTagged"] == actions(container)
-
-
-async def test_a_change_that_can_never_have_been_applied_is_refused_however_late():
-    """Whose etag is not known is guarded by one that no document has."""
-    container = MemoryContainer()
-    store = FaultyStore(container)
-    async with Outbox(store, retries=AWAY).unit_of_work() as uow:
-        note = uow.repository(Note).create(Note(id="n"))
-        await left_in_doubt(store, uow, F.LOST_AFTER)
-        await changed_by_another_caller(container)
-        await uow.commit()
-        assert note.etag is None
-        note.change("mine")
-        await left_in_doubt(store, uow, F.LOST_BEFORE)
-        await asyncio.sleep(3600)
         with pytest.raises(PreconditionFailed):
             await uow.commit()

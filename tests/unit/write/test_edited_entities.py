@@ -35,16 +35,6 @@ async def container() -> MemoryContainer:
     return container
 
 
-async def test_a_field_that_was_set_is_written_without_update(container: MemoryContainer):
-    async with Outbox(container).unit_of_work() as uow:
-        basket = await uow.repository(Basket).read("b")
-        basket.owner = "grace"
-        assert 1 == (await uow.commit()).operations
-        assert 2 == basket.version
-        assert None is (await uow.commit()).id
-    assert "grace" == data(container)["owner"]
-
-
 async def test_a_list_and_a_nested_value_that_were_changed_in_place_are_written(container: MemoryContainer):
     async with Outbox(container).unit_of_work() as uow:
         basket = await uow.repository(Basket).read("b")
@@ -81,20 +71,6 @@ async def test_what_another_program_stored_in_its_own_form_is_not_written_until_
         assert None is (await uow.commit()).id
 
 
-async def test_an_entity_of_a_list_is_tracked_and_is_the_object_that_was_read_before(
-    container: MemoryContainer,
-):
-    async with Outbox(container).unit_of_work() as uow:
-        baskets = uow.repository(Basket)
-        basket = await baskets.read("b")
-        basket.owner = "mine"
-        page = await baskets.read_all()
-        assert basket is page.entities[0]
-        page.entities[0].lines.clear()
-        await uow.commit()
-    assert ("mine", []) == (data(container)["owner"], data(container)["lines"])
-
-
 async def test_a_list_omits_what_the_unit_of_work_deletes():
     await written(container := MemoryContainer(), Line(id="l", book="b"), Note(id="n"))
     async with Outbox(container).unit_of_work() as uow:
@@ -113,18 +89,6 @@ async def test_an_edit_that_cannot_be_read_back_is_refused_with_its_field(contai
         basket.lines.append(object())  # type: ignore[arg-type]
         with pytest.raises(UnstorableValue, match="lines"):
             await uow.commit()
-
-
-async def test_two_entities_of_one_id_in_two_partitions_are_two_entities():
-    await written(container := MemoryContainer(), Line(id="1", book="a"), Line(id="1", book="b"))
-    async with Outbox(container).unit_of_work() as uow:
-        page = await uow.repository(Line).read_all()
-        assert ["a", "b"] == [line.book for line in page.entities]
-        page.entities[1].text = "of b"
-        await uow.commit()
-    assert [("a", ""), ("b", "of b")] == sorted(
-        (line["data"]["book"], line["data"]["text"]) for line in stored(container, "line")
-    )
 
 
 async def test_an_entity_of_a_unit_of_work_that_has_ended_refuses_to_record():

@@ -18,7 +18,7 @@ from cosmos_outbox import (
     stored_event,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
+from cosmos_outbox.errors import EventTooLarge
 from cosmos_outbox.messages import OutboundMessage, message_of
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import events, stored
@@ -102,13 +102,6 @@ async def test_a_payload_that_is_gone_is_not_found():
     claim = {"claimCheck": {"id": "payload-e", "partitionKey": "l"}}
     with pytest.raises(NotFound):
         await claimed_payload(claim, container.read)
-
-
-async def test_a_claim_check_has_the_limits_of_a_batch():
-    container = MemoryContainer()
-    with pytest.raises(BatchTooLarge):
-        await scanned(container, *["x" * 1_000_000] * 3, claim_check=True)
-    assert [] == list(container.documents())
 
 
 @pytest.mark.parametrize("fault", [CommitFault.LOST_AFTER, CommitFault.LOST_BEFORE, CommitFault.RESENT])

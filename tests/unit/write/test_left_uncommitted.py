@@ -125,15 +125,6 @@ async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
     assert "`await uow.commit()` writes them, `rollback()` discards them" in said
 
 
-async def test_the_line_counts_what_is_left(caplog: pytest.LogCaptureFixture):
-    async def work(uow: UnitOfWork) -> None:
-        await records(uow)
-        await deletes(uow)
-
-    (said,) = await said_of(work, caplog)
-    assert said.startswith("unit_of_work.left 2 changed, the first of them note 'n'")
-
-
 async def commits(uow: UnitOfWork) -> None:
     await sets_a_field(uow)
     await uow.commit()

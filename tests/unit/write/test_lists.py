@@ -10,7 +10,6 @@ import pytest
 
 from cosmos_outbox import Entity, NotFound, Outbox, SoftDeletable, UnitOfWork, UsageError
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.errors import InvalidRequest
 from tests.support.notes import written
 
 
@@ -64,24 +63,12 @@ async def uow() -> UnitOfWork:
     return Outbox(container).unit_of_work()
 
 
-async def test_a_list_holds_the_entities_of_its_partition_key_alone(uow: UnitOfWork):
-    page = await uow.repository(Order).list("t")
-    assert (["o1", "o2", "o3"], None) == ([order.id for order in page.entities], page.continuation)
-    assert {"t"} == {order.tenant for order in page.entities}
-
-
 async def test_a_list_is_in_the_order_of_the_ids_page_by_page(uow: UnitOfWork):
     orders = uow.repository(Order)
     first = await orders.list("t", page_size=2)
     second = await orders.list("t", page_size=2, continuation=first.continuation)
     assert ["o1", "o2", "o3"] == [order.id for order in (*first.entities, *second.entities)]
     assert second.continuation is None
-
-
-async def test_entities_of_a_list_are_written_when_they_are_changed(uow: UnitOfWork):
-    for order in (await uow.repository(Order).list("t")).entities:
-        order.status = Status.PAID
-    assert 2 == (await uow.commit()).operations
 
 
 async def test_a_list_of_no_partition_key_or_of_empty_pages_is_refused(uow: UnitOfWork):
@@ -95,11 +82,6 @@ async def test_a_list_of_no_partition_key_or_of_empty_pages_is_refused(uow: Unit
 async def test_sql_in_memory_is_refused_with_what_to_do(uow: UnitOfWork):
     with pytest.raises(UsageError, match="emulator"):
         await uow.repository(Order).query("SELECT * FROM c WHERE c.data.total > @least", {"least": 5})
-
-
-async def test_a_foreign_continuation_is_refused(uow: UnitOfWork):
-    with pytest.raises(InvalidRequest):
-        await uow.repository(Order).list("t", continuation="x")
 
 
 async def test_a_base_class_reads_its_subclasses(uow: UnitOfWork):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,14 +9,12 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from cosmos_outbox import (
-    CommitOutcomeUnknown,
     Conflict,
     DomainEvent,
     NotFound,
     NotModified,
     Outbox,
     PreconditionFailed,
-    RetryOptions,
     UnitOfWork,
     UnreadableDocument,
     UnstorableValue,
@@ -25,10 +22,9 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.documents import stored_event
-from cosmos_outbox.errors import MixedPartitionKeys
 from cosmos_outbox.messages import message_of
-from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, events
+from tests.support.faulty_store import CommitFault, FaultyStore
+from tests.support.notes import events
 
 
 class OrderPaid(DomainEvent):
@@ -143,16 +139,6 @@ async def test_what_was_read_and_changed_is_written_and_the_rest_of_the_document
     assert (model_type is Basket) == ("products" in content(container, "o"))
 
 
-async def test_a_property_that_is_taken_from_a_dict_is_gone(container: MemoryContainer, uow: UnitOfWork):
-    uow.save({"id": "o", "partitionKey": "o", "a": 1})
-    await uow.commit()
-    uow.rollback()
-    order = await uow.documents().read("o")
-    del order["a"]
-    await uow.commit()
-    assert {"id": "o", "partitionKey": "o"} == content(container, "o")
-
-
 async def test_a_mapper_says_how_a_model_is_stored(container: MemoryContainer, uow: UnitOfWork):
     cents = uow.documents(Cents, CentsMapper())
     cents.save(Cents("c", 250))
@@ -164,16 +150,6 @@ async def test_a_mapper_says_how_a_model_is_stored(container: MemoryContainer, u
     model.amount += 1
     await uow.commit()
     assert 2.51 == content(container, "c")["euros"]
-
-
-async def test_an_entity_and_a_document_are_committed_together(container: MemoryContainer, uow: UnitOfWork):
-    uow.repository(Line).create(Line(id="l", book="b"))
-    uow.save({"id": "o", "partitionKey": "b"})
-    assert 2 == (await uow.commit()).operations
-    uow.save({"id": "x", "partitionKey": "other"})
-    uow.save({"id": "y", "partitionKey": "b"})
-    with pytest.raises(MixedPartitionKeys):
-        await uow.commit()
 
 
 async def test_a_dict_that_the_sdk_read_is_replaced_under_its_etag(container: MemoryContainer):
@@ -278,59 +254,3 @@ async def test_a_lost_answer_is_resolved_by_the_event_and_the_next_commit_is_con
     order["n"] = 1
     await uow.commit()
     assert 1 == content(container, "o")["n"]
-
-
-async def test_a_document_that_another_program_wrote_meanwhile_is_not_overwritten_after_a_lost_answer():
-    container = MemoryContainer()
-    store = FaultyStore(container, [CommitFault.LOST_AFTER] * 40, [ReadFault.UNAVAILABLE] * 40)
-    uow = Outbox(store, retries=RetryOptions(deadline_seconds=3, attempt_seconds=1)).unit_of_work()
-    order: dict[str, Any] = {"id": "o", "partitionKey": "o", "version": 1}
-    uow.save(order)
-    uow.record(OrderPaid(order_id="o"), about=order)
-    with pytest.raises(CommitOutcomeUnknown):
-        await uow.commit()
-    store.commit_faults, store.read_faults = [], []
-    async with Outbox(container).unit_of_work() as other:
-        (await other.documents().read("o"))["by"] = "them"
-        await other.commit()
-    await uow.commit()
-    order["by"] = "me"
-    with pytest.raises(PreconditionFailed):
-        await uow.commit()
-    assert "them" == content(container, "o")["by"]
-
-
-async def test_a_refused_commit_forgets_documents_and_their_events(container: MemoryContainer):
-    outbox = Outbox(container)
-    async with outbox.unit_of_work() as uow:
-        uow.save({"id": "o", "partitionKey": "o"})
-        await uow.commit()
-
-    async def pay(uow: UnitOfWork) -> None:
-        order = await uow.documents().read("o")
-        if not seen:
-            async with outbox.unit_of_work() as other:
-                (await other.documents().read("o"))["seen"] = True
-                await other.commit()
-        seen.append(json.dumps(order))
-        order["paid"] = True
-        uow.record(OrderPaid(order_id="o"), about=order)
-
-    seen: list[str] = []
-    await outbox.run(pay)
-    assert 2 == len(seen)
-    assert 1 == len(events(container))
-    assert {"seen": True, "paid": True}.items() <= content(container, "o").items()
-
-
-class SdkDocument(dict[str, Any]):
-    """As azure-cosmos returns documents: a dict that knows more."""
-
-
-async def test_the_kind_of_dict_that_the_sdk_returns_is_a_dict(container: MemoryContainer, uow: UnitOfWork):
-    order = SdkDocument({"id": "o", "partitionKey": "o", "n": 1})
-    uow.save(order)
-    await uow.commit()
-    order["n"] = 2
-    await uow.commit()
-    assert 2 == content(container, "o")["n"]

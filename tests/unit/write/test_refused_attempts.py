@@ -11,7 +11,6 @@ import pytest
 from cosmos_outbox import (
     Backoff,
     Conflict,
-    NotFound,
     Outbox,
     PreconditionFailed,
     RetryOptions,
@@ -68,18 +67,6 @@ async def test_a_refused_entity_keeps_what_its_caller_recorded_and_not_what_hand
         assert ["NoteChanged"] == [event.action for event in note.events]
 
 
-async def test_reading_again_and_repeating_the_change_commits_what_handlers_add_once(
-    container: MemoryContainer,
-):
-    async with invoicing(container).unit_of_work() as uow:
-        await refused(uow, container)
-        (await uow.repository(Note).read("n")).change("paid")
-        await uow.commit()
-
-    assert ["NoteWritten", "NoteChanged", "NoteFiled"] == actions(container)
-    assert ["paid"] == [line["data"]["text"] for line in stored(container, "line")]
-
-
 async def test_a_second_look_that_changes_nothing_commits_nothing(container: MemoryContainer):
     async with invoicing(container).unit_of_work() as uow:
         uow.repository(Line).create(Line(book="n"))
@@ -91,29 +78,6 @@ async def test_a_second_look_that_changes_nothing_commits_nothing(container: Mem
     assert [] == stored(container, "line")
 
 
-async def test_a_second_look_that_finds_the_entity_deleted_commits_nothing(container: MemoryContainer):
-    async with invoicing(container).unit_of_work() as uow:
-        (await uow.repository(Note).read("n")).change("paid")
-        async with Outbox(container).unit_of_work() as theirs:
-            await theirs.repository(Note).delete("n", hard=True)
-            await theirs.commit()
-        with pytest.raises(NotFound):
-            await uow.commit()
-        with pytest.raises(NotFound):
-            await uow.repository(Note).read("n")
-        assert 0 == (await uow.commit()).operations
-    assert [] == stored(container, "line")
-
-
-async def test_a_refused_commit_that_is_only_repeated_is_refused_again(container: MemoryContainer):
-    async with invoicing(container).unit_of_work() as uow:
-        await refused(uow, container)
-        for _ in range(2):
-            with pytest.raises(PreconditionFailed):
-                await uow.commit()
-    assert [] == stored(container, "line")
-
-
 async def test_an_entity_of_a_refused_attempt_takes_no_event_because_no_commit_would_write_it(
     container: MemoryContainer,
 ):
@@ -121,23 +85,6 @@ async def test_an_entity_of_a_refused_attempt_takes_no_event_because_no_commit_w
         note = await refused(uow, container)
         with pytest.raises(UsageError, match=r"note 'n' .* read it again"):
             note.change("paid")
-
-
-async def test_an_entity_that_is_created_again_has_the_events_of_the_caller_and_not_those_of_handlers(
-    container: MemoryContainer,
-):
-    async with invoicing(container).unit_of_work() as uow:
-        note = uow.repository(Note).create(Note(id="n"))
-        note.record(NoteChanged(note_id="n", text="x"))
-        line = uow.repository(Line).create(Line(id="l", book="n"))
-        line.record(NoteChanged(note_id="n", text="paid"))
-        with pytest.raises(Conflict):
-            await uow.commit()
-        uow.repository(Line).create(line)
-        await uow.commit()
-
-    assert ["NoteWritten", "NoteChanged", "NoteFiled"] == actions(container)
-    assert 2 == len(stored(container, "line"))
 
 
 async def test_what_handlers_added_before_one_failed_is_undone_and_the_callers_changes_are_still_pending(

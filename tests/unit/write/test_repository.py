@@ -22,16 +22,6 @@ from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Line, Note, actions, stored, written
 
 
-async def test_an_entity_is_read_with_its_version_and_etag():
-    container, note = MemoryContainer(), Note(text="x")
-    await written(container, note)
-    async with Outbox(container).unit_of_work() as uow:
-        read = await uow.repository(Note).read(note.id)
-
-    assert read is not note
-    assert ("x", 1, note.etag, ()) == (read.text, read.version, read.etag, read.events)
-
-
 async def test_reading_twice_returns_the_same_object_without_a_second_request():
     await written(container := MemoryContainer(), note := Note())
     store = FaultyStore(container)
@@ -41,13 +31,6 @@ async def test_reading_twice_returns_the_same_object_without_a_second_request():
         with pytest.raises(NotModified):
             await uow.repository(Note).read(note.id, if_none_match=first.etag)
     assert 1 == store.reads
-
-
-async def test_an_entity_that_the_caller_has_is_not_modified():
-    await written(container := MemoryContainer(), note := Note())
-    async with Outbox(container).unit_of_work() as uow:
-        with pytest.raises(NotModified):
-            await uow.repository(Note).read(note.id, if_none_match=note.etag)
 
 
 async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
@@ -90,44 +73,6 @@ async def test_a_soft_delete_keeps_the_document_and_a_hard_one_does_not_and_both
     assert ["NoteWritten", "NoteDeleted"] == actions(container, "soft") == actions(container, "hard")
 
 
-async def test_what_was_deleted_softly_can_still_be_purged_without_a_second_event():
-    await written(container := MemoryContainer(), note := Note())
-    for hard in (False, True):
-        async with Outbox(container).unit_of_work() as uow:
-            await uow.repository(Note).delete(note.id, hard=hard)
-            await uow.commit()
-
-    assert [] == stored(container, "note")
-    assert ["NoteWritten", "NoteDeleted"] == actions(container)
-
-
-async def test_an_entity_that_knows_no_soft_delete_is_deleted_for_good():
-    container = MemoryContainer()
-    async with Outbox(container).unit_of_work() as uow:
-        line = uow.repository(Line).create(Line(book="b"))
-        await uow.commit()
-        await uow.repository(Line).delete(line.id, partition_key="b")
-        await uow.commit()
-    assert () == container.documents()
-
-
-async def test_a_field_named_deleted_hides_no_entity_that_is_not_softly_deletable():
-    class Copy(Entity):
-        deleted: bool
-
-    container = MemoryContainer()
-    async with Outbox(container).unit_of_work() as uow:
-        copies = uow.repository(Copy)
-        copies.create(Copy(id="c", deleted=True))
-        await uow.commit()
-        uow.rollback()
-        assert (await copies.read("c")).deleted
-        assert ["c"] == [copy.id for copy in (await copies.read_all()).entities]
-        await copies.delete("c")
-        await uow.commit()
-    assert () == container.documents()
-
-
 async def test_what_is_created_and_softly_deleted_in_one_commit_is_stored_as_deleted_and_told_as_such():
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
@@ -139,15 +84,6 @@ async def test_what_is_created_and_softly_deleted_in_one_commit_is_stored_as_del
 
     assert [True] == [document["data"]["deleted"] for document in stored(container, "note")]
     assert ["NoteWritten", "NoteDeleted"] == actions(container)
-
-
-async def test_what_is_created_and_deleted_for_good_in_one_commit_never_was():
-    store = FaultyStore(MemoryContainer())
-    async with Outbox(store).unit_of_work() as uow:
-        note = uow.repository(Note).create(Note())
-        await uow.repository(Note).delete(note.id, hard=True)
-        assert 0 == (await uow.commit()).operations
-    assert 0 == store.commits
 
 
 async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
@@ -165,24 +101,6 @@ async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
         assert 1 == (await uow.commit()).operations
         assert 0 == (await uow.commit()).operations
     assert () == container.documents()
-
-
-async def test_what_this_unit_of_work_deletes_is_not_found_rather_than_not_modified():
-    await written(container := MemoryContainer(), note := Note())
-    async with Outbox(container).unit_of_work() as uow:
-        await uow.repository(Note).delete(note.id)
-        with pytest.raises(NotFound):
-            await uow.repository(Note).read(note.id, if_none_match=note.etag)
-
-
-async def test_an_entity_of_another_partition_key_is_never_taken_for_the_one_that_was_asked_for():
-    container = MemoryContainer()
-    for book in ("a", "b"):
-        await written(container, Line(id="1", book=book, text=book))
-    async with Outbox(container).unit_of_work() as uow:
-        assert "a" == (await uow.repository(Line).read("1", partition_key="a")).text
-        assert "b" == (await uow.repository(Line).read("1", partition_key="b")).text
-        assert ["a", "b"] == [line.text for line in (await uow.repository(Line).read_all()).entities]
 
 
 async def test_all_entities_are_read_page_by_page_without_the_deleted():
@@ -210,13 +128,6 @@ async def test_reads_are_repeated_until_the_deadline():
     async with Outbox(store, retries=RetryOptions(deadline_seconds=4)).unit_of_work() as uow:
         with pytest.raises(StoreUnavailable):
             await uow.repository(Note).read(note.id)
-
-
-@pytest.mark.parametrize("page_size", [0, -1])
-async def test_a_page_of_less_than_one_is_refused(page_size: int):
-    async with Outbox(MemoryContainer()).unit_of_work() as uow:
-        with pytest.raises(UsageError, match="page_size"):
-            await uow.repository(Note).read_all(page_size)
 
 
 async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
@@ -282,28 +193,6 @@ async def test_what_was_refused_is_refused_again_until_it_is_read_again():
         assert 0 == (await uow.commit()).operations
 
 
-@pytest.mark.parametrize("deleted", [False, True])
-async def test_after_a_refusal_all_of_the_attempt_is_read_anew(deleted: bool):
-    await written(container := MemoryContainer(), *(Line(id=name, book="b") for name in "ab"))
-    outbox = Outbox(container)
-    async with outbox.unit_of_work() as mine, outbox.unit_of_work() as other:
-        lines, theirs = mine.repository(Line), other.repository(Line)
-        held = [lines.update(await lines.read(name, partition_key="b")) for name in "ab"]
-        if deleted:
-            await theirs.delete("a", partition_key="b")
-        else:
-            theirs.update(await theirs.read("a", partition_key="b"))
-        await other.commit()
-        with pytest.raises(NotFound if deleted else PreconditionFailed):
-            await mine.commit()
-        assert held[1] is not await lines.read("b", partition_key="b")
-        if deleted:
-            with pytest.raises(NotFound):
-                await lines.read("a", partition_key="b")
-        else:
-            assert held[0] is not await lines.read("a", partition_key="b")
-
-
 async def test_what_was_read_as_one_class_is_not_handed_out_as_another():
     class Postcard(Note):
         entity_type = "note"
@@ -349,22 +238,6 @@ async def test_a_subclass_may_have_the_type_of_its_base_and_a_class_that_is_defi
             for kind in kinds:
                 uow.repository(kind).create(kind(id=str(uuid4())))
                 await uow.commit()
-
-
-def a_postcard() -> type[Letter]:
-    class Postcard(Letter):
-        pass
-
-    return Postcard
-
-
-async def test_a_base_reads_a_subclass_that_is_defined_again_as_the_newer_one():
-    older, newer = a_postcard(), a_postcard()
-    async with Outbox(MemoryContainer()).unit_of_work() as uow:
-        uow.repository(older).create(older(id="p"))
-        await uow.commit()
-        uow.rollback()
-        assert type(await uow.repository(Letter).read("p")) is newer
 
 
 async def test_an_id_that_no_document_can_have_is_not_asked_for():

@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write
 from cosmos_outbox.retries import RetryOptions
-from tests.support.notes import Line, Note
+from tests.support.notes import Note
 
 
 class Throttled(MemoryContainer):
@@ -76,17 +76,3 @@ async def test_what_was_read_and_changed_is_refused_until_it_is_committed(outbox
             other.repository(Note).update(note)
         await reader.commit()
         other.repository(Note).update(note)
-
-
-async def test_a_copy_under_another_partition_key_is_a_new_entity(outbox: Outbox):
-    async with outbox.unit_of_work() as uow:
-        line = uow.repository(Line).create(Line(id="l", book="a"))
-        await uow.commit()
-    moved = line.model_copy(update={"book": "b"})
-    assert moved.is_new
-    assert not line.model_copy(update={"text": "b"}).is_new
-    async with outbox.unit_of_work() as uow:
-        uow.repository(Line).create(moved)
-        await uow.commit()
-    page = await outbox.unit_of_work().repository(Line).read_all(10)
-    assert ["a", "b"] == sorted(stored.book for stored in page.entities)

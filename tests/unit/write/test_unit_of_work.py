@@ -33,7 +33,6 @@ from tests.support.notes import (
     NoteChanged,
     NoteDeleted,
     NoteEvent,
-    NoteFiled,
     NoteTagged,
     actions,
     events,
@@ -80,13 +79,6 @@ async def test_nothing_is_written_without_a_commit(container: MemoryContainer):
     assert () == container.documents()
 
 
-async def test_a_commit_of_nothing_sends_nothing(container: MemoryContainer):
-    store = FaultyStore(container)
-    async with Outbox(store).unit_of_work() as uow:
-        commit = await uow.commit()
-    assert (None, (), 0) == (commit.id, commit.events, store.commits)
-
-
 async def test_after_a_failed_commit_the_pending_work_is_still_there_with_the_same_event_ids(
     container: MemoryContainer,
 ):
@@ -102,15 +94,6 @@ async def test_after_a_failed_commit_the_pending_work_is_still_there_with_the_sa
         await uow.commit()
 
     assert expected == [event["id"] for event in events(container)]
-
-
-async def test_entities_of_one_partition_key_are_committed_together(container: MemoryContainer):
-    async with Outbox(container).unit_of_work() as uow:
-        for n in range(3):
-            uow.repository(Line).create(Line(id=f"l{n}", book="b"))
-        uow.repository(Note).create(Note(id="b"))
-        assert 5 == (await uow.commit()).operations
-    assert 1 == len({document["_lsn"] for document in container.documents()})
 
 
 async def test_two_partition_keys_are_refused_before_anything_is_sent(container: MemoryContainer):
@@ -171,39 +154,6 @@ async def test_handlers_run_before_the_save_sync_or_async_and_add_documents_to_t
     assert 1 == len({document["_lsn"] for document in container.documents()} - {1})
 
 
-async def test_what_a_new_entity_recorded_is_handled_and_committed_after_its_creation(
-    container: MemoryContainer,
-):
-    outbox = Outbox(container)
-
-    def add_line(event: NoteFiled, uow: UnitOfWork) -> None:
-        uow.repository(Line).create(Line(book=event.note_id, text=event.folder))
-
-    outbox.on(NoteFiled, add_line)
-    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
-        uow.notes.create(Note()).file_as("f")
-        await uow.commit()
-
-    assert ["NoteWritten", "NoteFiled"] == actions(container)
-    assert ["f"] == [document["data"]["text"] for document in stored(container, "line")]
-
-
-async def test_handlers_of_a_base_type_see_all_its_events_and_those_raised_by_handlers(
-    container: MemoryContainer,
-):
-    outbox, seen = Outbox(container), []
-    outbox.on(NoteEvent, lambda event, uow: seen.append(event.action))
-
-    outbox.on(NoteChanged, tag)
-    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
-        note = uow.notes.create(Note())
-        await uow.commit()
-        note.change("x")
-        await uow.commit()
-
-    assert ["NoteWritten", "NoteChanged", "NoteTagged"] == seen
-
-
 @pytest.mark.parametrize("rolled_back", [False, True])
 async def test_a_handler_sees_an_event_once_where_the_commit_is_repeated_and_again_after_a_rollback(
     container: MemoryContainer, rolled_back: bool
@@ -222,38 +172,6 @@ async def test_a_handler_sees_an_event_once_where_the_commit_is_repeated_and_aga
         commit = await uow.commit()
 
     assert [commit.events[0].id] * (1 + rolled_back) == seen
-
-
-async def test_a_failing_handler_stops_the_commit_before_anything_is_sent(container: MemoryContainer):
-    outbox = Outbox(container)
-
-    def fail(event: NoteEvent, uow: UnitOfWork) -> None:
-        raise RuntimeError("no")
-
-    outbox.on(NoteEvent, fail)
-    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
-        uow.notes.create(Note())
-        with pytest.raises(RuntimeError):
-            await uow.commit()
-    assert () == container.documents()
-
-
-async def test_handlers_that_call_each_other_without_end_are_reported_with_their_chain(
-    container: MemoryContainer,
-):
-    outbox = Outbox(container)
-
-    async def change(event: NoteTagged, uow: UnitOfWork) -> None:
-        (await uow.repository(Note).read(event.note_id)).change("x")
-
-    outbox.on(NoteChanged, tag)
-    outbox.on(NoteTagged, change)
-    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
-        note = uow.notes.create(Note())
-        await uow.commit()
-        note.change("begin")
-        with pytest.raises(UsageError, match="NoteChanged -> NoteTagged -> NoteChanged"):
-            await uow.commit()
 
 
 async def test_handlers_that_raise_ever_more_events_are_stopped_when_no_batch_could_hold_them(
@@ -342,27 +260,7 @@ async def test_leaving_the_block_while_another_task_commits_is_an_error(containe
     await committing
 
 
-async def test_handlers_are_not_told_of_what_never_was(container: MemoryContainer):
-    outbox, seen = Outbox(container), []
-    outbox.on(NoteEvent, lambda event, uow: seen.append(event.action))
-    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
-        await uow.notes.delete(uow.notes.create(Note()).id, hard=True)
-        await uow.commit()
-    assert [] == seen
-
-
 # What the world is told
-
-
-async def test_a_mapping_also_stands_for_subclasses_and_keeps_the_time_of_the_event(
-    container: MemoryContainer,
-):
-    outbox = Outbox(container)
-    outbox.publishes(NoteEvent, lambda event: NoteAnnounced(headline=event.action))
-    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
-        recorded = uow.notes.create(Note()).events[0]
-        commit = await uow.commit()
-    assert [("NoteAnnounced", recorded.created_at)] == [(e.action, e.created_at) for e in commit.events]
 
 
 async def test_a_domain_event_can_be_told_as_another_public_event_or_not_at_all(container: MemoryContainer):
@@ -457,23 +355,6 @@ async def test_the_span_of_a_refused_commit_names_the_error(container: MemoryCon
         (span.attributes or {})["error.type"],
         span.status.status_code,
     )
-
-
-async def test_an_entity_of_a_unit_that_has_ended_is_taken_over_by_another(container: MemoryContainer):
-    outbox, note = Outbox(container), Note(id="n")
-    await written(container, note)
-    async with outbox.unit_of_work() as second:
-        second.repository(Note).update(note).change("second")
-        await second.commit()
-        second.rollback()
-        third = outbox.unit_of_work()
-        third.repository(Note).update(note).change("third")
-        await third.commit()
-    del third  # no block ended it
-    async with outbox.unit_of_work() as fourth:
-        fourth.repository(Note).update(note).change("fourth")
-        await fourth.commit()
-    assert 4 == note.version
 
 
 def pickled(note: Note) -> Note:
