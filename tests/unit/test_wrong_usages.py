@@ -7,7 +7,6 @@ and tests/service.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
@@ -15,7 +14,6 @@ import pytest
 
 from cosmos_outbox import (
     Commit,
-    ConfigurationError,
     Conflict,
     DomainEvent,
     Entity,
@@ -23,20 +21,9 @@ from cosmos_outbox import (
     Outbox,
     SoftDeletable,
     UnitOfWork,
-    UnstorableValue,
     UsageError,
 )
-from cosmos_outbox.adapters.cosmos import (
-    open_cosmos_client,
-    open_parked,
-)
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.errors import (
-    BatchTooLarge,
-    MixedPartitionKeys,
-    SharedUnitOfWork,
-)
-from cosmos_outbox_emulators.cosmos.server import CosmosServer
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -113,43 +100,14 @@ async def paid(handler: Callable[..., Any]) -> None:
     await committed(order, outbox=outbox)
 
 
-@wrong(MixedPartitionKeys, "'a' and 'b'", "in two units of work")
-async def two_partition_keys_in_one_commit() -> None:
-    await committed(Order(tenant="a"), Order(tenant="b"))
-
-
-@wrong(UsageError, "('t', 'u')", "partition key of order 'o1'", "partitioned on /partitionKey")
-async def a_key_of_another_shape() -> None:
-    await an_outbox().unit_of_work().repository(Order).read("o1", partition_key=("t", "u"))
-
-
 @wrong(UsageError, "'a/b'", "the id of a new order", "without / \\ ? #")
 async def an_id_that_cosmos_db_refuses() -> None:
     await committed(Order(id="a/b"))
 
 
-@wrong(
-    UsageError,
-    "order 'o1' is stored under the partition key 't', and Order makes 'u' of it now",
-    "create another one",
-)
-async def another_partition_key() -> None:
-    async with (await committed(Order(id="o1"))).unit_of_work() as uow:
-        order = await uow.repository(Order).read("o1", partition_key="t")
-        order.tenant = "u"
-        uow.repository(Order).update(order)
-        await uow.commit()
-
-
 @wrong(UsageError, "order 'o1'", "neither read nor created. Read it first")
 async def an_update_of_what_was_never_read() -> None:
     an_outbox().unit_of_work().repository(Order).update(Order(id="o1"))
-
-
-@wrong(SharedUnitOfWork, "two tasks at once; give every task its own")
-async def one_unit_of_work_in_two_tasks() -> None:
-    orders = an_outbox().unit_of_work().repository(Order)
-    await asyncio.gather(orders.read("a"), orders.read("b"))
 
 
 @wrong(KeyError, "'lost'", "handler", "breaks", "of OrderPaid 'e1'", "order 'o1' of partition key 't'")
@@ -158,18 +116,6 @@ async def a_handler_that_raises() -> None:
         raise KeyError("lost")
 
     await paid(breaks)
-
-
-@wrong(
-    UnstorableValue,
-    "OrderPaid 'e1' of partition key 't'",
-    "because the field 'amount' could not be read back",
-    "Correct the value",
-)
-async def a_value_that_cannot_be_read_back() -> None:
-    order = Order(id="o1")
-    order.pay(id="e1", amount=float("nan"))
-    await committed(order)
 
 
 @wrong(UsageError, "has ended", "Open another one", "read the entities in it")
@@ -196,11 +142,6 @@ async def an_id_that_is_deleted_and_created_in_one_commit() -> None:
         uow.repository(Order).create(Order(id="o1"))
 
 
-@wrong(BatchTooLarge, "101 operations", "partition key 't'", "at most 100 operations", "Split it")
-async def too_many_operations() -> None:
-    await committed(*(Order() for _ in range(101)))
-
-
 @wrong(UsageError, "OrderPaid", "'t'", "recorded 2 times", "make a new event")
 async def one_event_that_is_recorded_twice() -> None:
     order, event = Order(), OrderPaid()
@@ -212,11 +153,6 @@ async def one_event_that_is_recorded_twice() -> None:
 @wrong(TypeError, "Taken", "cannot be stored with the type 'inboxRecord'", "another")
 async def an_entity_type_of_ours() -> None:
     type("Taken", (Entity,), {"__module__": __name__, "entity_type": "inboxRecord"})
-
-
-@wrong(TypeError, "Empty", "such as 'order', not ''")
-async def an_entity_type_that_is_empty() -> None:
-    type("Empty", (Entity,), {"__module__": __name__, "entity_type": ""})
 
 
 @wrong(UsageError, "'d1'", "the type 'domainEvent'", "`uow.record(event")
@@ -255,15 +191,6 @@ async def one_entity_that_is_created_twice() -> None:
 async def a_deletion_without_super() -> None:
     async with (await committed(Unmarked(id="x"))).unit_of_work() as uow:
         await uow.repository(Unmarked).delete("x")
-
-
-@wrong(ConfigurationError, "'parked'", "of database 'd', or that database, does not exist", "no time to live")
-async def a_container_that_is_missing() -> None:
-    async with (
-        CosmosServer() as server,
-        open_cosmos_client(connection_string=server.connection_string) as client,
-    ):
-        await open_parked(client, "d", "parked")
 
 
 @pytest.mark.parametrize(("use", "error", "fragments"), ROWS)

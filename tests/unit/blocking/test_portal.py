@@ -195,19 +195,6 @@ def test_an_interrupted_close_cancels_the_calls_under_way(opener: Opener, interr
     assert ["opened", "closed"] == opener.happened
 
 
-def test_a_handler_that_exits_raises_in_the_calling_thread_and_the_outbox_goes_on(opener: Opener):
-    def leave(event: NoteWritten, uow: object) -> None:
-        if opener.happened == ["opened"]:
-            opener.happened.append("left")
-            sys.exit("done")
-
-    opener.outbox.on(NoteWritten, leave)
-    with BlockingOutbox(opener) as outbox:
-        with pytest.raises(SystemExit, match="done"):
-            outbox.run(write)
-        assert "n" == outbox.run(write).id
-
-
 def test_it_closes_when_what_it_opened_fails_and_says_why(opener: Opener):
     fail = asyncio.Event()
 

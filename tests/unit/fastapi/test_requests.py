@@ -9,7 +9,6 @@ from typing import Annotated
 
 import pytest
 from fastapi import Depends, FastAPI
-from opentelemetry import trace
 
 from cosmos_outbox import Outbox, UsageError
 from cosmos_outbox.adapters.memory import MemoryContainer
@@ -98,20 +97,6 @@ async def test_events_carry_the_correlation_id_and_the_trace_of_their_request():
     assert TRACE == first["traceparent"].split("-")[1]
     assert second["correlationId"] == refused.headers["x-correlation-id"] != "a b"
     assert "traceparent" not in second
-
-
-async def test_the_span_of_an_instrumentation_is_the_parent_of_the_commit_and_not_the_callers():
-    container = MemoryContainer()
-    app = make_app(container)
-    await ask(app, "POST", "/orders/o1")
-    span = trace.NonRecordingSpan(trace.SpanContext(trace_id=7, span_id=8, is_remote=False))
-
-    with trace.use_span(span):
-        headers = [("traceparent", f"00-{TRACE}-b7ad6b7169203331-01"), ("If-Match", "*")]
-        await ask(app, "POST", "/orders/o1/payment", headers)
-
-    (event,) = events(container)
-    assert 7 == int(event["meta"]["traceparent"].split("-")[1], 16)
 
 
 def test_without_fastapi_the_import_names_the_extra():

@@ -54,25 +54,6 @@ async def test_a_fault_while_creating_is_survived_with_one_entity_and_one_event(
     assert (1, "hello") == (document["version"], document["data"]["text"])
 
 
-@pytest.mark.parametrize("fault", list(CommitFault))
-async def test_a_fault_while_changing_is_survived_with_one_new_version_and_one_event(fault: CommitFault):
-    await written(container := MemoryContainer(), note := Note())
-    store = FaultyStore(container, [fault])
-    async with Outbox(store).unit_of_work() as uow:
-        mine = await uow.repository(Note).read(note.id)
-        mine.change("second")
-        await uow.commit()
-        mine.change("third")  # the etag of the resolved commit is good for the next
-        await uow.commit()
-    await store.arrived()
-
-    assert ["NoteWritten", "NoteChanged", "NoteChanged"] == actions(container)
-    assert (3, "third") == (
-        (stored(container, "note")[0])["version"],
-        stored(container, "note")[0]["data"]["text"],
-    )
-
-
 APPLIED = [F.LOST_AFTER, F.HANGING_AFTER, F.ASLEEP]  # and the answer is lost
 NOT_APPLIED = [fault for fault in F if fault not in (*APPLIED, F.RESENT)]
 
@@ -291,14 +272,6 @@ async def test_an_edit_after_an_unknown_outcome_is_written_too_though_no_caller_
     assert commit.operations == (2 if how == "updated" else 3)
 
 
-async def test_what_was_not_edited_after_an_unknown_outcome_is_not_written_again():
-    async with creation_in_doubt() as (container, uow, line):
-        line.text = "old"
-        commit = await uow.commit()
-
-    assert (2, 1) == (commit.operations, stored(container, "line")[0]["version"])
-
-
 async def test_a_refusal_of_what_is_new_does_not_undo_the_commit_before_whose_outcome_was_unknown():
     async with creation_in_doubt() as (container, uow, line):
         await changed_line(container, "theirs")
@@ -309,25 +282,6 @@ async def test_a_refusal_of_what_is_new_does_not_undo_the_commit_before_whose_ou
         assert "theirs" == (await uow.repository(Line).read("l", partition_key="b")).text
 
     assert ["theirs"] == [d["data"]["text"] for d in stored(container, "line")]
-
-
-@pytest.mark.parametrize("others", ["a", "b", "c", "ac"])
-async def test_a_lost_deletion_of_several_is_not_taken_for_written_because_another_caller_deleted_some_of_them(
-    others: str,
-):
-    container = MemoryContainer()
-    await written(container, *(Line(id=line_id, book="b") for line_id in "abc"))
-
-    async def theirs() -> None:
-        await container.commit("b", [Write(kind=WriteKind.DELETE, id=line_id) for line_id in others])
-
-    async with Outbox(Overtaken(container, F.LOST_BEFORE, theirs)).unit_of_work() as uow:
-        for line_id in "abc":
-            await uow.repository(Line).delete(line_id, partition_key="b")
-        with pytest.raises(CommitOutcomeUnknown):
-            await uow.commit()
-
-    assert set("abc") - set(others) == {document["id"] for document in container.documents()}
 
 
 @pytest.mark.parametrize("rest", [F.LOST_BEFORE, F.THROTTLED, F.REFUSED])
@@ -522,24 +476,6 @@ async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_bo
         await lines.delete("c", partition_key="b")
         with pytest.raises(CommitOutcomeUnknown):
             await uow.commit()
-
-
-async def test_a_commit_that_settles_an_earlier_one_tells_of_both():
-    container = MemoryContainer()
-    store = FaultyStore(container, [F.LOST_BEFORE] * 1000, [ReadFault.UNAVAILABLE] * 1000)
-    async with Outbox(store).unit_of_work() as uow:
-        line = uow.repository(Line).create(Line(book="b"))
-        with pytest.raises(CommitOutcomeUnknown):
-            await uow.commit()
-        store.commit_faults, store.read_faults = [], []
-        line.record(NoteDeleted(note_id=line.id))
-        commit = await uow.commit()
-        line.record(NoteDeleted(note_id=line.id))
-        alone = await uow.commit()
-
-    assert (2, 3, 1) == (commit.attempts, commit.operations, len(commit.events))
-    assert commit.request_charge > alone.request_charge > 0
-    assert events(container)[0]["meta"]["commitId"] == commit.id
 
 
 async def test_an_id_that_is_taken_by_a_document_no_program_can_read_is_never_reported_as_success():

@@ -66,39 +66,9 @@ async def deletes(uow: UnitOfWork) -> None:
     await uow.repository(Line).delete("l", partition_key="n")
 
 
-async def saves(uow: UnitOfWork) -> None:
-    uow.save({"id": "own", "partitionKey": "n"})
-
-
-async def forgets_to_await(uow: UnitOfWork) -> None:
-    await creates(uow)
-    uow.commit().close()  # as the interpreter does, after a warning of its own
-
-
-async def records_after_the_commit(uow: UnitOfWork) -> None:
-    note = await note_of(uow)
-    note.change("first")
-    await uow.commit()
-    note.change("second")
-
-
-async def goes_on_after_a_refusal(uow: UnitOfWork) -> None:
-    uow.repository(Line).create(Line(id="x", book="other"))
-    await records(uow)
-    with suppress(MixedPartitionKeys):
-        await uow.commit()
-    uow.rollback()
-    await records(uow)
-
-
 async def creates_after_a_failure(uow: UnitOfWork) -> None:
     await was_told_by_the_commit(uow)
     await creates(uow)
-
-
-async def reads_after_the_commit(uow: UnitOfWork) -> None:
-    await uow.commit()
-    await records(uow)
 
 
 @pytest.mark.parametrize(
@@ -110,11 +80,6 @@ async def reads_after_the_commit(uow: UnitOfWork) -> None:
         (creates, "note 'new' of partition key 'new'"),
         (records, "note 'n' of partition key 'n'"),
         (deletes, "line 'l' of partition key 'n'"),
-        (saves, "dict 'own' of partition key 'n'"),
-        (forgets_to_await, "note 'new' of partition key 'new'"),
-        (records_after_the_commit, "note 'n' of partition key 'n'"),
-        (reads_after_the_commit, "note 'n' of partition key 'n'"),
-        (goes_on_after_a_refusal, "note 'n' of partition key 'n'"),
     ],
 )
 async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
@@ -128,16 +93,6 @@ async def test_changes_that_no_commit_wrote_are_one_line_of_the_log(
 async def commits(uow: UnitOfWork) -> None:
     await sets_a_field(uow)
     await uow.commit()
-
-
-async def rolls_back(uow: UnitOfWork) -> None:
-    await sets_a_field(uow)
-    uow.rollback()
-
-
-async def creates_and_deletes(uow: UnitOfWork) -> None:
-    await creates(uow)
-    await uow.repository(Note).delete("new", hard=True)
 
 
 async def was_told_by_the_commit(uow: UnitOfWork) -> None:
@@ -162,8 +117,6 @@ async def test_a_failure_is_known_until_more_is_asked_for(caplog: pytest.LogCapt
     [
         note_of,
         commits,
-        rolls_back,
-        creates_and_deletes,
         was_told_by_the_commit,
         fails,
     ],

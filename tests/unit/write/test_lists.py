@@ -96,15 +96,6 @@ async def test_a_base_class_reads_its_subclasses(uow: UnitOfWork):
         await uow.repository(CashPayment).read("p1", partition_key="t")
 
 
-async def test_a_subclass_that_is_marked_as_deleted_is_omitted_from_lists_of_its_base(uow: UnitOfWork):
-    payments = uow.repository(Payment)
-    await payments.delete("p2", partition_key="t")
-    await uow.commit()
-    uow.rollback()
-    assert ["p1"] == [payment.id for payment in (await payments.list("t")).entities]
-    assert ["p1", "p2"] == [p.id for p in (await payments.list("t", include_deleted=True)).entities]
-
-
 async def test_two_subclasses_of_one_type_are_refused():
     class Shape(Entity):
         pass

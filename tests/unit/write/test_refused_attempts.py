@@ -78,15 +78,6 @@ async def test_a_second_look_that_changes_nothing_commits_nothing(container: Mem
     assert [] == stored(container, "line")
 
 
-async def test_an_entity_of_a_refused_attempt_takes_no_event_because_no_commit_would_write_it(
-    container: MemoryContainer,
-):
-    async with invoicing(container).unit_of_work() as uow:
-        note = await refused(uow, container)
-        with pytest.raises(UsageError, match=r"note 'n' .* read it again"):
-            note.change("paid")
-
-
 async def test_what_handlers_added_before_one_failed_is_undone_and_the_callers_changes_are_still_pending(
     container: MemoryContainer,
 ):

@@ -130,16 +130,6 @@ async def test_reads_are_repeated_until_the_deadline():
             await uow.repository(Note).read(note.id)
 
 
-async def test_an_object_that_was_made_here_cannot_overwrite_what_is_stored():
-    await written(container := MemoryContainer(), Note(id="n", text="kept"))
-    async with Outbox(container).unit_of_work() as uow:
-        with pytest.raises(UsageError, match="neither read nor created"):
-            uow.repository(Note).update(Note(id="n", text="blind"))
-        await uow.commit()
-
-    assert ["kept"] == [document["data"]["text"] for document in stored(container, "note")]
-
-
 @pytest.mark.parametrize("fault", [None, CommitFault.LOST_AFTER])
 async def test_what_was_deleted_for_good_is_new_again_and_cannot_overwrite_what_took_its_place(
     fault: CommitFault | None,
@@ -180,17 +170,6 @@ async def test_what_has_no_etag_is_not_written_over_whatever_is_stored(hard: boo
         with pytest.raises(UsageError, match="no etag"):
             await uow.commit()
     assert ["theirs"] == [document["data"]["text"] for document in stored(container, "note")]
-
-
-async def test_what_was_refused_is_refused_again_until_it_is_read_again():
-    await written(container := MemoryContainer(), Note(id="n"))
-    async with Outbox(container).unit_of_work() as uow:
-        uow.repository(Note).create(Note(id="n", text="mine"))
-        for _ in range(2):
-            with pytest.raises(Conflict):
-                await uow.commit()
-        assert "" == (await uow.repository(Note).read("n")).text
-        assert 0 == (await uow.commit()).operations
 
 
 async def test_what_was_read_as_one_class_is_not_handed_out_as_another():

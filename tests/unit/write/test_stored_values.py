@@ -23,8 +23,6 @@ from pydantic import (
     WrapSerializer,
     computed_field,
     field_serializer,
-    field_validator,
-    model_serializer,
 )
 
 from cosmos_outbox import DomainEvent, Entity, Outbox, UnstorableValue
@@ -314,44 +312,6 @@ class Renamed(BaseModel):
     value: Any = None
 
 
-class Doubled(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    amount: int = 1
-    value: Any = None
-
-    @computed_field
-    @property
-    def doubled(self) -> int:
-        return self.amount * 2
-
-
-class Written(BaseModel):
-    value: Any = None
-
-    @field_serializer("value")
-    def as_text(self, value: object) -> str:
-        return str(value)
-
-
-class WrittenWhole(BaseModel):
-    value: Any = None
-
-    @model_serializer(mode="wrap")
-    def whole(self, write: Any) -> dict[str, Any]:
-        return {**write(self), "value": str(self.value)}
-
-
-class FromText(BaseModel):
-    age: int
-    value: Any = None
-
-    @field_validator("age", mode="before")
-    @classmethod
-    def parsed(cls, age: str) -> int:
-        return len(age) and int(age)
-
-
 @dataclass
 class Pair:
     one: tuple[int, int]
@@ -388,17 +348,11 @@ class Starred(DomainEvent):
         return str(value)
 
 
-class Holder(DomainEvent):
-    lines: list[Hidden | Renamed | Doubled | Written | WrittenWhole | FromText | Line]
-
-
 @pytest.mark.parametrize(
     "event",
     [
         WithAll(before=WithAll(hidden=Hidden(note="n"))),
         Starred(value=Decimal(1)),
-        *(Holder(lines=[line]) for line in (Hidden(note="n"), Renamed(), Doubled(), FromText(age="3"))),  # type: ignore[arg-type]
-        *(Holder(lines=[line]) for line in (Written(value=(1,)), WrittenWhole(value={1}))),
         *(
             Said(value=value, named={"deep": [value]}, extra=value)
             for value in (

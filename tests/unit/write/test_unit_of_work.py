@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from cosmos_outbox import (
-    Conflict,
     DomainEvent,
     Outbox,
     Repository,
@@ -31,7 +30,6 @@ from tests.support.notes import (
     Line,
     Note,
     NoteChanged,
-    NoteDeleted,
     NoteEvent,
     NoteTagged,
     actions,
@@ -281,19 +279,6 @@ async def test_a_domain_event_can_be_told_as_another_public_event_or_not_at_all(
     assert 0 == events(container)[1]["meta"]["sequence"]
 
 
-async def test_an_entity_all_of_whose_events_are_private_is_still_written_once(container: MemoryContainer):
-    store = FaultyStore(container, [None, CommitFault.LOST_BEFORE])
-    outbox = Outbox(store)
-    outbox.publishes(NoteDeleted, lambda event: None)
-    async with outbox.unit_of_work(NotesUnitOfWork) as uow:
-        uow.notes.create(Note(id="n"))
-        await uow.commit()
-        await uow.notes.delete("n")
-        await uow.commit()
-
-    assert (2, ["NoteWritten"]) == (stored(container, "note")[0]["version"], actions(container))
-
-
 # Where it comes from
 
 
@@ -340,21 +325,6 @@ async def test_a_commit_is_a_span_with_its_cost_and_its_events_point_to_it(
     } == dict(span.attributes or {})
     traceparent = events(container)[0]["meta"]["traceparent"].split("-")
     assert [f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}"] == traceparent[1:3]
-
-
-async def test_the_span_of_a_refused_commit_names_the_error(container: MemoryContainer):
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    await written(container, Note(id="n"))
-    async with Outbox(container, tracer_provider=provider).unit_of_work(NotesUnitOfWork) as uow:
-        uow.notes.create(Note(id="n"))
-        with pytest.raises(Conflict):
-            await uow.commit()
-    (span,) = exporter.get_finished_spans()
-    assert ("Conflict", trace.StatusCode.ERROR) == (
-        (span.attributes or {})["error.type"],
-        span.status.status_code,
-    )
 
 
 def pickled(note: Note) -> Note:
