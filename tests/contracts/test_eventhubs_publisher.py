@@ -13,7 +13,6 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
-from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, TopicUnavailable
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.message import Message
@@ -24,11 +23,9 @@ from cosmos_outbox_testing.contracts.publisher import a_message
 pytest.importorskip("azure.eventhub", reason="azure-eventhub is not installed (requirements/dev.txt)")
 
 from azure.eventhub import EventData
-from azure.eventhub import exceptions as sdk
 from azure.eventhub._pyamqp._decode import decode_payload
 from azure.eventhub.aio import EventHubProducerClient
 
-from examples.eventhubs.errors import publish_error
 from examples.eventhubs.publisher import EventHubPublisher
 
 pytestmark = [
@@ -119,22 +116,3 @@ class TestEventHubPublisher(PublisherContract):
     ) -> None:
         await backend.publisher.publish(0, [a_message(session), a_message(f"{session}-b")])
         assert [a_message(session)] == await backend.received(session, last=a_message(session))
-
-
-@pytest.mark.parametrize(
-    ("error", "condition", "expected"),
-    [
-        (sdk.EventDataSendError, "link:message-size-exceeded", MessageRejected),
-        (sdk.EventDataSendError, "not-allowed", MessageRejected),
-        (sdk.EventDataSendError, None, BrokerUnavailable),
-        (sdk.AuthenticationError, None, TopicUnavailable),
-        (sdk.ConnectError, "not-found", TopicUnavailable),
-        (sdk.ConnectError, "server-busy", BrokerUnavailable),
-        (sdk.ConnectionLostError, None, BrokerUnavailable),
-        (sdk.OperationTimeoutError, None, BrokerUnavailable),
-    ],
-)
-def test_an_error_of_the_sdk_is_one_of_the_port(error, condition, expected) -> None:
-    raised = error("said")
-    raised.error = condition
-    assert expected is type(publish_error(raised))

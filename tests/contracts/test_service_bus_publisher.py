@@ -151,18 +151,6 @@ async def test_only_a_send_of_unknown_outcome_costs_the_link(
         )
 
 
-async def test_a_link_that_is_cut_at_its_first_send_is_told_of(server: ServiceBusServer) -> None:
-    """
-    Not sent again behind the caller's back: what became of the messages is open, and whether the broker is there.
-    """
-    async with publisher_to(server) as publisher:
-        for number in range(2):
-            server.broker.faults.add({"action": "drop-before-store"})
-            with pytest.raises(BrokerUnavailable):
-                await publisher.publish(0, messages("k", 1, first=number))
-        assert 2 == stats(server)["transfers"]
-
-
 async def test_a_new_link_after_one_that_worked_has_to_work_itself_first(server: ServiceBusServer) -> None:
     async with publisher_to(server) as publisher:
         await publisher.publish(0, messages("k", 1))

@@ -65,14 +65,6 @@ class LeaseStoreContract:
         assert 7 == sum(isinstance(outcome, PreconditionFailed) for outcome in outcomes)
         assert [(await leases.read("a", "a"))["n"]] == [winner["n"] for winner in winners]
 
-    async def test_a_replace_returns_the_etag_that_the_next_one_needs(self, leases: LeaseStore) -> None:
-        """An owner renews without reading."""
-        document = await leases.create({"id": "a"})
-        for n in range(3):
-            document = await leases.replace({"id": "a", "n": n}, etag=document["_etag"])
-
-        assert 2 == (await leases.read("a", "a"))["n"]
-
     async def test_a_list_holds_the_documents_with_the_prefix_and_the_services_time(
         self, leases: LeaseStore
     ) -> None:
