@@ -126,7 +126,8 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
 )
 def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Path):
     """How-to pages expect what their reader has: an outbox in use, and the environment that names it."""
-    environment = {"OUTBOX_PARKED_CONTAINER": "parked", "PYTHONPATH": str(ROOT), "CLONE": str(ROOT)}
+    paths = {"PYTHONPATH": str(ROOT), "CLONE": str(ROOT)}
+    environment = {"OUTBOX_PARKED_CONTAINER": "parked", "CONTROL": outbox.control} | paths
 
     assert [] == follow(BLOCKS[page], tmp_path, outbox.environment | environment)
 
