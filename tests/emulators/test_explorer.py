@@ -18,7 +18,7 @@ from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.queue import Outcome
 from tests.emulators.servicebus.engine import Recorder, broker, message
-from tests.support.browser import Browser, axe_core, started_chromium, violations
+from tests.support.browser import Browser, started_chromium
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -176,27 +176,6 @@ async def test_a_browser_renews_what_changed_and_says_when_the_emulators_are_gon
             assert await browser.run("return window.kept === document.querySelector('h1')")
             await browser.run("fetch = () => Promise.reject(new Error('gone')); return renew()")
             assert "do not answer" in await browser.run("return document.body.innerText")
-
-
-async def test_axe_core_finds_nothing_to_mend_in_light_and_dark(tmp_path: Path):
-    axe = axe_core()
-    with started_chromium(tmp_path) as session:
-        async with (
-            aiohttp.ClientSession() as http,
-            explored(seed_of({"id": "1", "pk": "a"})) as (_, engine, page),
-        ):
-            engine.topic("events").publish([message("a", session_id="s")])
-            browser, found = Browser(http, session), []
-            for address in (
-                "/",
-                "/explorer/container?database=shop&container=orders",
-                "/explorer/queue?path=events/Subscriptions/all",
-            ):
-                for scheme in ("light", "dark"):
-                    await browser.show_as(1200, scheme=scheme)
-                    await browser.open(page.url + address)
-                    found += await violations(browser, axe)
-            assert [] == found
 
 
 @pytest.mark.parametrize(

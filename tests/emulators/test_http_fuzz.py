@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,104 +18,13 @@ from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
-from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver
+from tests.emulators.cosmos.driver import DOCUMENTS, Driver
 from tests.support.effort import examples
 
 pytestmark = pytest.mark.looptime(False)
 
 # What was once logged with a traceback, and what reaches one refusal each.
 CORPUS = Path(__file__).parent / "cosmos/corpus"
-
-METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "X"])
-TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
-ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=30)
-PATHS = st.lists(TEXT.map(lambda text: quote(text, safe="")), max_size=5).map(
-    lambda parts: "/" + "/".join(parts)
-)
-NAMED = st.sampled_from(
-    [
-        *("/", "/dbs", "/dbs/d", "/dbs/d/colls", "/dbs/d/colls/c", DOCUMENTS, f"{DOCUMENTS}/i", RANGES),
-        *("/dbs/%", "/dbs/%ff", "/dbs/..", "/dbs//colls"),
-    ]
-)
-HEADERS = st.fixed_dictionaries(
-    {},
-    optional={
-        "x-ms-documentdb-partitionkey": st.sampled_from(['["k"]', "[]", "[{}]", "x"]),
-        "x-ms-documentdb-partitionkeyrangeid": st.sampled_from(["0", "1", ""]),
-        "x-ms-documentdb-isquery": st.just("true"),
-        "x-ms-cosmos-is-batch-request": st.just("True"),
-        "x-ms-cosmos-batch-atomic": st.sampled_from(["True", "False"]),
-        "x-ms-documentdb-is-upsert": st.just("True"),
-        "x-ms-max-item-count": st.sampled_from(["-1", "0", "1", "x"]),
-        "x-ms-continuation": ASCII,
-        "x-ms-offer-throughput": st.sampled_from(["400", "0", "99999999999"]),
-        "a-im": st.sampled_from(["Incremental Feed", "Full-Fidelity Feed"]),
-        "if-match": st.sampled_from(["*", '"1"', ""]),
-        "if-none-match": st.sampled_from(["*", '"1"', "x"]),
-        "prefer": st.just("return=minimal"),
-        "if-modified-since": ASCII,
-        "content-type": ASCII,
-        "x-ms-activity-id": st.sampled_from(["", "\udcff", "1\r\nx: y"]),
-        "x-ms-cosmos-intended-collection-rid": ASCII,
-        "x-ms-cosmos-is-query-plan-request": st.just("True"),
-        "x-ms-start-epk": st.sampled_from(["", "3F", "FF", "zz"]),
-        "x-ms-end-epk": st.sampled_from(["", "3F", "FF", "zz"]),
-    },
-)
-FIELDS = st.sampled_from(
-    [
-        "id",
-        "pk",
-        "ttl",
-        "partitionKey",
-        "paths",
-        "operationType",
-        "resourceBody",
-        "ifMatch",
-        "operations",
-        "op",
-        "path",
-        "value",
-        "query",
-        "parameters",
-        "name",
-    ]
-)
-VALUES = st.sampled_from(
-    [
-        "i",
-        "k",
-        "d",
-        "/pk",
-        "Create",
-        "Upsert",
-        "Replace",
-        "Delete",
-        "set",
-        "SELECT * FROM c WHERE c.pk = @a",
-        2,
-        -1,
-        None,
-        True,
-        1e300,
-    ]
-)
-SHAPED = st.recursive(
-    VALUES | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(FIELDS, inner, max_size=4),
-    max_leaves=12,
-)
-BATCHES = st.lists(
-    st.builds(
-        lambda kind, item, pk: {"operationType": kind, "id": item, "resourceBody": {"id": item, "pk": pk}},
-        st.sampled_from(["Create", "Upsert", "Replace", "Delete", "Read", "Patch", "x"]),
-        st.sampled_from(["i", "j"]),
-        st.sampled_from(["k", "l"]),
-    ),
-    max_size=3,
-)
-BODIES = st.binary(max_size=40) | (SHAPED | BATCHES).map(lambda value: json.dumps(value).encode())
 
 
 def picture(driver: Driver):
@@ -144,26 +52,22 @@ def test_each_stream_of_the_corpus_is_answered_or_cut_off_and_leaves_nothing_beh
         asyncio.run(_talk(bytes.fromhex(data)))
 
 
-@settings(max_examples=examples(100, many=1_000))
-@given(st.lists(st.tuples(METHODS, PATHS | NAMED, HEADERS, BODIES), max_size=4))
-@example([("GET", "/dbs/\udcff", {}, b"")])
-@example([("POST", DOCUMENTS, {"x-ms-documentdb-partitionkey": "[" * 100_000}, b"")])
-@example([("POST", DOCUMENTS, {"x-ms-documentdb-partitionkey": "[1e400]"}, b"")])
-def test_any_request_is_answered_and_a_refusal_leaves_no_trace_in_an_account(requests):
-    driver = Driver()
-    driver.upsert("k", "i")
-    for method, path, headers, body in requests:
-        before = picture(driver)
-        reply = driver.send(method, path, body, **headers)
-        assert 200 <= reply.status < 500
-        for name, value in reply.headers.items():
-            (name + value).encode()
-            assert not {"\r", "\n"} & set(value)
-        if reply.body:
-            json.loads(reply.body)
-        atomic = headers.get("x-ms-cosmos-batch-atomic") != "False"
-        if reply.status >= 400 or (reply.status == 207 and atomic):
-            assert before == picture(driver)
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("GET", "/dbs/\udcff", {}),
+        ("POST", DOCUMENTS, {"x-ms-documentdb-partitionkey": "[" * 100_000}),
+        ("POST", DOCUMENTS, {"x-ms-documentdb-partitionkey": "[1e400]"}),
+        ("GET", DOCUMENTS, {"x-ms-activity-id": "1\r\nx: y"}),
+    ],
+)
+def test_whatever_was_asked_the_reply_can_be_written(method, path, headers):
+    reply = Driver().send(method, path, **headers)
+    assert 200 <= reply.status < 500
+    assert json.loads(reply.body)
+    for name, value in reply.headers.items():
+        (name + value).encode()
+        assert not {"\r", "\n"} & set(value)
 
 
 PIECES = st.binary(max_size=20) | st.sampled_from(

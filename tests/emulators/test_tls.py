@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import pytest
-from azure.cosmos import CosmosClient
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.aio import ServiceBusClient
 from cryptography import x509
@@ -31,23 +30,6 @@ pytestmark = pytest.mark.looptime(False)
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "tls"
-
-
-# This SDK verifies no certificate of localhost, whatever it is told, and its HTTP client warns.
-@pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-def test_the_cosmos_sdk_commits_and_reads_the_change_feed_at_the_address_that_the_account_names(folder: Path):
-    with (
-        cosmos_in_thread(tls=folder) as emulator,
-        CosmosClient.from_connection_string(emulator.connection_string) as client,
-    ):
-        assert emulator.connection_string.startswith("AccountEndpoint=https://")
-        emulator.create_container("shop", "orders")
-        orders = client.get_database_client("shop").get_container_client("orders")
-        items = [{"id": number, "partitionKey": "ada"} for number in ("1", "2")]
-        orders.execute_item_batch([("create", (item,)) for item in items], "ada")
-        assert "1" == orders.read_item("1", "ada")["id"]
-        changes = orders.query_items_change_feed(start_time="Beginning", partition_key="ada")
-        assert ["1", "2"] == [change["id"] for change in changes]
 
 
 async def test_the_service_bus_sdk_connects(folder: Path):

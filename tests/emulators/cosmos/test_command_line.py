@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import io
 import json
-import re
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -107,15 +106,6 @@ async def test_a_mistake_is_one_line_and_status_2(arguments, named):
     assert named in error
 
 
-async def test_the_help_shows_the_options_of_the_default_command_too():
-    status, out, _ = await run("--help")
-    _, of_serve, _ = await run("serve", "--help")
-    assert 0 == status
-    assert "--config" in of_serve
-    assert set() == set(re.findall(r"--[a-z-]+", of_serve)) - set(re.findall(r"--[a-z-]+", out))
-    assert all(f"\n    {command} " in out for command in ("serve", "split", "merge", "fault"))
-
-
 async def test_a_split_needs_no_more_than_a_range_where_one_change_feed_is_read(monkeypatch):
     async with controlled() as (cosmos, url, _):
         monkeypatch.setenv("EMULATORS_CONTROL", url)
@@ -148,13 +138,6 @@ async def test_a_taken_port_is_one_line_and_status_2():
         out, error = await process.communicate()
     assert (2, b"", 1) == (process.returncode, out, len(error.splitlines()))
     assert str(server.port) in error.decode()
-
-
-async def test_a_bad_configuration_is_one_line_and_status_2(tmp_path):
-    config = tmp_path / "servicebus.json"
-    config.write_text('{"topics": [{"name": 5}]}')
-    status, out, error = await run("--config", str(config))
-    assert (2, "", 1) == (status, out, len(error.splitlines()))
 
 
 @asynccontextmanager

@@ -11,7 +11,6 @@ from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.protocol import Request
 from cosmos_outbox_emulators.cosmos.regions import fail_over
 from tests.emulators.cosmos.driver import DOCUMENTS, Driver, documents, sign, substatus
-from tests.emulators.cosmos.sdk import running
 
 
 def test_a_restored_container_has_the_items_and_the_lsns_of_its_snapshot():
@@ -74,12 +73,3 @@ def test_after_a_failover_only_the_other_region_takes_writes_and_both_answer_rea
     assert 201 == asked(driver, "POST", DOCUMENTS, host="localhost", body=item, **key).status
     assert 200 == asked(driver, "GET", f"{DOCUMENTS}/1", host="127.0.0.1", **key).status
     assert "127.0.0.1" == fail_over(driver.account), "and back"
-
-
-@pytest.mark.looptime(False)
-async def test_a_client_of_the_sdk_writes_to_the_other_region_by_itself():
-    async with running() as it:
-        await it.container.create_item({"id": "1", "pk": "a"})
-        fail_over(it.server.account)
-        await it.container.create_item({"id": "2", "pk": "a"})
-        assert ["1", "2"] == [item["id"] async for item in it.container.read_all_items()]

@@ -1,11 +1,21 @@
 from __future__ import annotations
 
+import json
+from contextlib import asynccontextmanager
+
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
+from cosmos_outbox_emulators.cosmos.seed import plant
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.emulators.cosmos.driver import DOCUMENTS, put, sign
+
+wired = pytest.mark.looptime(False)
 
 
 def strikes(faults, kind=RequestKind.CREATE, container="items", times=10):
@@ -105,3 +115,70 @@ def test_any_json_object_is_a_rule_or_a_value_error(values):
         return
     assert rule.drop or rule.status or rule.delay_s
     assert rule.when in When
+
+
+@asynccontextmanager
+async def asking(*, partitions=1):
+    """A server, and what sends it a request to container "c": its status, its body, or None if it cuts the connection."""
+    async with CosmosServer(Account(partitions=partitions)) as server, aiohttp.ClientSession() as session:
+        plant(
+            server.account, {"databases": [{"id": "d", "containers": [{"id": "c", "partitionKey": "/pk"}]}]}
+        )
+
+        async def ask(body, *, key="k", **headers):
+            named = {name.replace("_", "-"): value for name, value in headers.items()}
+            named |= {
+                **sign(server.key, "POST", DOCUMENTS),
+                "x-ms-documentdb-partitionkey": json.dumps([key]),
+            }
+            try:
+                async with session.post(server.url + DOCUMENTS, json=body, headers=named) as reply:
+                    return reply.status, await reply.json()
+            except aiohttp.ServerDisconnectedError:
+                return None, None
+
+        yield server, ask
+
+
+@wired
+@pytest.mark.parametrize(
+    ("rule", "status", "stored"),
+    [
+        ({"status": 429, "substatus": 3200, "retry_after_ms": 7}, 429, 0),
+        ({"status": 503, "when": "after"}, 503, 1),
+        ({"drop": True}, None, 0),
+        ({"drop": True, "when": "after"}, None, 1),
+        ({"delay_s": 0.01}, 201, 1),
+    ],
+)
+async def test_a_request_ends_as_its_rule_says(rule, status, stored):
+    async with asking() as (server, ask):
+        server.faults.add(rule)
+        assert status == (await ask({"id": "a", "pk": "k"}))[0]
+        assert stored == server.account.container("d", "c").item_count(0)
+
+
+@wired
+async def test_one_throttled_operation_of_a_batch_undoes_the_whole():
+    async with asking() as (server, ask):
+        server.faults.add({"operation": "batch", "op_index": 1, "status": 429, "retry_after_ms": 7})
+        status, results = await ask(
+            [put("Create", each) for each in "abc"], x_ms_cosmos_is_batch_request="True"
+        )
+        assert (207, [424, 429, 424]) == (status, [result["statusCode"] for result in results])
+        assert 7 == results[1]["retryAfterMilliseconds"]
+        assert 0 == server.account.container("d", "c").item_count(0)
+
+
+@wired
+async def test_a_hot_partition_refuses_its_own_keys_and_no_other():
+    async with asking(partitions=2) as (server, ask):
+        container = server.account.container("d", "c")
+        hot, other = (partition.range_id for partition in container.partitions)
+        server.faults.add({"container": "c", "partition": hot, "status": 429})
+        found: dict[str, set[int]] = {}
+        for number in range(20):
+            home = container.partition_of(container.key_from_header(f'["{number}"]').epk).range_id
+            status, _ = await ask({"id": "a", "pk": f"{number}"}, key=f"{number}")
+            found.setdefault(home, set()).add(status)
+        assert {hot: {429}, other: {201}} == found

@@ -165,28 +165,6 @@ def test_a_recreated_container_is_noticed_by_its_id():
     assert (400, 1024) == substatus(driver.send("GET", DOCUMENTS, x_ms_cosmos_intended_collection_rid=old))
 
 
-def test_deleting_a_database_deletes_its_containers():
-    driver = Driver()
-    assert 204 == driver.send("DELETE", "/dbs/d").status
-    driver.ok("POST", "/dbs", {"id": "d"})
-    assert (404, 1003) == substatus(driver.item("GET", "k", "a"))
-
-
-def test_metadata_is_listed_and_found_by_id():
-    driver = Driver()
-    driver.ok("POST", "/dbs", {"id": "second"})
-    assert ["d", "second"] == [db["id"] for db in driver.ok("GET", "/dbs")["Databases"]]
-    query = {"query": "SELECT * FROM r WHERE r.id = @id", "parameters": [{"name": "@id", "value": "second"}]}
-    assert ["second"] == [db["id"] for db in driver.ok("POST", "/dbs", query, **QUERY)["Databases"]]
-    assert ["c"] == [c["id"] for c in driver.ok("GET", "/dbs/d/colls")["DocumentCollections"]]
-
-
-def test_throughput_decides_the_number_of_ranges():
-    driver = Driver()
-    driver.ok("POST", "/dbs/d/colls", CONTAINER, x_ms_offer_throughput="30000")
-    assert 5 == len(driver.account.container("d", "n").partitions)
-
-
 def test_no_response_is_wanted_with_prefer_minimal():
     driver = Driver()
     created = driver.item("POST", "k", None, {"id": "a", "pk": "k"}, prefer="return=minimal")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import string
 import struct
@@ -23,6 +24,7 @@ from cosmos_outbox_emulators.cosmos.partition_key import (
     parse_path,
 )
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.emulators.cosmos.driver import Driver, substatus
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -39,25 +41,34 @@ def test_the_hash_is_the_one_of_the_dotnet_sdk():
     assert "22E342F38A486A088463DFF7838A5963" == logical_key(["redmond"]).epk
 
 
-@pytest.mark.parametrize("version", [1, 2])
-async def test_the_hash_is_the_one_of_the_python_sdk(version: int):
-    """
-    The oracle is the SDK's public `feed_range_from_partition_key`, over strings of every length, numbers and constants.
-    """
+def random_keys(version: int) -> list[list[object]]:
+    """Strings of every length, numbers and constants; version 3 stands for keys of three levels."""
     draw = random.Random(20)
-    values = [
-        *(("".join(draw.choices(string.printable + "äß€😀漢", k=length))) for length in range(0, 150, 2)),
-        *(struct.unpack("<d", draw.randbytes(7) + b"\x40")[0] for _ in range(60)),
-        *(0.0, 1.5, True, False, ""),
-    ]
-    if version > 1:  # the SDK cuts integers to 32 bits before it hashes them by version 1
-        values += [0, -1, *(draw.randint(-(2**53), 2**53) for _ in range(60))]
+    texts = ["".join(draw.choices(string.printable + "äß€😀漢", k=length)) for length in range(0, 150, 2)]
+    if version == 3:
+        return [
+            *([*triple, 7] for triple in pairwise(texts)),
+            ["t", 1, 1.5],
+            [True, False, ""],
+            [None, "a", {}],
+        ]
+    numbers = [struct.unpack("<d", draw.randbytes(7) + b"\x40")[0] for _ in range(60)]
+    # The SDK cuts integers to 32 bits before it hashes them by version 1
+    whole = [0, -1, *(draw.randint(-(2**53), 2**53) for _ in range(60))] if version == 2 else []
+    return [[value] for value in (*texts, *numbers, *whole, 0.0, 1.5, True, False, "")]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_the_hash_is_the_one_of_the_python_sdk(version: int):
+    """The oracle is the SDK's public `feed_range_from_partition_key`."""
+    definition = PartitionKey(["/a", "/b", "/c"]) if version == 3 else PartitionKey("/pk", version=version)
     async with CosmosServer() as server, CosmosClient(server.url, server.key) as client:
         database = await client.create_database("d")
-        container = await database.create_container("c", PartitionKey("/pk", version=version))
-        for value in values:
-            expected = (await container.feed_range_from_partition_key(value))["Range"]["min"]
-            assert expected.upper() == logical_key([value], version).epk, value
+        container = await database.create_container("c", definition)
+        for key in random_keys(version):
+            asked = key if version == 3 else key[0]
+            expected = (await container.feed_range_from_partition_key(asked))["Range"]["min"]
+            assert expected.upper() == logical_key(key, min(version, 2)).epk, key
 
 
 @given(scalars)
@@ -136,3 +147,18 @@ def test_ranges_of_version_1_are_cut_where_the_service_cuts_them():
         cut = hash_v1.middle(low, high)
         assert low < cut < high
         assert abs(hash_v1.width(low, cut) - hash_v1.width(cut, high)) <= 1
+
+
+@pytest.mark.parametrize("key", [["t1"], ["t1", "u1"], ["t1", "u1", 1, 2]])
+def test_a_partial_key_is_refused_by_reads_writes_and_batches(key: list[object]):
+    driver, items = Driver(), "/dbs/d/colls/h/docs"
+    definition = {"paths": ["/tenant", "/owner/user", "/session"], "kind": "MultiHash", "version": 2}
+    driver.ok("POST", "/dbs/d/colls", {"id": "h", "partitionKey": definition})
+    header = {"x_ms_documentdb_partitionkey": json.dumps(key)}
+    batch = [{"operationType": "Delete", "id": "i"}]
+    for reply in (
+        driver.send("GET", f"{items}/i", **header),
+        driver.send("POST", items, {"id": "i", "tenant": "t1"}, **header),
+        driver.send("POST", items, batch, x_ms_cosmos_is_batch_request="True", **header),
+    ):
+        assert (400, 1001) == substatus(reply)

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.patch import apply_patch
@@ -88,48 +85,3 @@ def test_a_patch_has_one_to_ten_operations(operations):
     with pytest.raises(CosmosError) as caught:
         apply_patch(b"{}", operations)
     assert 400 == caught.value.status
-
-
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
-    max_leaves=8,
-)
-paths = st.lists(st.sampled_from(["a", "b", "0", "1", "-", "n", "list", "o"]), min_size=1, max_size=3).map(
-    lambda steps: "/" + "/".join(steps)
-)
-
-
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(["add", "set"]), st.sampled_from("abc"), json_values),
-        min_size=1,
-        max_size=10,
-    )
-)
-def test_setting_properties_is_what_a_dict_does(changes):
-    expected = {**DOCUMENT, **{name: value for _, name, value in changes}}
-    assert expected == patched(
-        *({"op": op, "path": f"/{name}", "value": value} for op, name, value in changes)
-    )
-
-
-@given(
-    st.lists(
-        st.fixed_dictionaries(
-            {"op": st.sampled_from(["add", "set", "replace", "remove", "incr", "move"]), "path": paths},
-            optional={"value": json_values, "from": paths},
-        ),
-        min_size=1,
-        max_size=4,
-    )
-)
-def test_any_patch_succeeds_or_is_a_bad_request_and_the_original_stays(operations):
-    original = json.dumps(DOCUMENT).encode()
-    with suppress(CosmosError):
-        apply_patch(original, operations)
-    assert DOCUMENT == json.loads(original)

@@ -73,16 +73,6 @@ def test_resources_are_found_by_their_self_links():
     assert 404 == signed_by_rid(driver, "GET", "/dbs/AAAAAA==/").status
 
 
-@pytest.mark.parametrize(
-    "query", ['SELECT * FROM root r WHERE r.id="e"', {"query": "SELECT * FROM r WHERE r.id = 'e'"}]
-)
-def test_databases_are_queried_by_text(query):
-    driver = Driver()
-    driver.ok("POST", "/dbs", {"id": "e"})
-
-    assert ["e"] == [found["id"] for found in driver.ok("POST", "/dbs", query, **ISQUERY)["Databases"]]
-
-
 def test_an_indexing_policy_is_completed():
     driver = Driver()
     policy = {
@@ -95,16 +85,6 @@ def test_an_indexing_policy_is_completed():
 
     assert [{"path": "/*"}] == made["includedPaths"]
     assert [{"path": "/a/*"}, {"path": '/"_etag"/?'}] == made["excludedPaths"]
-
-
-def test_a_partition_key_path_may_have_single_quotes():
-    driver = Driver()
-    driver.ok("POST", "/dbs/d/colls", {"id": "n", "partitionKey": {"paths": ["/'a\"b'/'c/d'"]}})
-    item = {"id": "1", 'a"b': {"c/d": "k"}}
-
-    assert (
-        201 == driver.send("POST", "/dbs/d/colls/n/docs", item, x_ms_documentdb_partitionkey='["k"]').status
-    )
 
 
 def test_all_items_of_a_partition_key_are_deleted():

@@ -276,14 +276,6 @@ def test_order_by_ranks_types_then_values(values):
     )
 
 
-def test_a_single_key_query_reads_that_key_only():
-    driver = Driver(partitions=4)
-    for key in ("a", "b", 1, None, True):
-        driver.upsert(key, "x", n=1)
-    assert [1] == driver.rows("SELECT VALUE c.pk FROM c", x_ms_documentdb_partitionkey="[1]")
-    assert [None] == driver.rows("SELECT VALUE c.pk FROM c", x_ms_documentdb_partitionkey="[null]")
-
-
 def test_a_query_of_one_range_reads_that_range_only_and_its_windows_add_up():
     driver = Driver(partitions=4)
     for number in range(40):

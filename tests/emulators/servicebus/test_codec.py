@@ -108,12 +108,6 @@ def test_every_value_comes_back_with_its_type(value):
     assert len(data) == end
 
 
-@given(values, st.binary(max_size=5))
-def test_skipping_ends_where_decoding_ends(value, rest):
-    data = encode(value)
-    assert len(data) == skip(data + rest, 0)
-
-
 @given(st.binary(max_size=200))
 def test_garbage_is_decoded_or_refused_and_nothing_else(data):
     for read in (decode, skip):

@@ -1,4 +1,4 @@
-"""Which events a fault strikes."""
+"""Which events a fault strikes, what their peer is told, and what is stored all the same."""
 
 from __future__ import annotations
 
@@ -8,6 +8,16 @@ import pytest
 
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.faults import On
+from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, Code
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from tests.emulators.servicebus import engine, wire
+from tests.emulators.servicebus.engine import encoded, message
+
+wired = pytest.mark.looptime(False)
+
+
+QUEUE = {"queues": [{"name": "q"}]}
+SENDER = wire.attach("out", 2, receive=False, source="x", target="q")
 
 
 @pytest.fixture
@@ -19,20 +29,18 @@ def struck(faults, times, *, entity="events", on=On.SEND):
     return [faults.next(on, entity) is not None for _ in range(times)]
 
 
-def test_a_fault_strikes_once_unless_told_otherwise(faults):
-    faults.add({"action": "lost"})
-    assert [True, False, False] == struck(faults, 3)
-
-
-def test_skip_and_count_choose_the_events(faults):
-    fault = faults.add({"action": "lost", "skip": 2, "count": 2})
-    assert [False, False, True, True, False] == struck(faults, 5)
-    assert (4, 2) == (fault.seen, fault.struck)
-
-
-def test_no_count_means_all(faults):
-    faults.add({"action": "lost", "count": None})
-    assert [True] * 5 == struck(faults, 5)
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, [True, False, False, False, False]),
+        ({"skip": 2, "count": 2}, [False, False, True, True, False]),
+        ({"count": None}, [True] * 5),
+    ],
+)
+def test_skip_and_count_choose_the_events_and_one_is_the_default(faults, chosen, expected):
+    fault = faults.add({"action": "lost", **chosen})
+    assert expected == struck(faults, 5)
+    assert sum(expected) == fault.struck
 
 
 def test_only_the_named_entity_and_event_are_struck(faults):
@@ -62,14 +70,6 @@ def test_latencies_add_up_and_do_not_hide_other_faults(faults):
     assert [True] == struck(faults, 1)
 
 
-def test_an_outage_ends_by_itself_or_when_cleared():
-    broker = Broker.default()
-    broker.faults.add({"action": "down", "seconds": 60})
-    assert broker.is_down
-    broker.faults.clear()
-    assert not broker.is_down
-
-
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -85,3 +85,107 @@ def test_an_outage_ends_by_itself_or_when_cleared():
 def test_a_mistake_is_named(faults, fault, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         faults.add(fault)
+
+
+async def learned(client):
+    """What a peer learns of its first delivery, before it is told of the second one."""
+    while (got := await client.read()) is not None:
+        code, fields, _ = got
+        if code == Code.DETACH:
+            return fields[2].value[0]
+        if code == Code.DISPOSITION and fields[1] == 1:
+            return "nothing"
+        if code == Code.DISPOSITION:
+            return fields[4].value[0].value[0] if fields[4].descriptor == Code.REJECTED else "accepted"
+    return "cut"
+
+
+@wired
+@pytest.mark.parametrize(
+    ("action", "expected", "stored"),
+    [
+        ("drop-before-store", "cut", False),
+        ("drop-after-store", "cut", True),
+        ("lost", "nothing", False),
+        ("no-ack", "nothing", True),
+        ("detach-before-store", "amqp:link:detach-forced", False),
+        ("detach-after-store", "amqp:link:detach-forced", True),
+        ("reject", "amqp:internal-error", False),
+        ("reject-after-store", "com.microsoft:timeout", True),
+        ("server-busy", "com.microsoft:server-busy", False),
+        ("zero-credit", "accepted", True),
+    ],
+)
+async def test_a_send_ends_as_its_fault_says(action, expected, stored):
+    async with ServiceBusServer(Broker.from_config(QUEUE)) as server, wire.connected(server) as client:
+        server.broker.faults.add({"action": action})
+        client.send(SENDER, wire.transfer(2, 0, encoded(message_id="struck")), wire.transfer(2, 1, encoded()))
+        assert expected == await learned(client)
+        entries = server.broker.queue("q").entries.values()
+        assert stored == ("struck" in [entry.message.message_id for entry in entries])
+
+
+@wired
+@pytest.mark.parametrize(
+    ("fault", "expected", "completed"),
+    [
+        ({"action": "reject", "condition": "com.microsoft:message-lock-lost"}, "com.microsoft:message-lock-lost", False),
+        ({"action": "detach-before-store"}, "amqp:link:detach-forced", False),
+        ({"action": "no-ack"}, "nothing", True),
+    ],
+)  # fmt: skip
+async def test_a_settlement_ends_as_its_fault_says(fault, expected, completed):
+    async with ServiceBusServer(Broker.from_config(QUEUE)) as server, wire.connected(server) as client:
+        server.broker.topic("q").publish([message("struck"), message("next")])
+        server.broker.faults.add({**fault, "on": "settle"})
+        client.send(wire.attach("in", 2, receive=True, source="q", target="x"), wire.flow(2, 2))
+        for _ in range(2):
+            await client.until(Code.TRANSFER)
+        client.send(wire.disposition(0, ACCEPTED), wire.disposition(1, ACCEPTED))
+        assert expected == await learned(client)
+        entries = server.broker.queue("q").entries.values()
+        assert completed == ("struck" not in [entry.message.message_id for entry in entries])
+
+
+@wired
+async def test_time_delays_an_answer_gives_credit_back_and_ends_an_outage():
+    broker, clock = engine.broker(QUEUE)
+    async with ServiceBusServer(broker) as server, wire.connected(server) as client:
+        broker.faults.add({"action": "delay-ack", "seconds": 5})
+        client.send(SENDER, wire.transfer(2, 0, encoded()), wire.transfer(2, 1, encoded()))
+        assert 1 == (await client.until(Code.DISPOSITION))[1]
+        clock.advance(5)
+        assert 0 == (await client.until(Code.DISPOSITION))[1]
+        broker.faults.add({"action": "zero-credit", "seconds": 5})
+        client.send(wire.transfer(2, 2, encoded()))
+        assert 0 == (await client.until(Code.FLOW))[6]
+        clock.advance(5)
+        assert 1000 == (await client.until(Code.FLOW))[6]
+        broker.faults.add({"action": "down", "seconds": 60})
+        assert await client.read() is None
+        async with wire.connected(server, greeted=False) as refused:
+            assert await refused.read() is None
+        clock.advance(60)
+        async with wire.connected(server):
+            pass
+        assert 1 == broker.stats()["refused_connections"]
+
+
+@wired
+@pytest.mark.parametrize(
+    ("happens", "condition"),
+    [
+        (lambda broker, _: broker.set_disabled("q", disabled=True), "com.microsoft:entity-disabled"),
+        (lambda broker, _: broker.delete("q"), "amqp:not-found"),
+        (lambda _, clock: clock.advance(10), "amqp:link:detach-forced"),
+    ],
+    ids=["disabled", "deleted", "idle"],
+)
+async def test_a_link_to_a_queue_that_is_gone_or_idle_is_detached(happens, condition):
+    broker, clock = engine.broker({**QUEUE, "link_idle_s": 10})
+    async with ServiceBusServer(broker) as server, wire.connected(server) as client:
+        client.send(SENDER, wire.transfer(2, 0, encoded()))
+        await client.until(Code.DISPOSITION)
+        happens(broker, clock)
+        assert condition == (await client.until(Code.DETACH))[2].value[0]
+        assert not [link for topic in broker.topics.values() for link in topic.links]

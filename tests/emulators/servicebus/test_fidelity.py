@@ -241,21 +241,49 @@ def test_an_empty_state_of_a_session_is_none():
     assert session.state is None
 
 
+async def ask(client, entity, operation, body):
+    """What `$management` of an entity answers."""
+    address = f"{entity}/$management"
+    client.send(
+        wire.attach("asks", 5, receive=False, source="me", target=address),
+        wire.attach("hears", 6, receive=True, source=address, target="me"),
+        wire.request(5, 0, {"operation": f"com.microsoft:{operation}"}, body),
+    )
+    answer = wire.sections((await client.delivered())[1])[Code.VALUE]
+    client.send(wire.detach(5), wire.detach(6))
+    return answer
+
+
 @wired
 async def test_a_deferred_message_is_annotated_with_its_lock_token_too(server, client):
     server.broker.topic("q").publish([message("a")])
     queue = server.broker.queue("q")
     queue.settle(locked(queue)[1], Outcome.DEFER)
-    address = "q/$management"
-    client.send(
-        wire.attach("asks", 5, receive=False, source="me", target=address),
-        wire.attach("hears", 6, receive=True, source=address, target="me"),
-    )
     body = {"sequence-numbers": Array([Long(1)]), "receiver-settle-mode": UInt(1)}
-    client.send(wire.request(5, 0, {"operation": "com.microsoft:receive-by-sequence-number"}, body))
-    (answer,) = wire.sections((await client.delivered())[1])[Code.VALUE]["messages"]
+    (answer,) = (await ask(client, "q", "receive-by-sequence-number", body))["messages"]
     annotations = wire.sections(answer["message"])[Code.DELIVERY_ANNOTATIONS]
     assert {"x-opt-lock-token": answer["lock-token"]} == annotations
+
+
+@wired
+async def test_what_is_scheduled_by_request_gets_a_number_by_which_it_is_cancelled(server, client):
+    later = int(server.broker.timers.now() * 1000) + 60_000
+    sent = engine.encoded(annotations={"x-opt-scheduled-enqueue-time": Timestamp(later)})
+    answer = await ask(client, "q", "schedule-message", {"messages": [{"message": sent}]})
+    assert 1 == server.broker.topic("q").scheduled
+    await ask(client, "q", "cancel-scheduled-message", {"sequence-numbers": answer["sequence-numbers"]})
+    assert 0 == server.broker.topic("q").scheduled
+
+
+@wired
+async def test_the_state_of_a_session_is_kept_by_request_of_who_holds_it(server, client):
+    client.send(
+        wire.attach("in", 3, receive=True, source="sessions", target="x", filters={SESSION_FILTER: "ada"})
+    )
+    await client.until(Code.ATTACH)
+    mine = {"session-id": "ada"}
+    await ask(client, "sessions", "set-session-state", {**mine, "session-state": b"half way"})
+    assert b"half way" == (await ask(client, "sessions", "get-session-state", mine))["session-state"]
 
 
 @wired

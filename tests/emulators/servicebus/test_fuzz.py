@@ -11,8 +11,6 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosmos_outbox_emulators.servicebus import atom
-from cosmos_outbox_emulators.servicebus.administration import Administration
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.channel import LinkEnd
 from cosmos_outbox_emulators.servicebus.connection import Connection
@@ -187,22 +185,6 @@ def test_nothing_of_a_lost_connection_stays():
     asyncio.run(run())
 
 
-@given(st.lists(st.binary(max_size=200), max_size=4))
-@settings(deadline=None)
-def test_garbage(chunks):
-    check(chunks)
-
-
-@given(st.lists(st.binary(max_size=60), max_size=4), st.integers(0, 255))
-@settings(deadline=None)
-def test_garbage_in_well_formed_frames(bodies, kind):
-    frames = [
-        (8 + len(body)).to_bytes(4, "big") + bytes((2, kind if index == 0 else 0)) + b"\x00\x01" + body
-        for index, body in enumerate(bodies)
-    ]
-    check([wire.greeting(), *frames])
-
-
 @given(st.data())
 @settings(deadline=None, max_examples=examples(100, many=300))
 def test_a_damaged_dialogue(data):
@@ -243,57 +225,3 @@ def test_a_performative_with_damaged_fields(data):
         damaged[data.draw(st.integers(8, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     frames[index] = bytes(damaged)
     check(frames)
-
-
-PATHS = st.lists(
-    st.sampled_from(
-        ["t", "q", "subscriptions", "s", "rules", "$Default", "$Resources", "queues", "topics", ""]
-    )
-    | st.text(max_size=5),
-    max_size=6,
-).map("/".join)
-PROPERTIES = st.dictionaries(
-    st.sampled_from(
-        [
-            "LockDuration", "MaxDeliveryCount", "RequiresSession", "DefaultMessageTimeToLive", "Status", "ForwardTo",
-            "DuplicateDetectionHistoryTimeWindow", "RequiresDuplicateDetection", "AuthorizationRules", "Filter", "Nonsense",
-        ]
-    ),
-    st.sampled_from(["true", "PT30S", "PT", "P1D", "3", "-1", "Disabled", "", "P10675199DT2H48M5.4775807S"])
-    | st.text(st.characters(exclude_characters="<&", categories=["L", "N", "P"]), max_size=5),
-)  # fmt: skip
-
-
-@st.composite
-def descriptions(draw):
-    kind = draw(
-        st.sampled_from(
-            ["QueueDescription", "TopicDescription", "SubscriptionDescription", "RuleDescription", "No"]
-        )
-    )
-    inside = "".join(f"<{name}>{value}</{name}>" for name, value in draw(PROPERTIES).items())
-    namespace = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
-    return f'<entry><content><{kind} xmlns="{namespace}">{inside}</{kind}></content></entry>'.encode()
-
-
-@settings(max_examples=examples(100, many=2000), deadline=None)
-@given(
-    requests=st.lists(
-        st.tuples(
-            st.sampled_from(["GET", "PUT", "DELETE", "POST"]),
-            PATHS,
-            st.dictionaries(st.sampled_from(["$skip", "$top"]), st.sampled_from(["0", "-1", "x", "5"])),
-            descriptions() | st.binary(max_size=40),
-            st.booleans(),
-        ),
-        max_size=8,
-    )
-)
-def test_any_management_request_is_answered_with_xml(requests):
-    administration = Administration(Broker.from_config({**CONFIG, "queues": [{"name": "q"}]}))
-    for method, path, query, body, update in requests:
-        status, element = administration.answer(
-            method, path, query, body, update=update, address="http://127.0.0.1"
-        )
-        assert status in (200, 201, 400, 404, 405, 409)
-        assert element is None or atom.written(element)

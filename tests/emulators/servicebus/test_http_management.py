@@ -13,6 +13,7 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter, TrueRuleFilter
 
+from cosmos_outbox_emulators.servicebus.administration import Administration
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
@@ -145,6 +146,20 @@ async def test_what_cannot_be_done_is_refused(admin):
         with pytest.raises(HttpResponseError):
             await act
     assert ["q"] == await names(admin.list_queues())
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("PUT", "q", b"<no xml", 400),
+        ("PUT", "q", b"<entry><content><No/></content></entry>", 400),
+        ("POST", "q", b"", 405),
+    ],
+)
+def test_a_request_that_no_client_sends_is_refused(method, path, body, status):
+    administration = Administration(Broker.from_config({"queues": [{"name": "q"}]}))
+    found, _ = administration.answer(method, path, {}, body, update=False, address="http://127.0.0.1")
+    assert status == found
 
 
 async def test_a_wrong_key_and_no_key_are_401(server):

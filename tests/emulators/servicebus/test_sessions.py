@@ -30,14 +30,6 @@ def accept(queue, session_id=None, credit=1000, container=None):
     return receiver
 
 
-def test_a_receiver_gets_only_its_session_in_order():
-    queue, clock = session_queue()
-    put(queue, clock, "a1", "b1", "a2", "b2")
-    receiver = accept(queue, "b")
-    put(queue, clock, "a3", "b3")
-    assert ["b1", "b2", "b3"] == receiver.ids
-
-
 def test_the_next_available_session_is_the_oldest_without_a_holder():
     queue, clock = session_queue()
     put(queue, clock, "a1", "b1", "c1")
@@ -54,14 +46,6 @@ def test_a_waiting_receiver_gets_the_session_that_appears():
     assert "a" == second.session.id
 
 
-def test_who_stopped_waiting_gets_nothing():
-    queue, clock = session_queue()
-    gone, patient = accept(queue), accept(queue)
-    queue.detach(gone)
-    put(queue, clock, "a1")
-    assert (None, "a") == (gone.session, patient.session.id)
-
-
 def test_a_held_session_cannot_be_locked_again():
     queue, clock = session_queue()
     put(queue, clock, "a1")
@@ -73,15 +57,6 @@ def test_a_held_session_cannot_be_locked_again():
 def test_a_session_without_messages_can_be_accepted_by_name():
     queue, _ = session_queue()
     assert "new" == accept(queue, "new").session.id
-
-
-def test_closing_gives_messages_back_uncounted_and_in_order():
-    queue, clock = session_queue()
-    put(queue, clock, "a1", "a2", "a3")
-    first = accept(queue, "a", credit=2)
-    queue.detach(first)
-    second = accept(queue)
-    assert [("a1", 0), ("a2", 0), ("a3", 0)] == [(name, count) for name, _, count in second.take()]
 
 
 def test_losing_the_lock_counts_a_delivery_closes_the_link_and_frees_the_session():
@@ -99,18 +74,6 @@ def test_losing_the_lock_counts_a_delivery_closes_the_link_and_frees_the_session
         queue.settle(token, Outcome.COMPLETE)
 
 
-def test_renewing_keeps_the_session_and_the_locks_of_its_messages():
-    queue, clock = session_queue(lock_s=10)
-    put(queue, clock, "a1")
-    receiver = accept(queue, "a")
-    ((_, token, _),) = receiver.take()
-    for _ in range(5):
-        clock.advance(8)
-        assert clock() + 10 == queue.sessions.renew(queue.sessions.held("a", receiver))
-    queue.settle(token, Outcome.COMPLETE)
-    assert receiver.failure is None
-
-
 def test_only_the_connection_that_holds_a_session_may_act_on_it():
     queue, clock = session_queue()
     put(queue, clock, "a1")
@@ -120,28 +83,6 @@ def test_only_the_connection_that_holds_a_session_may_act_on_it():
         queue.sessions.held("a", "yours")
     with pytest.raises(AmqpError, match="session-lock-lost"):
         queue.sessions.held("b", "mine")
-
-
-def test_a_session_lost_too_often_dead_letters_its_messages():
-    queue, clock = session_queue(lock_s=10, max_delivery_count=2)
-    put(queue, clock, "a1", "a2")
-    for _ in range(2):
-        accept(queue, "a", credit=1)
-        clock.advance(10)
-    (entry,) = queue.dead_letters.entries.values()
-    assert "a1" == entry.message.message_id
-    assert ["a2"] == accept(queue, "a").ids
-
-
-def test_an_abandoned_message_comes_back_after_those_already_delivered():
-    queue, clock = session_queue()
-    put(queue, clock, "a1", "a2", "a3")
-    receiver = accept(queue, "a", credit=2)
-    (_, first, _), _ = receiver.take()
-    queue.settle(first, Outcome.ABANDON)
-    receiver.credit = 2
-    queue.pump(receiver, receiver.session)
-    assert ["a1", "a3"] == receiver.ids
 
 
 def test_a_message_without_a_session_is_dead_lettered_where_sessions_are_required():

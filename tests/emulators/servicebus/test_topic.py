@@ -15,23 +15,6 @@ def stored(instance, path="t/Subscriptions/s"):
     return [entry.message.message_id for entry in instance.queue(path).entries.values()]
 
 
-def test_after_the_window_the_same_id_is_a_new_message():
-    instance, clock = topic_broker(dedup_window_s=60)
-    topic = instance.topic("t")
-    topic.publish([message("a")])
-    clock.advance(59)
-    topic.publish([message("a")])
-    clock.advance(1)
-    topic.publish([message("a")])
-    assert (2, 1) == (topic.published, topic.duplicates), "a duplicate does not prolong the window"
-
-
-def test_without_a_window_nothing_is_a_duplicate():
-    instance, _ = topic_broker()
-    instance.topic("t").publish([message("a"), message("a")])
-    assert ["a", "a"] == stored(instance)
-
-
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 30)), max_size=40))
 def test_duplicate_detection_equals_its_model(sends):
     instance, clock = topic_broker(dedup_window_s=40)
@@ -154,16 +137,6 @@ def test_a_rule_the_emulator_cannot_evaluate_is_refused(name, description, condi
     with pytest.raises(AmqpError) as caught:
         parse_rule(name, description)
     assert condition == caught.value.condition
-
-
-def test_a_deleted_topic_is_gone_with_its_subscriptions():
-    instance, _ = topic_broker()
-    instance.delete("T")
-    for look in (instance.topic, lambda path: instance.queue(f"{path}/Subscriptions/s")):
-        with pytest.raises(AmqpError, match="not-found"):
-            look("t")
-    instance.add_topic({"name": "t"})
-    instance.topic("t").publish([message("a")])
 
 
 def test_a_disabled_topic_refuses_and_an_enabled_one_accepts_again():

@@ -399,14 +399,6 @@ async def test_rules_are_listed_added_and_removed(server, client):
     assert 404 == (await ask(client, "remove-rule", {"rule-name": "$Default"}))[0]
     _, _, body = await ask(client, "enumerate-rules", {"top": 100, "skip": 0})
     assert 0x13700000009 == body["rules"][0]["rule-description"].value[0].descriptor
-    sql = {"sql-filter": {"expression": "price > 3"}}
-    assert 200 == (await ask(client, "add-rule", {"rule-name": "sql", "rule-description": sql}))[0]
-    _, _, body = await ask(client, "enumerate-rules", {"top": 1, "skip": 1})
-    found = body["rules"][0]["rule-description"].value[0]
-    assert (0x13700000006, ["price > 3", 20]) == (found.descriptor, found.value)
-    sql = {"sql-filter": {"expression": "price + 1 > 3"}}
-    expected = (501, "amqp:not-implemented")
-    assert expected == (await ask(client, "add-rule", {"rule-name": "q", "rule-description": sql}))[:2]
 
 
 async def test_sessions_with_messages_are_listed(server, client):
