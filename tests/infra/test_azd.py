@@ -33,12 +33,6 @@ def test_each_service_is_an_app_with_its_tag():
     assert {"containerapp"} == {service["host"] for service in PROJECT["services"].values()}
 
 
-def test_what_it_provisions_is_the_template():
-    assert (ROOT / PROJECT["infra"]["path"] / f"{PROJECT['infra']['module']}.bicep").samefile(
-        ROOT / "infra/main.bicep"
-    )
-
-
 @pytest.mark.parametrize("name", PROJECT["services"])
 def test_a_service_is_built_from_the_stage_that_has_its_name_on_bases_that_an_operator_may_choose(name: str):
     """The registry builds the last stage, for azd tells it arguments and no target."""
@@ -89,9 +83,3 @@ def test_a_deployment_provisions_again_while_a_placeholder_was_left(
     assert ["provision --no-state --no-prompt"] * provisions == (
         calls.read_text().splitlines() if calls.exists() else []
     )
-
-
-def test_on_windows_the_hook_asks_the_same():
-    run = PROJECT["hooks"]["postdeploy"]["windows"]["run"]
-
-    assert 'if ($env:PLACEHOLDER_LEFT -ne "false") { azd provision --no-state --no-prompt }' == run

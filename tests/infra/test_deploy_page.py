@@ -55,20 +55,6 @@ def test_every_name_in_a_command_is_declared(page: Path):
     assert set() == unknown_names(page.read_text())
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "azd env set COSMOS_MODE autoscale",
-        "azd deploy subscriber",
-        "az acr build -f worker/Dockerfile --target workers .",
-        "docker compose --profile tracing up",
-        "OTEL_EXPORTER_OTLP_ENDPOINT=http://collector:18890 docker compose up",
-    ],
-)
-def test_a_name_that_nothing_declares_is_noticed(command: str):
-    assert 1 == len(unknown_names(command))
-
-
 def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
     rows = re.findall(r"^\| `(?:azd env set )?(\w+)[^|]*\|[^|]*\| (.*?) +\|$", DEPLOY, re.MULTILINE)
     told = {name: default.strip("`") for name, default in rows}
@@ -78,26 +64,6 @@ def test_what_can_be_chosen_is_there_with_the_default_that_the_table_tells():
     assert {name: words.get(default, default) for name, default in told.items()} == {
         name: (VARIABLES | ADDED).get(name) for name in told
     }
-
-
-def test_every_parameter_that_the_page_names_is_one_of_the_template():
-    named = set(re.findall(r"`([a-z]+[A-Z]\w*)`", DEPLOY))
-
-    assert named >= {"privateNetworking", "operatorPrincipalIds"}
-    assert set() == named - ADDED.keys()
-
-
-def test_what_a_job_and_a_pod_run_is_a_command_with_its_options():
-    """Their arguments are lists, which no other test takes for a command."""
-    reference = (ROOT / "docs/reference/cli.md").read_text()
-    lists = re.findall(r"\[(?:\"cosmos-outbox\", )?(\"?parked[^]]*)\]", DEPLOY)
-    sections = {part.partition("`")[0]: part for part in reference.split("### `cosmos-outbox ")[1:]}
-    runs = [[word.strip(' "') for word in given.split(",")] for given in lists]
-
-    assert 2 == len(runs)
-    for command, action, *options in runs:
-        section = next(part for name, part in sections.items() if name.startswith(f"{command} {action}"))
-        assert [] == [one for one in options if one.startswith("-") and f"`{one}`" not in section]
 
 
 def test_the_job_runs_once_with_settings_that_a_worker_reads():
@@ -115,48 +81,6 @@ def test_the_job_runs_once_with_settings_that_a_worker_reads():
         "OUTBOX_PARKED_CONTAINER",
         "OUTBOX_TOPIC",
     }
-
-
-def test_the_pod_has_the_workers_identity_and_is_one_that_its_namespace_lets_in():
-    """The namespace enforces the restricted standard."""
-    pod = r"kubectl run .*? --labels (\S+) --overrides '(.*?)'$"
-    ((labels, overrides),) = re.findall(pod, DEPLOY.replace("\\\n", " "), re.DOTALL | re.MULTILINE)
-    spec = json.loads(overrides)["spec"]
-    (container,) = spec["containers"]
-
-    assert ("azure.workload.identity/use=true", "outbox-worker") == (labels, spec["serviceAccountName"])
-    assert {
-        "runAsNonRoot": True,
-        "seccompProfile": {"type": "RuntimeDefault"},
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-    }.items() <= (spec.get("securityContext", {}) | container["securityContext"]).items()
-
-
-def test_the_ports_of_the_compose_stack_are_published():
-    named = set(re.findall(r"http://127\.0\.0\.1:(\d+)", DEPLOY))
-    published = {port.split(":")[1] for service in COMPOSE.values() for port in service.get("ports", ())}
-
-    assert named >= {"8000"}
-    assert set() == named - published
-
-
-def test_the_page_asks_for_the_azd_that_the_project_requires():
-    required = yaml.safe_load((ROOT / "azure.yaml").read_text())["requiredVersions"]["azd"]
-
-    assert [required.removeprefix(">= ")] == re.findall(r"`azd` (\S+) or newer", DEPLOY)
-
-
-def test_no_command_of_the_page_is_due_after_a_deployment():
-    """
-    What is to be provisioned again, once the images are there, is provisioned by the hook of azure.yaml.
-    """
-    blocks = re.findall(r"^```sh no-run\n(.*?)^```", DEPLOY, re.MULTILINE | re.DOTALL)
-    deployments = [block for block in blocks if re.search(r"^azd (up|deploy)", block, re.MULTILINE)]
-    after = [re.split(r"^azd (?:up|deploy)", block, flags=re.MULTILINE)[1] for block in deployments]
-
-    assert 3 == len(deployments)
-    assert not [block for block in after if "azd provision" in block]
 
 
 def test_each_image_of_the_manifests_is_pushed_where_they_pull_it():

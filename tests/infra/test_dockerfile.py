@@ -59,26 +59,11 @@ def test_what_an_image_starts_is_copied_into_it(target: str):
     assert by_command == ("/wheels/*.whl" in build), "the worker's wheel is installed where its command runs"
 
 
-def test_what_is_copied_is_there():
-    sources = re.findall(r"^COPY (?!--from)(.*) \S+$", TEXT, re.MULTILINE)
-
-    assert len(sources) > 5
-    assert [] == [path for source in sources for path in source.split() if not (ROOT / path).exists()]
-
-
 def test_packages_are_installed_by_their_hashes_from_wheels():
     installs = [part for part in re.split(r"&&|\n", TEXT) if "pip install" in part and " -r " in part]
 
     assert 4 == len(installs)
     assert [] == [part for part in installs if not {"--require-hashes", "--no-build"} <= set(part.split())]
-
-
-def test_no_secret_stays_in_an_image():
-    kept = re.findall(r"^(?:ARG|ENV|LABEL) .*$", TEXT, re.MULTILINE)
-
-    assert [] == [
-        line for line in kept if re.search(r"(?i)connection_?string|password|secret|key|token", line)
-    ]
 
 
 def test_each_base_is_pinned_to_a_version_and_newer_ones_are_proposed():

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -154,27 +153,6 @@ def test_a_worker_on_a_read_only_file_system_drains_on_sigterm_and_exits_with_0(
         assert "worker.stopped" in _logs(images, container)
 
 
-def test_the_command_line_is_in_the_image_of_the_worker(images: Images):
-    """Where keys are off and the network is closed, that is the one place to run it."""
-    command = [*images.engine.run, "--rm", *LOCKED_DOWN, "--entrypoint=cosmos-outbox", images.worker]
-    assert "--by-error" in checked([*command, "parked", "list", "--help"])
-
-
-@pytest.mark.parametrize("service", ["worker", "consumer", "api"])
-def test_a_builder_that_names_no_stage_gets_the_image_of_the_service_it_names(
-    images: Images, tmp_path_factory: pytest.TempPathFactory, service: str
-):
-    """As azd has the registry build, which passes on arguments and no target."""
-    bases: tuple[str, ...] = ()
-    if images.engine.control == "podman":
-        bases = local_bases(images.engine, tmp_path_factory.mktemp("bases"))
-    tag = f"localhost/cosmos-outbox-last:{service}"
-    chosen = (f"--build-arg=SERVICE={service}", *bases)
-    checked([*images.engine.build, "-f", "worker/Dockerfile", "-t", tag, *chosen, "."])
-    started = ("inspect", "--format", "{{json .Config.Entrypoint}} {{json .Config.Cmd}}")
-    assert images.engine.call(*started, getattr(images, service)) == images.engine.call(*started, tag)
-
-
 def test_a_consumer_finds_its_handlers_on_a_read_only_file_system_and_exits_with_0(
     images: Images, provisioned: dict[str, str]
 ):
@@ -213,25 +191,3 @@ def test_the_image_of_the_emulators_answers_its_own_probe_and_exits_with_0(
         _wait_for_log(images, container, "Ctrl-C stops them")
         images.engine.call("exec", container, *probe[1:])
         assert 0 == _stopped(images, container)
-
-
-def test_two_builds_of_the_same_sources_have_the_same_layers(
-    images: Images, tmp_path_factory: pytest.TempPathFactory
-):
-    if images.engine.control != "podman":
-        pytest.skip("NOT VERIFIED: docker stamps layers with the time unless its buildx driver rewrites them")
-    bases = local_bases(images.engine, tmp_path_factory.mktemp("bases"))
-    # A copy: an edit between the two builds would make them differ.
-    context = tmp_path_factory.mktemp("context") / "sources"
-    unneeded = shutil.ignore_patterns(
-        ".*cache", ".venv*", ".git", "__pycache__", ".hypothesis", "tests", "docs"
-    )
-    shutil.copytree(ROOT, context, ignore=unneeded)
-    dockerfile = str(context / "worker/Dockerfile")
-    layers = []
-    for number in (1, 2):
-        tag = f"localhost/cosmos-outbox-again:{number}"
-        command = [*images.engine.build, "-f", dockerfile, "--target", "worker", "-t", tag, *bases]
-        checked([*command, "--no-cache", str(context)])
-        layers.append(images.engine.call("inspect", "--format", "{{json .RootFS.Layers}}", tag))
-    assert layers[0] == layers[1]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.vendor_tests.__main__ import SUITES, report
-from tools.vendor_tests.expected import Expected, Kind, judge, read_expected
-from tools.vendor_tests.running import Outcome, Result, read_report
+from tools.vendor_tests.__main__ import SUITES
+from tools.vendor_tests.expected import Expected, Kind, judge
+from tools.vendor_tests.running import Outcome, Result
 from tools.vendor_tests.source import ROOT, pin, unpack
 from tools.vendor_tests.suite import Edit, Suite
 
@@ -57,32 +57,6 @@ def test_a_known_failure_that_fails_in_another_way_is_wrong():
     assert (2, {}) == (len(verdict.wrong), verdict.accepted)
 
 
-def test_the_last_line_counts_each_kind(capsys: pytest.CaptureFixture[str]):
-    figures = report("a", judge([result("test_b.py::test_x", Outcome.FAILED, "405")], [KNOWN]))
-
-    assert {"a_passed": 0, "a_wrong": 0, "a_documented": 1, "a_environment": 0, "a_stale": 0} == figures
-
-
-def test_a_test_is_named_by_file_class_and_name(tmp_path: Path):
-    report = tmp_path / "report.xml"
-    report.write_text(
-        """<testsuites><testsuite>
-        <testcase classname="tests.async_tests.test_a.TestA" name="test_read[1]"/>
-        <testcase classname="tests.async_tests.test_a.TestA" name="test_read[1]"><error message="teardown"/></testcase>
-        <testcase classname="test_a" name="test_free"><skipped/></testcase>
-        <testcase classname="" name="async_tests.test_a"><error message="no module">last</error></testcase>
-        </testsuite></testsuites>"""
-    )
-
-    *_, last = read_report(report, "async_tests/test_a.py")
-    assert ("no module\nlast",) == last.failures
-    assert [
-        ("async_tests/test_a.py::TestA::test_read[1]", Outcome.FAILED),
-        ("async_tests/test_a.py::test_free", Outcome.SKIPPED),
-        ("async_tests/test_a.py::async_tests.test_a", Outcome.FAILED),
-    ] == [(found.test, found.outcome) for found in read_report(report, "async_tests/test_a.py")]
-
-
 def test_a_release_without_the_line_to_edit_is_refused(tmp_path: Path):
     (tmp_path / "sdk-1/tests").mkdir(parents=True)
     (tmp_path / "sdk-1/tests/test_config.py").write_text("host = 'azure'\n")
@@ -94,11 +68,6 @@ def test_a_release_without_the_line_to_edit_is_refused(tmp_path: Path):
 
     with pytest.raises(ValueError, match="sdk has no 'local_host'"):
         unpack(suite, archive, tmp_path / "work")
-
-
-@pytest.mark.parametrize("name", SUITES)
-def test_every_expected_failure_has_a_kind_and_a_cause(name: str):
-    read_expected(SUITES[name].expected)
 
 
 @pytest.mark.parametrize("name", SUITES)

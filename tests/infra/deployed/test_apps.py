@@ -105,13 +105,6 @@ def test_what_runs_is_asked_at_the_path_and_port_of_its_images_own_health_check(
         assert app["properties"]["configuration"]["ingress"]["targetPort"].endswith(f", {port}, 80)]")
 
 
-def test_a_placeholder_is_not_probed_and_gets_the_port_that_it_listens_on():
-    apps = deployed("defaults").of_type(APPS)
-
-    assert [[]] * 3 == [container_of(app)["probes"] for app in apps.values()]
-    assert 80 == apps["api"]["properties"]["configuration"]["ingress"]["targetPort"]
-
-
 def test_a_deployment_leaves_each_app_with_the_image_that_it_runs():
     assert {name: f"[{APPS}/{name}.template.containers[0].image]" for name in NAMED} == {
         name: container_of(app)["image"] for name, app in deployed("operated").of_type(APPS).items()
@@ -119,14 +112,6 @@ def test_a_deployment_leaves_each_app_with_the_image_that_it_runs():
     assert {"mcr.microsoft.com/azuredocs/containerapps-helloworld:latest"} == {
         container_of(app)["image"] for app in deployed("defaults").of_type(APPS).values()
     }
-
-
-def test_the_platform_has_the_profile_and_the_cores_that_an_app_asks_for():
-    profiles = deployed("operated").one("Microsoft.App/managedEnvironments")["properties"]["workloadProfiles"]
-    for app in deployed("operated").of_type(APPS).values():
-        # The one ratio that the plan offers.
-        assert {"cpu": 0.5, "memory": "1Gi"} == container_of(app)["resources"]
-        assert app["properties"]["workloadProfileName"] in [profile["name"] for profile in profiles]
 
 
 def test_there_are_two_of_each_and_as_many_more_as_load_asks_for_and_the_deployer_allows():
@@ -156,3 +141,10 @@ def test_there_are_two_of_each_and_as_many_more_as_load_asks_for_and_the_deploye
     for file in ("main.bicep", "modules/worker.bicep", "modules/consumer.bicep"):
         least = re.findall(r"@minValue\((\d)\)\nparam \w*[mM]axReplicas", (INFRA / file).read_text())
         assert {"2"} == set(least), file
+
+
+def test_a_placeholder_is_not_probed_and_gets_the_port_that_it_listens_on():
+    apps = deployed("defaults").of_type(APPS)
+
+    assert [[]] * 3 == [container_of(app)["probes"] for app in apps.values()]
+    assert 80 == apps["api"]["properties"]["configuration"]["ingress"]["targetPort"]

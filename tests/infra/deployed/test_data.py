@@ -116,10 +116,3 @@ def test_the_topic_drops_repeats_and_its_subscriptions_keep_sessions(name: str):
     assert {"all", "directory"} == subscriptions.keys()
     assert all(kept.items() <= subscription.items() for subscription in subscriptions.values())
     assert not [one for one in (topic, *subscriptions.values()) if "autoDeleteOnIdle" in one]
-
-
-@pytest.mark.parametrize(
-    ("name", "sku", "units"), [("defaults", "Standard", None), ("autoscale", "Premium", 1)]
-)
-def test_only_premium_has_messaging_units(name: str, sku: str, units: int | None):
-    assert {"name": sku, "tier": sku, "capacity": units} == deployed(name).one(BUS)["sku"]

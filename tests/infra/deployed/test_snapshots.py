@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.infra.deployed.snapshots import APPS, EVERY, INFRA, deployed, nested
+from tests.infra.deployed.snapshots import EVERY, INFRA, deployed, nested
 from tools.infra_check.snapshots import HASH, sources_hash
 
 # The one subnet of a network is part of it.
@@ -82,35 +82,3 @@ def test_keys_are_off_and_tls_is_on(name: str):
         ("registries", "anonymousPullEnabled"): False,
         ("containerApps", "allowInsecure"): False,
     } == found
-
-
-def test_outputs_tell_what_their_names_say():
-    outputs, operated = deployed("aks").outputs, deployed("operated").outputs
-    ids = {f"{service.upper()}_CLIENT_ID" for service in ("worker", "consumer", "keda", "subscriber")}
-
-    assert {
-        name: f"[Microsoft.ManagedIdentity/userAssignedIdentities/id-{name[:-10].lower()}-token.clientId]"
-        for name in ids
-    } == {name: outputs[name] for name in ids}
-    assert (
-        f"[format('https://{{0}}', {APPS}/api.configuration.ingress.fqdn)]",
-        "[Microsoft.ContainerRegistry/registries/crtoken.loginServer]",
-        "[Microsoft.DocumentDB/databaseAccounts/cosmos-token.documentEndpoint]",
-        "sb-token.servicebus.windows.net",
-        "[Microsoft.Insights/components/appi-token.ConnectionString]",
-    ) == (
-        outputs["API_URL"],
-        outputs["AZURE_CONTAINER_REGISTRY_ENDPOINT"],
-        outputs["OUTBOX_COSMOS_ENDPOINT"],
-        outputs["OUTBOX_SERVICEBUS_NAMESPACE"],
-        outputs["APPLICATIONINSIGHTS_CONNECTION_STRING"],
-    )
-    # Which images the hook of azure.yaml is told about.
-    asked = [
-        re.findall(r"containerApps/(\w+)\.template", told["PLACEHOLDER_LEFT"]) for told in (outputs, operated)
-    ]
-    assert [["api"], ["api", "worker", "consumer"]] == asked
-    assert outputs["PLACEHOLDER_LEFT"].endswith(", createArray()), false())]"), (
-        "on a cluster, of no other app"
-    )
-    assert deployed("defaults").outputs["PLACEHOLDER_LEFT"] is True
