@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.all import judgements, table, warnings
+from benchmarks.all import judgements, warnings
 from benchmarks.goals import BENCHMARKS, GOALS
 
 ROOT = Path(__file__).parents[2]
@@ -43,25 +43,6 @@ def test_a_ratio_that_became_worse_by_a_tenth_is_a_warning(
     before: dict[str, float], now: dict[str, float], warned: bool
 ):
     assert warned == bool([*warnings({"figures": figures(**before)}, figures(**now))])
-
-
-def test_the_table_shows_ratios_alone_and_says_which_goal_is_missed():
-    run = {"date": "2026-01-01", "python": "3.13", "cores": 2, "load": 0.1}
-    page = table(
-        {
-            "runs": {"commit": run, "java_peer": run},
-            "figures": {
-                "commit": {"commit_overhead": 1.2, "concurrent_ratio": 0.95},
-                "relay": {"cpu_ms_per_event": 0.05},
-                "java_peer": {"skipped": "no java"},
-            },
-        }
-    )
-    assert "| 1.2 | <= 1.1, missed |" in page
-    assert "| 0.95 | >= 0.9 |" in page
-    assert "CPU ms" not in page
-    assert "| `commit` | 2026-01-01 | 3.13 | 2 | 0.1 |" in page
-    assert "| `java_peer` | not measured: no java |" in page
 
 
 def test_every_figure_with_a_goal_is_judged_where_it_was_measured():

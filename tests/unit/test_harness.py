@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from cosmos_outbox import Entity, UnitOfWork
-from cosmos_outbox.adapters.memory import Fault, MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.ports import Complete
-from cosmos_outbox.records import PublishFailed
 from cosmos_outbox_testing import Call, OutboxHarness, Stuck
 from tests.support.orders import OrderPlaced, place
 
@@ -30,31 +25,6 @@ async def test_one_call_relays_everything_and_returns_what_arrived_in_it():
     assert [("o1", "OrderPlaced"), ("o1", "OrderPaid")] == [(m.session_id, m.subject) for m in first]
     assert ["o2", "o2"] == [message.session_id for message in second]
     assert [] == await harness.relay_all()
-
-
-async def test_partitions_may_split_and_merge_between_two_calls():
-    harness = OutboxHarness()
-    await place(harness.outbox, "a")
-    await harness.relay_all()
-    lower, upper = harness.container.split("0")
-    await place(harness.outbox, "b")
-    assert ["b", "b"] == [message.session_id for message in await harness.relay_all()]
-    harness.container.merge(lower, upper)
-    await place(harness.outbox, "c")
-    assert {"c"} <= {message.session_id for message in await harness.relay_all()}
-
-
-async def test_a_range_whose_lease_is_still_to_be_created_is_waited_for():
-    harness, created = OutboxHarness(container=MemoryContainer(ranges=3)), itertools.count()
-    await place(harness.outbox, "o1")  # not in the range whose lease comes first
-
-    async def slowly(call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        if call.method == "create":
-            await asyncio.sleep(next(created))
-        return await proceed()
-
-    harness.around.append(slowly)
-    assert 2 == len(await harness.relay_all())
 
 
 async def test_what_the_topic_refuses_is_parked_with_what_follows_until_it_is_released():
@@ -82,30 +52,6 @@ async def test_a_topic_that_stays_down_ends_the_call_and_the_next_one_goes_on():
         await harness.relay_all()
     harness.broker.down = False
     assert 2 == len(await harness.relay_all())
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST, Fault.ACK_LOST, Fault.BUSY, Fault.NO_TOPIC])
-async def test_a_fault_of_the_broker_changes_nothing_about_what_arrives(fault: Fault):
-    harness = OutboxHarness()
-    harness.broker.faults.append(fault)
-    await place(harness.outbox, "o1")
-    assert ["OrderPlaced", "OrderPaid"] == [message.subject for message in await harness.relay_all()]
-    assert [0.0] == [record.delay_seconds for record in harness.records if isinstance(record, PublishFailed)]
-
-
-async def test_every_call_of_a_port_passes_through_what_is_put_around_it():
-    harness, calls = OutboxHarness(), []
-
-    async def around(call: Call, proceed):
-        calls.append((call.port, call.method))
-        return await proceed()
-
-    harness.around.append(around)
-    await place(harness.outbox, "o1")
-    await harness.relay_all()
-
-    expected = {("store", "commit"), ("feed", "read_page"), ("leases", "replace"), ("publisher", "publish")}
-    assert expected <= set(calls)
 
 
 async def test_a_worker_that_is_started_again_begins_with_what_is_stored():
@@ -180,18 +126,3 @@ async def test_a_consumer_that_is_killed_before_it_completes_goes_on_where_it_wa
     settled = await killed.restarted().consume_all(consumer)
     assert asyncio.get_running_loop().time() - began < 1
     assert ["OrderPlaced", "OrderPaid"] == [one.message.subject for one in settled]
-
-
-async def test_a_store_that_stays_away_ends_the_call():
-    harness, consumer = OutboxHarness(), invoicing()
-    await place(harness.outbox, "o1")
-    await harness.relay_all()
-    harness.fail("commit", "unavailable", times=None)
-    began = (
-        asyncio.get_running_loop().time()
-    )  # virtual: it waits for the retries of three commits, and for nothing else
-    with pytest.raises(Stuck):
-        await harness.consume_all(consumer)
-    assert asyncio.get_running_loop().time() - began < 6.1
-    harness.faults.clear()
-    assert 2 == len(await harness.consume_all(consumer))

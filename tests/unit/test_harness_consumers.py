@@ -4,16 +4,12 @@ A consumer alone in the harness: what it is given without an outbox, what became
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from cosmos_outbox import PartitionKey, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Message
-from cosmos_outbox.errors import KeyNotParked
 from cosmos_outbox.ports import Complete, DeadLetter
-from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing import OutboxHarness, Outcome, Stuck, Subscribed
 from tests.support.shop import InvoiceIssued, OrderPaid, invoicing
 
@@ -34,13 +30,6 @@ async def test_each_delivery_tells_its_outcome_and_what_it_left():
     assert (once, 3) == (handled.message, repeated.message.delivery_count)
     assert [5] == totals(harness.container)
     assert ["InvoiceIssued"] == [message.subject for message in await harness.relay_all()]
-
-
-async def test_an_event_that_is_delivered_twice_is_the_same_message_and_shows_as_a_repetition():
-    harness, consumer, paid = OutboxHarness(), invoicing(), OrderPaid(order_id="o1", total=5)
-    for one in (paid, paid, OrderPaid(order_id="o1")):
-        harness.deliver(consumer, one, key="o1")
-    assert ["handled", "repeated", "handled"] == [one.outcome for one in await harness.consume_all(consumer)]
 
 
 @pytest.mark.parametrize("key", [("t1", "ada"), 5, True, "o1"])
@@ -78,23 +67,6 @@ async def test_a_failure_parks_what_follows_is_held_and_a_release_frees_it():
     assert [4, 1, 2, 3] == totals(harness.container)
 
 
-async def test_what_is_dropped_waits_no_longer():
-    harness, consumer = OutboxHarness(), invoicing()
-    bad = harness.deliver(consumer, OrderPaid(order_id="o1", total=-1), key="o1")
-    await harness.consume_all(consumer)
-    keys = await harness.parked_keys(consumer)
-    await keys.drop("o1", bad.message_id, reason="a test order")
-
-    assert (await harness.release("o1", consumer)).handed_back
-    assert {} == await harness.parked_messages(consumer)
-
-
-@pytest.mark.parametrize("changes", [{}, {"total": 1}])
-async def test_a_release_of_a_key_that_is_not_parked_says_so(changes: dict[str, Any]):
-    with pytest.raises(KeyNotParked):
-        await OutboxHarness().release("no", invoicing(), **changes)
-
-
 async def test_a_message_that_cannot_be_kept_in_order_is_dead_lettered():
     harness, consumer = OutboxHarness(), invoicing()
     harness.deliver(consumer, Message(message_id="", session_id="o1"))
@@ -126,26 +98,6 @@ async def test_a_subscription_without_sessions_takes_messages_without_one():
     harness.deliver(consumer, paid)
 
     assert {"handled", "repeated"} == {one.outcome for one in await harness.consume_all(consumer)}
-
-
-async def test_handlers_on_the_outbox_run_too():
-    harness, seen = OutboxHarness(), []
-    harness.outbox.on(InvoiceIssued, lambda event, uow: seen.append(event.total))
-    harness.deliver(consumer := invoicing(), OrderPaid(order_id="o1", total=5), key="o1")
-    await harness.consume_all(consumer)
-
-    assert [5] == seen
-
-
-async def test_a_consumer_writes_where_its_own_function_says():
-    elsewhere, harness = MemoryContainer(), OutboxHarness()
-    outbox = Outbox(elsewhere)
-    harness.deliver(
-        consumer := invoicing(outbox_of=lambda message: outbox), OrderPaid(order_id="o1"), key="o1"
-    )
-    await harness.consume_all(consumer)
-
-    assert ([], [1]) == (totals(harness.container), totals(elsewhere))
 
 
 async def test_messages_of_the_topic_and_of_the_test_reach_a_consumer_that_several_tests_share():

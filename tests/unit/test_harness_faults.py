@@ -12,7 +12,6 @@ from cosmos_outbox import (
     Conflict,
     DomainEvent,
     Entity,
-    PreconditionFailed,
     TooManyRequests,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
@@ -148,33 +147,6 @@ async def test_the_key_of_a_fault_is_a_partition_key_at_each_operation(operation
     assert ['["a",2]'] == relayed
     assert (operation == "commit") == (refused == [1])
     harness.faults.require_struck()
-
-
-async def test_two_settlements_in_a_row_that_fail_are_two_failures_and_not_stuck():
-    harness = OutboxHarness()
-    await place(harness.outbox, "o1")
-    await harness.relay_all()
-    harness.fail("settle", "unavailable", times=2)
-    await harness.consume_all(invoicing())
-
-
-async def test_a_conflict_is_that_of_a_change_where_there_is_one():
-    harness = OutboxHarness()
-    await place(harness.outbox, "o1")
-    harness.fail("commit", "conflict")
-    async with harness.outbox.unit_of_work() as uow:
-        (await uow.repository(Order).read("o1")).pay()
-        with pytest.raises(PreconditionFailed, match="'o1'"):
-            await uow.commit()
-
-
-async def test_a_message_that_is_too_large_parks_its_key_only():
-    harness = OutboxHarness()
-    for key in ("o1", "o2"):
-        await place(harness.outbox, key)
-    harness.fail("send", "too_large", key="o2")
-    assert {"o1"} == {message.session_id for message in await harness.relay_all()}
-    assert {"o2"} == set(await harness.parked_messages())
 
 
 async def test_a_fault_may_let_calls_pass_and_concern_one_key():
