@@ -31,7 +31,7 @@ from cosmos_outbox_emulators.servicebus.rules import body_of, parse_rule
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from tests.emulators.servicebus.engine import Recorder, broker, message, scheduled
 from tests.emulators.servicebus.test_sas import token as sas_token
-from tests.support.servicebus_sdk import leaky_sockets, receive_all, texts
+from tests.support.servicebus_sdk import leaky_sockets
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -105,7 +105,7 @@ async def test_a_killed_process_has_lost_nothing_that_a_client_was_told(tmp_path
 
     async with emulators(tmp_path / "data", killed=False) as (client, servicebus):
         async with servicebus.get_queue_receiver("q") as receiver:
-            assert ["hello"] == texts(await receive_all(receiver, 1))
+            assert ["hello"] == [str(one) for one in await receiver.receive_messages(1, max_wait_time=60)]
         database = client.get_database_client("d")
         assert ["c"] == [one["id"] async for one in database.list_containers()]
         container = database.get_container_client("c")
