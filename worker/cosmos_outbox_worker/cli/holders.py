@@ -120,9 +120,8 @@ async def operator_of(credential: AsyncTokenCredential | None) -> str:
     payload = token.split(".")[1]
     # The service has checked the signature; here the token only names who this is.
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    return str(
-        next((claims[name] for name in ("upn", "unique_name", "appid", "oid") if name in claims), "unknown")
-    )
+    named = (claims[name] for name in ("upn", "unique_name", "appid", "oid") if name in claims)
+    return str(next(named, "unknown"))
 
 
 @asynccontextmanager

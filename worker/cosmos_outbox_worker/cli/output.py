@@ -39,7 +39,10 @@ def answer(facts: object, *shown: RenderableType, as_json: bool) -> None:
     # In a pipe as wide as what is printed, so that no value is cut.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
     for one in shown:
-        console.print(Text("\n".join(map(printable, one.split("\n")))) if isinstance(one, str) else one)
+        if isinstance(one, str):  # the terminal breaks its lines, so that a command can be copied
+            console.print(Text("\n".join(map(printable, one.split("\n")))), soft_wrap=True)
+        else:
+            console.print(one)
 
 
 def table_of(rows: Sequence[Row], *, empty: str = "", title: str | None = None) -> RenderableType:

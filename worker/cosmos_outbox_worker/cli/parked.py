@@ -68,11 +68,9 @@ async def list_(
     async with opened_holder(consumer) as holder:
         keys = await (await holder.keys()).list()
     readable = [key for key in keys if isinstance(key, ParkedKey)]
-    rows = (
-        [asdict(cause) for cause in by_cause(readable)]
-        if by_error
-        else [_key_row(key, holder) for key in keys]
-    )
+    rows = [_key_row(key, holder) for key in keys]
+    if by_error:
+        rows = [asdict(cause) for cause in by_cause(readable)]
     shown = table_of([_shown(row) for row in rows], empty="No key is parked.")
     answer({"errors" if by_error else "keys": rows}, shown, as_json=as_json)
     if len(readable) < len(keys):

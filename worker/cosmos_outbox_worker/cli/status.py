@@ -97,11 +97,11 @@ def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:
     """Return a row for each lease of a listing; the estimator says which of them are held, and what waits."""
     leases, damaged = readable(listing.documents)
     measured = {one.lease: one for one in lag.leases}
-    rows: list[dict[str, Any]] = []
+    rows = []
     for lease in leases:
         seen = measured.get(lease.id)
         owner, unowned = seen and seen.owner, "expired" if lease.owned else "free"
-        row = {
+        row: dict[str, Any] = {
             "range": lease.token,
             "owner": owner or lease.owner,
             "state": "owned" if owner else unowned,
