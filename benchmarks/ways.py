@@ -21,6 +21,7 @@ from azure.cosmos.aio import ContainerProxy
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import MessageSizeExceededError
+from pydantic import SecretStr
 
 from benchmarks.emulated import DATABASE, PARKED
 from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client
@@ -39,6 +40,7 @@ from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.fleet import Fleet
 from cosmos_outbox_worker.polling import poll
+from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.telemetry import MeteredFeed, opened_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
@@ -99,8 +101,14 @@ async def relay(
         lease_store = CosmosLeases(database.get_container_client(leases))
         parked = await open_parked(client, DATABASE, PARKED)
         health = WorkerVitals(
-            {"instance": name, "processor": PROCESSOR, "container": data, "topic": topic},
-            stalled_after=timedelta(minutes=1),
+            Settings(
+                cosmos_connection_string=SecretStr(cosmos),
+                cosmos_database=DATABASE,
+                cosmos_container=data,
+                topic=topic,
+                processor_name=PROCESSOR,
+                instance_name=name,
+            )
         )
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         deletion = await stack.enter_async_context(

@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 591,
     "testing": 2_076,
     "the modules of the root": 1_040,
-    "worker": 2_228,
+    "worker": 2_212,
     "worker/cli": 1_121,
     "worker/doctor": 636,
     "write": 1_640,

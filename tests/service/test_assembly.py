@@ -83,8 +83,8 @@ async def test_every_setting_is_read():
             if name.startswith(PREFIX)
         }
         asked = values | {"parked_container": "parked", "message_format": "cloudevents-structured"}
-        async with assembled(Watched(**asked)):
-            pass
+        async with assembled(Watched(**asked)) as worker:
+            worker.snapshot()
     assert set() == set(Settings.model_fields) - read - READ_ELSEWHERE
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
@@ -22,6 +22,7 @@ from cosmos_outbox_worker.consumer_health import ConsumerVitals, WatchedSubscrip
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.status_page import page_of
+from tests.support.worker_settings import consumer_settings
 
 
 class State:
@@ -40,8 +41,9 @@ def state() -> State:
 
 
 def vitals(state: State, source: str) -> ConsumerVitals:
-    named = {"instance": "c-1", "consumer": "invoicing", "source": source, "container": "db/data"}
-    health = ConsumerVitals(named, stalled_after=timedelta(seconds=60))
+    topic, _, subscription = source.partition("/")
+    settings = consumer_settings(topic=topic, subscription=subscription or None)
+    health = ConsumerVitals(settings, "invoicing")
     health.processor = health.handling = state
     return health
 

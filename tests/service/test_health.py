@@ -27,12 +27,11 @@ from cosmos_outbox_worker.health import ParkedSeen
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
 from tests.support.lease_statuses import owning, status
-
-IDENTITY = {"instance": "w", "processor": "p", "container": "db/c", "topic": "t"}
+from tests.support.worker_settings import worker_settings
 
 
 def vitals(*leases: LeaseStatus, **times: Any) -> WorkerVitals:
-    vitals = WorkerVitals(IDENTITY, stalled_after=timedelta(seconds=60), **times)
+    vitals = WorkerVitals(worker_settings(), **times)
     vitals.processor = owning(*leases)
     return vitals
 

@@ -35,6 +35,7 @@ from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 from tests.support.event_documents import batch, event
 from tests.support.lease_statuses import owning
 from tests.support.parked_stores import tampered
+from tests.support.worker_settings import worker_settings
 
 
 async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_their_events() -> None:
@@ -118,10 +119,7 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
 
 
 def vitals(instance: str = "w") -> WorkerVitals:
-    vitals = WorkerVitals(
-        {"instance": instance, "processor": "p", "container": "c", "topic": "t"},
-        stalled_after=timedelta(minutes=1),
-    )
+    vitals = WorkerVitals(worker_settings(instance_name=instance))
     vitals.poll_interval, vitals.processor = timedelta(seconds=1), owning()
     return vitals
 

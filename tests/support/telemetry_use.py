@@ -15,6 +15,7 @@ from cosmos_outbox_worker.health import ParkedSeen
 from cosmos_outbox_worker.telemetry import Telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.lease_statuses import owning, status
+from tests.support.worker_settings import consumer_settings, worker_settings
 
 _EXAMPLES = {"str": "x", "int": 1, "float": 1.0, "BaseException": ValueError("no")}
 
@@ -34,11 +35,8 @@ RECORDS = tuple(record for kind in records.KINDS for record in examples(kind))
 def used(telemetry: Telemetry) -> None:
     """Have every instrument measure something."""
     lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
-    identity = {"instance": "w", "processor": "p", "container": "c", "topic": "t"}
     vitals = WorkerVitals(
-        identity,
-        stalled_after=timedelta(1),
-        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+        worker_settings(stalled_seconds=86_400), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC)
     )
     vitals.processor = owning(status())
     vitals.measured(Lag(leases=(lag,)))
@@ -50,11 +48,8 @@ def used(telemetry: Telemetry) -> None:
 
 
 def used_by_a_consumer(telemetry: Telemetry) -> None:
-    health = ConsumerVitals(
-        {"instance": "c", "consumer": "c", "source": "t/s", "container": "d/c"},
-        stalled_after=timedelta(1),
-        utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-    )
+    settings = consumer_settings(subscription="s", stalled_seconds=86_400)
+    health = ConsumerVitals(settings, "c", utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     sessions = (SessionStatus(session="s", messages=1, handling_seconds=1.0),)
     health.processor = SimpleNamespace(status=lambda: sessions, receiving=True)
     health.handling = SimpleNamespace(halted=False, delayed=False)

@@ -67,16 +67,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
     async with opened_parts(settings, topic="" if settings.routes else settings.topic) as parts:
         stack, connection, telemetry = parts.stack, parts.connection, parts.telemetry
         bus = await stack.enter_async_context(connection.service_bus())
-        health = WorkerVitals(
-            {
-                "instance": settings.instance_name,
-                "processor": settings.processor_name,
-                "container": settings.container,
-                "topic": settings.topic,
-            },
-            event_ttl=timedelta(seconds=settings.event_ttl_seconds),
-            stalled_after=timedelta(seconds=settings.stalled_seconds),
-        )
+        health = WorkerVitals(settings)
         worker = Worker(health, telemetry)
         notify = worker.notify
         spans = spans_of_sends(

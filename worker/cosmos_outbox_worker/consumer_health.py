@@ -12,6 +12,7 @@ from cosmos_outbox import records
 from cosmos_outbox.errors import said
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.sessions import SessionStatus
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.health import State, Vitals
 
 _MOST_SHOWN = 10  # of stalled keys
@@ -79,20 +80,14 @@ class _Wait:
 
 
 class ConsumerVitals(Vitals[ConsumerSnapshot]):
-    """
-    The vitals of a consumer.
-
-    Args:
-        named: instance, consumer, source and container.
-        times: of all vitals.
-    """
+    """The vitals of a consumer."""
 
     name = "consumer"
-
     handling: Any  # what has the handlers take messages; the assembly sets it
 
-    def __init__(self, named: dict[str, str], **times: Any) -> None:
-        super().__init__(named, **times)
+    def __init__(self, settings: ConsumerSettings, consumer: str, **clock: Any) -> None:
+        super().__init__(settings, **clock)
+        self._consumer, self._source = consumer, settings.source
         self._reached = False
         self._cut_off: tuple[float, BaseException] | None = None  # since when, and the last error
         self._delayed: tuple[float, BaseException] | None = None
@@ -137,6 +132,8 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             self._cut_off = None
         return ConsumerSnapshot(
             **self._state(self._reasons(sessions, stalled), starting=not self._reached),
+            consumer=self._consumer,
+            source=self._source,
             sessions=sessions,
             handled=self._done,
             handled_per_second=self._per_second(),
@@ -146,7 +143,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
 
     def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[str]:
         """Yield what keeps it from being ready."""
-        now, least, source = self._loop.time(), self._stalled_seconds, self._named["source"]
+        now, least, source = self._loop.time(), self._stalled_seconds, self._source
         if not self._reached:
             hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
             said_last = f": {self._cut_off[1]}" if self._cut_off else "."

@@ -74,15 +74,7 @@ async def assembled_consumer(
         if parked is None and consumer.policy.on_failure is OnFailure.PARK:
             unset = finding("parked-container.unset", consumer)
             raise ConfigurationError(f"{unset.message} {unset.fix}")
-        health = ConsumerVitals(
-            {
-                "instance": settings.instance_name,
-                "consumer": consumer.name,
-                "source": settings.source,
-                "container": settings.container,
-            },
-            stalled_after=timedelta(seconds=settings.stalled_seconds),
-        )
+        health = ConsumerVitals(settings, consumer.name)
         program = RunningConsumer(health, parts.telemetry)
         notify = program.notify
         parking = None if parked is None else Parking(parked, references=False)

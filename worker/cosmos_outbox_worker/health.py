@@ -21,6 +21,7 @@ from cosmos_outbox.parking.documents import ParkedKey
 from cosmos_outbox.records import LeaseMoved, Record, level_of
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.recent_errors import RecentError, RecentErrors
+from cosmos_outbox_worker.settings import Settings
 
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
@@ -94,8 +95,7 @@ class Vitals(Generic[SnapshotT]):
     What worker and consumer have in common. All calls but those of the hook come from the event loop.
 
     Args:
-        named: what the snapshot says of who it is.
-        stalled_after: without progress for this long, it is unready; it polls four times as often.
+        settings: what it is named, and how long it may be without progress; it polls four times as often.
         utcnow: the wall clock, for times that people read.
     """
 
@@ -103,15 +103,11 @@ class Vitals(Generic[SnapshotT]):
     processor: Any  # what works and knows how it is; the assembly sets it
 
     def __init__(
-        self,
-        named: dict[str, str],
-        *,
-        stalled_after: timedelta,
-        utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, settings: Settings, *, utcnow: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
-        self._named = named
-        self.stalled_after, self.poll_interval = stalled_after, stalled_after / 4
-        self._stalled_seconds = stalled_after.total_seconds()
+        self._settings, self._stalled_seconds = settings, settings.stalled_seconds
+        self.stalled_after = timedelta(seconds=settings.stalled_seconds)
+        self.poll_interval = self.stalled_after / 4
         self._utcnow, self._started_at = utcnow, utcnow()
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._began_at = self._loop.time()
@@ -178,7 +174,8 @@ class Vitals(Generic[SnapshotT]):
             phase, unready = Phase.ENDED, (self._end,)
         parked, parked_at, polled_at = self._parked or (None, None, 0.0)
         return {
-            **self._named,
+            "instance": self._settings.instance_name,
+            "container": self._settings.container,
             "at": self._utcnow(),
             "started_at": self._started_at,
             "phase": phase,

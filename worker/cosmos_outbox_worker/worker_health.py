@@ -14,6 +14,7 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, Record
 from cosmos_outbox_worker.fleet import Heartbeat
 from cosmos_outbox_worker.health import ParkedSeen, State, Vitals, duration_text
+from cosmos_outbox_worker.settings import Settings
 
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 
@@ -93,7 +94,6 @@ class Snapshot(State):
         """
         Return all leases, those that stand still first: the worker's own as it knows them, the others as they were polled.
         """
-        mine = {status.lease: status for status in self.mine}
         polled = {lease.lease: lease for lease in self.lag.leases} if self.lag else {}
         damaged = self.lag.damaged if self.lag else {}
         views = [
@@ -103,9 +103,9 @@ class Snapshot(State):
             for lease, error in damaged.items()
         ]
         views += [
-            self._own(mine[lease], polled.get(lease)) if lease in mine else self._polled(polled[lease])
-            for lease in {*mine, *polled} - damaged.keys()
+            self._own(one, polled.pop(one.lease, None)) for one in self.mine if one.lease not in damaged
         ]
+        views += map(self._polled, polled.values())
         # Tokens of partitions are numbers.
         return sorted(views, key=lambda view: (not view.halted, len(view.token), view.token))
 
@@ -169,22 +169,12 @@ def troubles(lag: Lag, parked: ParkedSeen | None) -> tuple[str, ...]:
 
 
 class WorkerVitals(Vitals[Snapshot]):
-    """
-    The vitals of a worker.
-
-    Args:
-        named: instance, processor, container and topic.
-        event_ttl: how long events live. Defaults to 10 days.
-        times: of all vitals.
-    """
+    """The vitals of a worker."""
 
     name = "worker"
 
-    def __init__(
-        self, named: dict[str, str], *, event_ttl: timedelta = timedelta(days=10), **times: Any
-    ) -> None:
-        super().__init__(named, **times)
-        self._event_ttl = event_ttl
+    def __init__(self, settings: Settings, **clock: Any) -> None:
+        super().__init__(settings, **clock)
         self._balanced_at: float | None = None
         self._unlisted = "."  # how a sentence ends that says why
         self._unreached: str | None = None
@@ -235,11 +225,13 @@ class WorkerVitals(Vitals[Snapshot]):
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
         return Snapshot(
             **self._state(self._reasons(mine), starting=self._balanced_at is None),
+            processor=self._settings.processor_name,
+            topic=self._settings.topic,
             mine=mine,
             lag=lag and self._aged(lag, polled_at),
             lag_at=lag_at,
             unseen=self._unseen(polled_at),
-            event_ttl=self._event_ttl,
+            event_ttl=timedelta(seconds=self._settings.event_ttl_seconds),
             sent=self._done,
             sent_per_second=self._per_second(),
             others=None if self._others is None or self._unseen(self._others[1]) else self._others[0],
