@@ -56,7 +56,6 @@ class PendingCommit:
     writes: tuple[Write, ...]
     events: tuple[DomainEvent, ...]
     parts: tuple[Part, ...]
-    part_writes: tuple[Write, ...]  # those of `writes`, one for each part
 
     @property
     def proof(self) -> DomainEvent | None:
@@ -109,8 +108,8 @@ def assembled(
         write = Write(kind=WriteKind.CREATE, id=record.id, document=record.document)
         batch.writes.append(write)
         batch.size += copied_size(record.document) + len(write.id) + _OPERATION_OVERHEAD_BYTES
-    part_writes = batch.add_parts(parts)
-    writes = (*batch.writes, *part_writes, *batch.payloads)
+    batch.add_parts(parts)
+    writes = (*batch.writes, *batch.payloads)
     events = tuple([event for _, event in recorded])
     ids = [write.id for write in writes]
     # In a batch that names a document twice, the second write fails on the first, which looks like a repeated commit.
@@ -124,7 +123,6 @@ def assembled(
         writes=writes,
         events=events,
         parts=tuple(parts),
-        part_writes=tuple(part_writes),
     )
 
 
@@ -171,18 +169,16 @@ class _Batch:
                 self.payloads += [Write(kind=WriteKind.CREATE, id=one["id"], document=one) for one in payload]
             self.writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
 
-    def add_parts(self, parts: Sequence[Part]) -> list[Write]:
-        part_writes = []
+    def add_parts(self, parts: Sequence[Part]) -> None:
         for part in parts:
             of, document = part.tracked, part.document
             etag = None if part.change is Change.CREATE else of.progress.etag
-            part_writes.append(Write(kind=_KINDS[part.change], id=of.id, document=document, etag=etag))
+            self.writes.append(Write(kind=_KINDS[part.change], id=of.id, document=document, etag=etag))
             self.size += len(of.id) + len(etag or "") + _OPERATION_OVERHEAD_BYTES
             try:
                 self.size += copied_size(document, finite=True) if document is not None else 0
             except ValueError as error:
                 raise no_json(of.model, of.id, self.key, document or {}, error) from error
-        return part_writes
 
 
 def _mixed(second: Part, key: PartitionKey) -> MixedPartitionKeys:

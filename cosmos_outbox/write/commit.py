@@ -179,14 +179,16 @@ class Submission:
         Return the result of a commit whose own answer was lost, with the etags that its entities have now.
         """
         etags: dict[str, str | None] = {}
-        for write in self.commit.part_writes:
-            etags[write.id] = UNKNOWN_ETAG
+        for part in self.commit.parts:
+            etags[part.tracked.id] = UNKNOWN_ETAG
             try:
-                stored = await self._deadline.attempt(self._store.read, write.id, self.commit.partition_key)
+                stored = await self._deadline.attempt(
+                    self._store.read, part.tracked.id, self.commit.partition_key
+                )
             except StoreError:
                 continue
-            if stripped(stored) == write.document:  # no later commit, and no other program, changed it since
-                etags[write.id] = stored["_etag"]
+            if stripped(stored) == part.document:  # no later commit, and no other program, changed it since
+                etags[part.tracked.id] = stored["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self._attempts})
         return WrittenCommit(etags=etags, request_charge=0.0, attempts=self._attempts)
 

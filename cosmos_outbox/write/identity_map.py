@@ -81,6 +81,10 @@ class Tracked:
     def __str__(self) -> str:
         return f"{self.kind} {self.id!r}"
 
+    def misuse(self, text: str) -> UsageError:
+        """Return the error of a usage that cannot work, and that concerns this document."""
+        return UsageError(text, document_id=self.id, partition_key=self.key)
+
     def now(self) -> tuple[Any, Document | None, int | None]:
         """
         Return its partition key, as the model has it now, what is stored of it, if the key follows from that, and the version for
@@ -137,17 +141,13 @@ class Tracked:
         stored = paths.key_of(self.progress.stored or {})
         stored = self.key if stored is None else stored
         if identity(stored) != identity(key):
-            raise UsageError(
+            raise self.misuse(
                 f"{self} is stored under the partition key {stored!r}, and {type(self.model).__name__} makes {key!r} of it now; a stored "
-                f"document cannot change it. Correct the partition key of this {type(self.model).__name__}, or delete it and create another one.",
-                document_id=self.id,
-                partition_key=stored,
+                f"document cannot change it. Correct the partition key of this {type(self.model).__name__}, or delete it and create another one."
             )
         if self.progress.etag is None:
-            raise UsageError(
-                f"{self} has no etag, so it is not known which stored state it follows. Read it and change that object.",
-                document_id=self.id,
-                partition_key=key,
+            raise self.misuse(
+                f"{self} has no etag, so it is not known which stored state it follows. Read it and change that object."
             )
 
     @property
@@ -184,7 +184,7 @@ class Tracked:
         """
         if self.change is Change.DELETE and not (self.progress.version == 0 and change is Change.CREATE):
             if change is not Change.DELETE:
-                raise UsageError(f"{self} was deleted in this unit of work.")
+                raise self.misuse(f"{self} was deleted in this unit of work.")
             return
         self.revision += 1
         # Created, then updated: still created
@@ -336,11 +336,7 @@ class IdentityMap:
             advice = "change the one that `read` or `create` returned first"
             if known.change is Change.DELETE:
                 advice = "commit the deletion before you create it again, or change it instead of deleting it"
-            raise UsageError(
-                f"Two different objects are {document} in one unit of work: {advice}.",
-                document_id=document.id,
-                partition_key=known.key,
-            )
+            raise document.misuse(f"Two different objects are {document} in one unit of work: {advice}.")
         elif change is not Change.NONE:
             self.failed = False
             known.merge(change)
@@ -353,11 +349,9 @@ class IdentityMap:
         instead = "Make another object here"
         if document.progress.version:
             instead = "Read it in this one and change that object"
-        raise UsageError(
+        raise document.misuse(
             f"{document} belongs to another unit of work, which is still open and has not committed it, so both would write it. "
-            f"{instead}, or commit or end the other one first.",
-            document_id=document.id,
-            partition_key=document.key,
+            f"{instead}, or commit or end the other one first."
         )
 
     def parts(self, paths: KeyPaths) -> list[Part]:
@@ -466,7 +460,7 @@ def _cannot_be(document: Tracked, change: Change) -> UsageError:
     )
     if change is Change.UPDATE:  # It would replace, under no etag, whatever is stored under that id.
         advice = "cannot be updated: it was neither read nor created. Read it first and change that object, or create it."
-    return UsageError(f"{document} {advice}", document_id=document.id, partition_key=document.key)
+    return document.misuse(f"{document} {advice}")
 
 
 def _current_task() -> asyncio.Task[object] | None:
