@@ -354,14 +354,9 @@ class IdentityMap:
             f"{instead}, or commit or end the other one first."
         )
 
-    def parts(self, paths: KeyPaths) -> list[Part]:
-        """
-        Return what a commit would write, in the order in which it was first tracked.
-
-        Raises:
-            UsageError, UnstorableValue: see `Tracked.part`.
-        """
-        return [tracked.part(paths) for tracked in self._tracked.values() if tracked.pending]
+    def changed(self) -> list[Tracked]:
+        """Return what a commit would write, in the order in which it was first tracked."""
+        return [tracked for tracked in self._tracked.values() if tracked.pending]
 
     def recorded(self) -> Iterator[tuple[Tracked, DomainEvent]]:
         """Yield the events that a commit would write, in order, with what recorded them."""
@@ -374,7 +369,7 @@ class IdentityMap:
         """
         Log a warning if there are changes that no commit wrote and no rollback forgot; `commit` is how the caller would have.
         """
-        changed = [] if self.failed else [one for one in self._tracked.values() if one.pending]
+        changed = [] if self.failed else self.changed()
         left = [one for one in changed if one.asked_for or not may_follow_the_clock(one.model)]
         if left:
             _logger.warning(

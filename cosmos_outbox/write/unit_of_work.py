@@ -280,12 +280,13 @@ class UnitOfWork:
         if self._handlers.registered:
             await self._run_handlers()
             self._entities.check()  # a handler that closed the unit would lose the write unnoticed
-        parts = self._entities.parts(self._store.key_paths)
-        if not parts and record is None:
+        changed, paths = self._entities.changed(), self._store.key_paths
+        if not changed and record is None:
             return None
         span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
         # Where nothing records it, the current span stays the caller's.
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
+            parts = [tracked.part(paths) for tracked in changed]
             recorded = [event for part in parts for event in part.taken.events]
             pending = assembled(
                 parts,
@@ -293,7 +294,7 @@ class UnitOfWork:
                 correlation=current_correlation(traced=span is not trace.INVALID_SPAN) if recorded else {},
                 published=self._handlers.published(recorded) if self._handlers.public else {},
                 sizes=self._sizes,
-                paths=self._store.key_paths,
+                paths=paths,
             )
             span.set_attributes(
                 {

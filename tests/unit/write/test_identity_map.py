@@ -22,7 +22,10 @@ PREMIUM = EventSizes(max_message_bytes=100 * 1024 * 1024)
 
 def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) -> PendingCommit:
     return assembled(
-        context.parts(ON_PARTITION_KEY), correlation=correlation or {}, published={}, sizes=PREMIUM
+        [tracked.part(ON_PARTITION_KEY) for tracked in context.changed()],
+        correlation=correlation or {},
+        published={},
+        sizes=PREMIUM,
     )
 
 
@@ -31,7 +34,7 @@ def settle(context: IdentityMap, commit: PendingCommit) -> None:
 
 
 def kinds(context: IdentityMap) -> list[tuple[str, str]]:
-    if not context.parts(ON_PARTITION_KEY):
+    if not context.changed():
         return []
     return [(write.kind.value, write.id) for write in pending(context).writes]
 
