@@ -28,7 +28,7 @@ MAXIMA = {
     "fastapi": 334,
     "parking": 936,
     "ports": 266,
-    "relay": 965,
+    "relay": 963,
     "sessions": 591,
     "testing": 2_076,
     "the modules of the root": 1_040,

@@ -8,7 +8,7 @@ relays append events to the queue instead of sending them; an operator has the q
 Keys that are not parked never touch the store.
 
     park         what met a failure puts events at the end of a queue
-      known_keys   which keys are parked, as the lease's notes and polls say
+      known_keys   which keys of a range are parked, as the lease's notes say
     keys         what an operator does: list, release, drop
       release      the queue sent from its beginning, then the key handed back
       queue        finding a key, reading its queue, taking events off

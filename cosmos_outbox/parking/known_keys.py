@@ -1,6 +1,4 @@
-"""
-Known keys: which partition keys of a lease's range are parked, as the lease's notes list them, and which keys no lease lists.
-"""
+"""Known keys: which partition keys of a lease's range are parked, as the lease's notes list them."""
 
 from __future__ import annotations
 

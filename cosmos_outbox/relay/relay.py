@@ -151,9 +151,8 @@ class Relay:
         streams: Streams = group_by_key(page.events, accepted=lease.accepted)
         scope = Scope(processor=batch.processor, container=batch.container_rid)
         if streams and self._parking is not None:
-            if (
-                lease.parked.never_saved
-            ):  # the first of its range, or the names were lost with the lease before
+            # The first lease of its range, or the names were lost with the one before
+            if lease.parked.never_saved:
                 self._polled_at = asyncio.get_running_loop().time()
                 self._found = await self._parking.keys(scope)
                 lease.parked.add(*self._found.parked)
