@@ -48,7 +48,8 @@ All errors of this library: one sentence each, saying what happened and what to 
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass, field
-from typing import Any, ClassVar, Literal, dataclass_transform
+from inspect import get_annotations
+from typing import ClassVar, Literal, dataclass_transform
 
 # A PartitionKey, whose module raises these errors
 Key = str | int | float | bool | tuple[str | int | float | bool, ...]
@@ -60,9 +61,8 @@ _UNNAMED = frozenset({"a field", "the whole"})  # what stands for a field whose 
 class _Fields(Exception):
     """Makes a dataclass of each error that names fields of its own."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "__annotations__" in vars(cls):
+    def __init_subclass__(cls) -> None:
+        if get_annotations(cls):
             dataclass(kw_only=True, eq=False, repr=False)(cls)
 
 
