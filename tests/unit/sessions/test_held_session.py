@@ -61,10 +61,7 @@ class Flaky(MemorySubscription):
 )
 async def test_what_a_handler_answers_becomes_of_its_message(answer: Settlement | None, outcome: str) -> None:
     world = World()
-    world.deliver("a1", "a2")
-    world.start(work=answers(answer))
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1", "a2", work=answers(answer))
     assert outcome == world.of(MessageSettled)[0].outcome
     again = isinstance(answer, Retry)
     assert (["a1", "a1", "a2"] if again else ["a1", "a2"]) == world.begun
@@ -83,10 +80,7 @@ async def test_a_retry_ends_the_hold_and_counts_if_it_says_so(counted: bool, del
         counts.append(message.delivery_count)
         return await answer(message)
 
-    world.deliver("a1")
-    world.start(work=work)
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1", work=work)
     assert deliveries == counts
     assert ["retry", "retry"] == [closed.outcome for closed in world.of(SessionClosed)][:2]
     assert 4.0 <= now() < 6.0
@@ -94,10 +88,7 @@ async def test_a_retry_ends_the_hold_and_counts_if_it_says_so(counted: bool, del
 
 async def test_a_message_is_kept_before_it_is_delivered_again_with_its_lock_renewed() -> None:
     world = World(subscription=Flaky(lock_seconds=10))
-    world.deliver("a1")
-    world.start(work=answers(Retry(after_seconds=100)), max_handling=seconds(20))
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1", work=answers(Retry(after_seconds=100)), max_handling=seconds(20))
     assert ["a1", "a1"] == world.begun
     assert now() > 100
     assert 19 <= world.subscription.renewals  # type: ignore[attr-defined]
@@ -107,10 +98,7 @@ async def test_a_handler_that_raises_gets_the_message_again_after_a_back_off_unt
     None
 ):
     world = World(subscription=MemorySubscription(max_deliveries=3))
-    world.deliver("a1", "a2")
-    world.start(work=answers(*[ValueError("no")] * 3))
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1", "a2", work=answers(*[ValueError("no")] * 3))
     assert ["a1", "a1", "a1", "a2"] == world.begun
     assert [0, 1, 2] == [failed.delivery_count for failed in world.of(MessageFailed)]
     ((dead, reason, _),) = world.subscription.dead_letters
@@ -125,10 +113,7 @@ async def test_a_handler_whose_own_task_was_cancelled_has_failed() -> None:
             await other
 
     world = World()
-    world.deliver("a1")
-    world.start(work=work)
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1", work=work)
     (failed,) = world.of(MessageFailed)
     assert isinstance(failed.error, asyncio.CancelledError)
     assert ["a1", "a1 cancelled", "a1", "a1 done"] == world.diary
@@ -136,10 +121,7 @@ async def test_a_handler_whose_own_task_was_cancelled_has_failed() -> None:
 
 async def test_the_lock_is_renewed_while_a_handler_works() -> None:
     world = World(subscription=Flaky(lock_seconds=10))
-    world.deliver("a1", "a2")
-    world.start(work=takes(100))
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1", "a2", work=takes(100))
     assert ["a1", "a1 done", "a2", "a2 done"] == world.diary
     assert 40 <= world.subscription.renewals <= 42  # type: ignore[attr-defined]
 
@@ -222,10 +204,7 @@ async def test_a_handler_that_blocks_the_loop_beyond_the_lock_settles_nothing() 
             behind = 11.0  # as if it had computed for so long
 
     loop.time = lambda: loops_time() + behind  # type: ignore[method-assign]
-    world.deliver("a1")
-    world.start(work=work)
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1", work=work)
     loop.time = loops_time  # type: ignore[method-assign]
     assert ["a1", "a1 done", "a1", "a1 done"] == world.diary
     assert "lost" == world.of(SessionClosed)[0].outcome
@@ -254,10 +233,7 @@ class Refusing(MemorySubscription):
 
 async def test_a_settlement_that_is_refused_is_not_reported_and_ends_the_session() -> None:
     world = World(subscription=(broker := Refusing()))
-    world.deliver("a1")
-    world.start()
-    await world.until_empty()
-    await world.stop()
+    await world.play("a1")
     assert ["a1", "a1 done", "a1", "a1 done"] == world.diary
     assert 1 == broker.refused
     assert ["lost", "stopped"] == [closed.outcome for closed in world.of(SessionClosed)]

@@ -93,6 +93,13 @@ class World:
             while not fact():  # noqa: ASYNC110 - any fact
                 await asyncio.sleep(0.05)
 
+    async def play(self, *names: str, work: Work | None = None, **options: Any) -> None:
+        """Deliver these messages to one processor, which runs until none is left."""
+        self.deliver(*names)
+        self.start(work=work, **options)
+        await self.until_empty()
+        await self.stop()
+
     async def until_empty(self) -> None:
         await self.until(lambda: not self.subscription.waiting)
 
