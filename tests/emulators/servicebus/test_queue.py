@@ -54,6 +54,14 @@ def test_an_expired_lock_gives_the_message_to_the_next_receiver_and_counts():
         queue.settle(token, Outcome.COMPLETE)
 
 
+def test_a_lock_is_lost_at_its_time_even_before_its_timer_ran():
+    queue, clock = filled("a", lock_s=10)
+    ((_, token, _),) = receive(queue, credit=1).take()
+    clock.now += 10
+    with pytest.raises(AmqpError, match="message-lock-lost"):
+        queue.settle(token, Outcome.COMPLETE)
+
+
 def test_a_renewed_lock_holds_from_the_renewal_on_whatever_was_locked_meanwhile():
     queue, clock = filled("a", lock_s=10)
     receiver = receive(queue, credit=1)
