@@ -23,7 +23,6 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.messages import message_of
-from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import events
 
 
@@ -240,17 +239,3 @@ async def test_two_objects_of_one_document_are_refused(uow: UnitOfWork):
     uow.save({"id": "o", "partitionKey": "o"})
     with pytest.raises(UsageError, match="Two different objects"):
         uow.save({"id": "o", "partitionKey": "o"})
-
-
-@pytest.mark.parametrize("counts", [False, True])
-async def test_a_lost_answer_is_resolved_by_the_event_and_the_next_commit_is_conditional(counts: bool):
-    container = MemoryContainer()
-    store = FaultyStore(container, [CommitFault.LOST_AFTER])
-    uow = Outbox(store).unit_of_work()
-    order: dict[str, Any] = {"id": "o", "partitionKey": "o"} | ({"version": 1} if counts else {})
-    uow.save(order)
-    uow.record(OrderPaid(order_id="o"), about=order)
-    assert 0 == (await uow.commit()).request_charge  # of the answer that was lost
-    order["n"] = 1
-    await uow.commit()
-    assert 1 == content(container, "o")["n"]

@@ -73,19 +73,6 @@ async def test_a_soft_delete_keeps_the_document_and_a_hard_one_does_not_and_both
     assert ["NoteWritten", "NoteDeleted"] == actions(container, "soft") == actions(container, "hard")
 
 
-async def test_what_is_created_and_softly_deleted_in_one_commit_is_stored_as_deleted_and_told_as_such():
-    container = MemoryContainer()
-    async with Outbox(container).unit_of_work() as uow:
-        note = uow.repository(Note).create(Note())
-        await uow.repository(Note).delete(note.id)
-        await uow.commit()
-        assert ((), 1) == (note.events, note.version)
-        assert 0 == (await uow.commit()).operations
-
-    assert [True] == [document["data"]["deleted"] for document in stored(container, "note")]
-    assert ["NoteWritten", "NoteDeleted"] == actions(container)
-
-
 async def test_what_this_unit_of_work_deletes_for_good_is_not_found_in_it():
     container = MemoryContainer()
     async with Outbox(container).unit_of_work() as uow:
