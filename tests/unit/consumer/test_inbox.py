@@ -187,6 +187,19 @@ async def test_a_second_attempt_asks_the_inbox_before_it_calls_the_handler():
     assert (2, 1) == (len(calls), len(world.documents("payment")))
 
 
+async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothing():
+    (gate := asyncio.Event()).set()
+    world = World(counting(gate), container=(container := Behind(ranges=1)))
+    paid = message(OrderPaid(order_id="o1", total=-1))
+    for deliveries in range(2):
+        container.stale = True
+        world.subscription.deliver(replace(paid, delivery_count=deliveries))
+        await world.run()
+
+    assert 1 == len(world.of(AttemptFailed)) == len(world.of(MessageHandled, "repeated"))
+    assert [] == world.of(MessageGivenUp, "parked")
+
+
 @pytest.mark.parametrize(
     ("copy", "calls"),
     [
