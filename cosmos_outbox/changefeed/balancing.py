@@ -61,7 +61,7 @@ def plan(
 
     def holder_of(lease: Lease) -> str | None:
         """
-        Return the worker a lease counts for: its owner, or the one it is promised to; None where nobody has it.
+        Return the worker a lease counts for: its owner, or the one it is promised to; None for a lease without one.
         """
         requested_by = requests[lease.id]
         if lease.id in running and lease.owner == me:
@@ -84,10 +84,10 @@ def plan(
         if holders[lease.id] == me and lease.id not in running and lease.id in within_reach
     ]
     working_on = sum(1 for lease in leases if lease.id in running and holders[lease.id] == me)
-    nobodys = [lease for lease in preferred if holders[lease.id] is None]
-    taken = nobodys[: max(0, target - counts[me])]
+    unowned = [lease for lease in preferred if holders[lease.id] is None]
+    taken = unowned[: max(0, target - counts[me])]
     robbed, asked = list[Lease](), list[Lease]()
-    if not nobodys:
+    if not unowned:
         others = [lease for lease in preferred if not _late(lease, now, 1.5 * options.renew_interval)]
         robbed, asked = _from_overloaded(others, holders, counts, me=me, target=target)
     waiting = asked or any(requests[lease.id] == me and lease not in mine_but_idle for lease in leases)

@@ -146,7 +146,7 @@ class Snapshot(State):
 
 
 def standing(lag: Lag) -> list[str]:
-    """Return a sentence on each lease that stands still, whoever owns it."""
+    """Return a sentence on each lease that stands still, of this worker and of the others."""
     return [
         f"Range {lease.token} stands still (changes that wait: {lease.transactions}): {lease.standstill}"
         for lease in lag.leases
