@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from cosmos_outbox.changefeed.balancing import Plan, plan
 from cosmos_outbox.changefeed.leases import (
     SIGNATURE,
-    WANTED_BY,
     Lease,
     handover_requested_by,
     new_lease,
@@ -26,7 +25,6 @@ from tests.support.effort import examples
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 EXPIRATION = timedelta(seconds=60)
-RESERVATION = timedelta(seconds=26)
 
 
 def a_lease(
@@ -76,10 +74,6 @@ def test_the_next_pass_is_due_once_the_first_lease_of_an_owner_that_may_be_dead_
 def test_no_pass_is_due_sooner_than_a_quarter_of_the_interval():
     assert 3.25 == seconds_of_pause([a_lease(0, owner="b", age=59)])
     assert 3.25 == seconds_of_pause([a_lease(0, owner="b"), a_lease(1, owner="b", request="a")])
-
-
-def test_a_lone_worker_takes_everything():
-    assert 7 == len(planned([a_lease(i) for i in range(7)], "a").take)
 
 
 def test_expired_leases_are_taken_up_to_the_target():
@@ -271,7 +265,3 @@ def _dotnet_turn(fleet: Fleet, me: str) -> int:
     for lease in taken:
         fleet.leases[lease.id] = fleet._written(lease, owner=me)
     return len(taken)
-
-
-def test_signing_a_lease_fulfils_the_request_that_was_on_it():
-    assert {SIGNATURE: "b", "theirs": "kept"} == signed({WANTED_BY: "b", "theirs": "kept"}, "b")

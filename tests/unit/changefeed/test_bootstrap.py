@@ -27,20 +27,6 @@ async def ids(world: World) -> list[str]:
     return sorted(d["id"].removeprefix(PREFIX) for d in (await world.leases.list("p")).documents)
 
 
-async def test_it_leaves_a_lease_for_every_range_a_marker_and_no_lock():
-    world = World(ranges=3)
-    await run(world)
-
-    assert ["..0", "..1", "..2", ".info"] == await ids(world)
-
-
-async def test_many_workers_at_once_create_every_lease_once():
-    world = World(ranges=5)
-    await asyncio.gather(*(run(world) for _ in range(10)))
-
-    assert ["..0", "..1", "..2", "..3", "..4", ".info"] == await ids(world)
-
-
 async def test_marker_and_lock_are_the_documents_of_dotnet_and_the_marker_says_where_the_leases_begin():
     seen: list[dict[str, object]] = []
 
@@ -155,22 +141,6 @@ def test_uncovered_is_what_no_lease_covers(leases, missing):
     found = [new_lease("p", token, FeedRange(min=low, max=high), version=v) for token, low, high, v in leases]
 
     assert missing == [(gap.min, gap.max) for gap in uncovered(physical, found)]
-
-
-async def test_a_missing_slice_of_a_merged_range_is_created_again_as_a_slice():
-    world = World(ranges=2)
-    await run(world)
-    low, high = await world.container.physical_ranges()
-    world.container.merge("0", "1")
-    middle = low.max
-    for lease in await world.all_leases():
-        await world.leases.delete(lease.id, lease.id)
-    slice_of_low = new_lease(PREFIX, f"-{middle}", low, version=1)
-    await world.leases.create(slice_of_low.raw)
-    await run(world)
-
-    leases = {lease.token: (lease.version, lease.range) for lease in await world.all_leases()}
-    assert {f"-{middle}": (1, low), f"{middle}-FF": (1, high)} == leases
 
 
 async def test_a_foreign_document_among_the_leases_is_refused_by_name():

@@ -52,16 +52,3 @@ async def test_a_checkpoint_counts_the_pages_its_write_covers_not_those_handled_
     assert [] == [(count, lsn) for count, lsn in said if count > lsn]
     assert len(said) > 3
     assert any(count < 20 for count, _ in said)
-
-
-async def test_pages_are_counted_anew_in_every_tenure():
-    world, records = World(), list[Record]()
-    for name in ("a", "b"):
-        world.start(name, hooks=(records.append,), max_items=1)
-        for _ in range(3):
-            await world.write("k")
-        await world.until(world.all_handled)
-        await world.stop(name)
-    counts = [record.pages for record in records if isinstance(record, LeaseCheckpointed)]
-    assert 3 == max(counts)
-    assert 2 == counts.count(3)

@@ -68,19 +68,6 @@ async def test_where_all_leases_are_there_a_start_asks_no_partition_for_its_id()
     await world.stop_all()
 
 
-async def test_a_new_processor_works_on_all_ranges_but_the_one_that_is_hot_and_on_that_once_it_cools():
-    world, feed, _ = await hot_world(ranges=10, hot=3)
-    processor = world.start("a", feed=feed)
-    assert await world.until(lambda: len(processor.status()) == 9) < 10
-    feed.hot.clear()
-    await world.write_many(50, keys=50)
-
-    assert await world.until(world.all_handled) < 10
-    assert [str(number) for number in range(10)] == await tokens(world)
-    assert {0} == {lease.version for lease in await world.all_leases()}
-    await world.stop_all()
-
-
 @pytest.mark.parametrize(("hot", "silence"), [({0}, 35.0), ({0, 1, 2}, 10.5), (set(range(9)), 35.0)])
 async def test_ranges_that_are_silent_for_longer_than_the_lock_lives_hold_up_no_other(hot, silence):
     world = World(ranges=10)
@@ -130,20 +117,6 @@ async def test_a_range_without_a_lease_is_told_of_by_name_within_a_minute():
     feed.hot.clear()
     await asyncio.sleep(30)
     assert [False] * 3 == [status.stalled for status in processor.status()]
-    await world.stop_all()
-
-
-async def test_workers_that_start_together_beside_a_hot_range_make_no_two_leases_of_it():
-    world, feed, _ = await hot_world(ranges=4, hot=0)
-    for name in ("a", "b", "c"):
-        world.start(name, feed=feed)
-    await asyncio.sleep(40)
-    assert ["1", "2", "3"] == await tokens(world)
-    feed.hot.clear()
-    await world.write_many(40, keys=40)
-    await world.until(world.all_handled)
-
-    assert ["0", "1", "2", "3"] == await tokens(world)
     await world.stop_all()
 
 

@@ -214,16 +214,6 @@ async def test_a_write_that_is_never_answered_is_a_loss_when_trust_runs_out():
     assert mine.trusted_until == asyncio.get_running_loop().time()
 
 
-async def test_a_lease_that_is_deleted_is_lost_at_once():
-    store, mine = await owned()
-    await store.delete("p..0", "p..0")
-    before = asyncio.get_running_loop().time()
-    with pytest.raises(LeaseLost, match="gone"):
-        await mine.save()
-
-    assert before == asyncio.get_running_loop().time()
-
-
 async def test_a_request_is_read_with_the_next_write():
     store, mine = await owned()
     await store.written_by_another(properties={**mine.lease.properties, "handover.wanted-by": "b"})
@@ -255,15 +245,6 @@ async def test_a_note_survives_that_another_wrote_the_lease_meanwhile():
     await store.written_by_another(properties={**mine.lease.properties, "theirs": "kept"})
     await mine.save()
     assert {"notes": "b is parked", "theirs": "kept"}.items() <= (await store.stored()).properties.items()
-
-
-async def test_an_owner_that_lost_its_lease_leaves_no_note_in_it():
-    store, mine = await owned()
-    await store.written_by_another(owner="another", properties={"notes": "theirs"})
-    mine.notes.text = "ours"
-    with pytest.raises(LeaseLost):
-        await mine.save()
-    assert "theirs" == (await store.stored()).properties["notes"]
 
 
 async def test_time_asleep_counts_though_the_loops_clock_stood_still():

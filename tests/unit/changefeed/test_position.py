@@ -97,25 +97,6 @@ async def test_a_lease_ahead_of_its_range_halts_with_an_alarm_every_minute_and_i
     await world.stop_all()
 
 
-async def test_a_halted_lease_stays_halted_when_the_range_grows_past_it_and_another_worker_takes_it():
-    records = list[Record]()
-    world = await started_ahead([])
-    await asyncio.sleep(40)
-    await world.stop_all()
-    (lease,) = await world.all_leases()
-    assert ('"5000"', "20") == (lease.continuation, lease.properties[AHEAD])
-    await moved_ahead(world, lsn=22)
-    await world.write_many(10)
-    world.start("c", hooks=[records.append])
-    await asyncio.sleep(30)
-
-    assert 1 == len(halts(records))
-    (lease,) = await world.all_leases()
-    assert '"22"' == lease.continuation
-    assert not world.all_handled()
-    await world.stop_all()
-
-
 async def test_a_halted_lease_whose_range_was_split_stays_halted_until_it_is_reset_and_splits_then():
     world = await started_ahead([])
     await asyncio.sleep(40)
@@ -203,29 +184,6 @@ async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_a_warning
     (lease,) = await world.all_leases()
     (warning,) = [record for record in records if level_of(record) >= logging.WARNING]
     assert PositionAhead(lease=lease.id, outcome="rewound", position='"100"', lowest_lsn=95) == warning
-
-
-@pytest.mark.parametrize("end", ["stop", "kill", "split"])
-async def test_a_lease_that_changes_hands_while_its_range_is_behind_goes_on_from_the_lowest(end: str):
-    world = World()
-    world.start("a")
-    await world.write_many(100)
-    await world.until(world.all_handled)
-    await asyncio.sleep(2)
-    world.container.lose("0", 10)
-    await asyncio.sleep(5)
-    if end == "split":
-        world.container.split("0")
-    else:
-        await (world.stop("a") if end == "stop" else world.kill("a"))
-    for _ in range(15):
-        await world.write("new")
-    if end != "split":
-        world.start("b")
-
-    await world.until(lambda: len(set(world.handled["new"])) == 15, within=timedelta(seconds=100))
-    assert list(range(15)) == list(dict.fromkeys(world.handled["new"]))
-    await world.stop_all()
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "split"])

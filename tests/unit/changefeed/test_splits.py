@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -105,86 +104,6 @@ def test_what_others_cover_of_a_half_split_lease_gets_no_second_child(
     assert expected == [(child.token, child.version) for child in made]
 
 
-async def test_the_next_owner_finishes_a_split_that_a_crash_interrupted_although_the_range_can_be_read():
-    world = World(ranges=2)
-    world.start("a")
-    await asyncio.sleep(5)
-    await world.stop("a")
-    low, _ = await world.all_leases()
-    assert low.range
-    half = FeedRange(min="", max="10" + "0" * 30)
-    await world.leases.create(
-        new_lease(low.id.removesuffix("..0"), f"-{half.max}", half, version=1, continuation='"0"').raw
-    )
-    await world.write_many(40)
-    world.start("b")
-    await world.until(world.all_handled)
-    await asyncio.sleep(60)
-
-    leases = await world.all_leases()
-    assert len(leases) == 3
-    assert not any(
-        a.range.overlaps(b.range) for a in leases for b in leases if a is not b and a.range and b.range
-    )
-    await world.stop_all()
-    assert world.first_copies_in_order()
-
-
-class Crashing(MemoryLeases):
-    """The store of a worker that dies before its n-th write."""
-
-    def __init__(self, inner: MemoryLeases, writes: int) -> None:
-        super().__init__()
-        self._inner, self._left = inner, writes
-
-    def _spend(self) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise asyncio.CancelledError
-
-    async def create(self, document):
-        self._spend()
-        return await self._inner.create(document)
-
-    async def delete(self, document_id, partition_key, *, etag=None):
-        self._spend()
-        await self._inner.delete(document_id, partition_key, etag=etag)
-
-
-@pytest.mark.parametrize("writes", range(4))
-async def test_a_crash_between_the_steps_never_leaves_a_range_without_a_lease(writes: int):
-    store = MemoryLeases()
-    lease = parent("0", "", "FF")
-    stored = await store.create(lease.raw)
-    lease = replace(lease, etag=stored["_etag"])
-    made = children(lease, physical(("1", "", "80"), ("2", "80", "FF")))
-    assert made
-
-    with suppress(asyncio.CancelledError):
-        await write_children(lease, made, Crashing(store, writes), ensure_trusted=lambda: None)
-    found = {d["LeaseToken"] for d in (await store.list("p")).documents}
-    assert "0" in found or {"1", "2"} == found
-
-    await write_children(lease, made, store, ensure_trusted=lambda: None)  # the next owner does it again
-    assert {"1", "2"} == {d["LeaseToken"] for d in (await store.list("p")).documents}
-
-
-async def test_after_a_merge_the_leases_tile_the_new_range_and_nothing_is_lost():
-    world = World(ranges=2)
-    world.start("a")
-    await world.write_many(100)
-    await world.until(world.all_handled)
-    world.container.merge("0", "1")
-    await world.write_many(100)
-    await world.until(world.all_handled)
-    await asyncio.sleep(30)
-
-    leases = await world.all_leases()
-    await world.stop_all()
-    assert [1, 1] == [lease.version for lease in leases]
-    assert world.first_copies_in_order()
-
-
 async def test_a_range_that_splits_before_it_was_ever_read_is_read_from_where_it_should_start():
     world = World()
     await world.write_many(20)
@@ -194,28 +113,6 @@ async def test_a_range_that_splits_before_it_was_ever_read_is_read_from_where_it
     await world.until(world.all_handled)
     await world.stop_all()
 
-    assert world.first_copies_in_order()
-
-
-async def test_a_range_that_splits_again_while_its_split_is_put_in_place_is_replaced_later_and_loses_nothing():
-    world, records = World(), list[Record]()
-    feed = Faulty(world.container)
-    await world.write_many(20)
-    world.start("a", feed=feed, hooks=[records.append])
-    await world.until(world.all_handled)
-    world.container.split("0")
-    feed.failing["physical_ranges"] = RangeGone
-    await world.write_many(20)
-    await world.until(lambda: feed.calls["physical_ranges"] > 3)
-    del feed.failing["physical_ranges"]
-    await world.until(world.all_handled)
-
-    ends = ended(records)
-    assert {CloseReason.RANGE_GONE} == {end.outcome for end in ends}
-    assert [True] * (len(ends) - 1) + [False] == [isinstance(end.error, RangeGone) for end in ends]
-    await asyncio.sleep(30)
-    assert {"1", "2"} == {lease.token for lease in await world.all_leases()}
-    await world.stop_all()
     assert world.first_copies_in_order()
 
 
