@@ -22,7 +22,7 @@ MAXIMA = {
     "adapters/servicebus": 882,
     "amqp": 1_300,
     "blocking": 298,
-    "changefeed": 1_931,
+    "changefeed": 1_910,
     "consumer": 956,
     "domain": 354,
     "fastapi": 334,

@@ -30,7 +30,7 @@ from cosmos_outbox.changefeed.leases import (
     start_of,
     start_property,
 )
-from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.owned_lease import Worker
 from cosmos_outbox.errors import (
     ConfigurationError,
     Conflict,
@@ -43,7 +43,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom
-from cosmos_outbox.records import Hook, LeasesBalanced, LeasesLost
+from cosmos_outbox.records import LeasesBalanced, LeasesLost
 
 LOCK_SECONDS = 30
 _UNLOCK_SECONDS = 5
@@ -74,19 +74,9 @@ class Bootstrap:
     container: MonitoredContainer
     prefix: str
 
-    def __init__(
-        self,
-        feed: ChangeFeed,
-        store: LeaseStore,
-        options: ProcessorOptions,
-        *,
-        notify: Hook,
-        utcnow: Callable[[], datetime],
-        failed: Callable[[str, BaseException], None],
-    ) -> None:
-        self._feed, self._store, self._options = feed, store, options
-        self._notify, self._utcnow, self._failed = notify, utcnow, failed
-        self.start = options.start
+    def __init__(self, worker: Worker, *, failed: Callable[[str, BaseException], None]) -> None:
+        self._worker, self._failed = worker, failed
+        self.start = worker.options.start
         self.left: tuple[FeedRange, ...] = ()
         self._began = False  # this processor has seen leases: if all are gone, they are lost
         self._told = False  # that leases were lost: what showed it then is no new loss
@@ -98,19 +88,21 @@ class Bootstrap:
         Raises:
             ConfigurationError, StoreError: as `ChangeFeedProcessor.run`.
         """
-        options, attempt = self._options, 0
+        options, attempt = self._worker.options, 0
         while True:
             try:
-                self.container = await self._feed.describe()
+                self.container = await self._worker.feed.describe()
                 self.prefix = await own_prefix(
-                    self.container, processor_name=options.processor_name, leases=self._store
+                    self.container, processor_name=options.processor_name, leases=self._worker.store
                 )
                 return await self.create()
             except (StoreError, RangeGone, ContainerRecreated) as error:
                 if isinstance(error, StoreError) and not error.retriable:
                     raise
                 attempt += 1
-                self._notify(LeasesBalanced(owner=options.instance_name, outcome="failed", error=error))
+                self._worker.notify(
+                    LeasesBalanced(owner=options.instance_name, outcome="failed", error=error)
+                )
                 await asyncio.sleep(options.backoff.delay(attempt, at_least=error.retry_after))
 
     async def create(self, only: Collection[FeedRange] | None = None) -> None:
@@ -120,13 +112,13 @@ class Bootstrap:
                 self.start = StartFrom.BEGINNING
             self._tell_lost(proof)
         left = await create_leases(
-            self.prefix, feed=self._feed, store=self._store, start=self.start, only=only
+            self.prefix, feed=self._worker.feed, store=self._worker.store, start=self.start, only=only
         )
         self.left = tuple(left)
         for feed_range, error in left.items():
             self._failed(self.id_for(feed_range), error)
         # "Now" was the moment of the first leases. If these are lost, the next ones begin there, and skip nothing.
-        if not self._began and (marker := await _marker_of(self.prefix, self._store)) is not None:
+        if not self._began and (marker := await _marker_of(self.prefix, self._worker.store)) is not None:
             self._began = True
             if isinstance(began := marker.get(START), str):  # else another program created them
                 self.start = start_from(began)
@@ -141,8 +133,8 @@ class Bootstrap:
         return f"{self.prefix}..{feed_range.min}-{feed_range.max}"
 
     def _tell_lost(self, reason: str) -> None:
-        self._told, told = True, start_property(self.start, now=self._utcnow())
-        self._notify(LeasesLost(owner=self._options.instance_name, start=told, reason=reason))
+        self._told, told = True, start_property(self.start, now=self._worker.utcnow())
+        self._worker.notify(LeasesLost(owner=self._worker.options.instance_name, start=told, reason=reason))
 
     async def _earlier_life(self) -> str | None:
         """Return what shows that this processor had leases, if there are none now; None if nothing does."""
@@ -150,14 +142,14 @@ class Bootstrap:
         if await self._has_leases():
             return None
         proof: str | None = "this worker has seen them" if self._began else None
-        if proof is None and not self._told and self._options.earlier_life is not None:
-            proof = await self._options.earlier_life()
+        if proof is None and not self._told and self._worker.options.earlier_life is not None:
+            proof = await self._worker.options.earlier_life()
         # Once more: a worker that shows life now may have created them meanwhile.
         return None if proof is None or await self._has_leases() else proof
 
     async def _has_leases(self) -> bool:
-        marker = await _marker_of(self.prefix, self._store)
-        return marker is not None or bool((await self._store.list(f"{self.prefix}..")).documents)
+        marker = await _marker_of(self.prefix, self._worker.store)
+        return marker is not None or bool((await self._worker.store.list(f"{self.prefix}..")).documents)
 
 
 async def create_leases(

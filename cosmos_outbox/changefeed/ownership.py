@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 
 from cosmos_outbox.background import within
@@ -21,10 +21,8 @@ from cosmos_outbox.changefeed.leases import (
     signed,
     token_of,
 )
-from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.owned_lease import OwnedLease, Progress, Worker
 from cosmos_outbox.changefeed.pump import Pump
-from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.changefeed.splits import split
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -36,8 +34,8 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
 )
 from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer
-from cosmos_outbox.records import Hook, LeaseMoved, LeasesBalanced
+from cosmos_outbox.ports import MonitoredContainer
+from cosmos_outbox.records import LeaseMoved, LeasesBalanced
 
 
 class CloseReason(StrEnum):
@@ -77,28 +75,10 @@ class OwnedLeases:
         split: called when one of our leases was split, and its children can be taken.
     """
 
-    def __init__(
-        self,
-        feed: ChangeFeed,
-        store: LeaseStore,
-        handler: ChangeHandler,
-        options: ProcessorOptions,
-        *,
-        notify: Hook,
-        utcnow: Callable[[], datetime],
-        split: Callable[[], None],
-    ) -> None:
+    def __init__(self, worker: Worker, *, split: Callable[[], None]) -> None:
+        self._worker = worker
         self._owned: dict[str, OwnedLease] = {}
         self._failing: dict[str, Progress] = {}
-        self._worker = Worker(
-            feed=feed,
-            store=store,
-            handler=handler,
-            options=options,
-            budget=Budget(options.memory_bytes, leases=lambda: len(self._owned)),
-            notify=notify,
-            utcnow=utcnow,
-        )
         self.ids = self._owned.keys()  # always as they are now
         self._was_split = split
         self._draining = False

@@ -23,7 +23,9 @@ from cosmos_outbox.changefeed.leases import (
 )
 from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.owned_lease import Worker
 from cosmos_outbox.changefeed.ownership import LeaseStatus, OwnedLeases
+from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import (
     ConfigurationError,
     ContainerRecreated,
@@ -76,17 +78,22 @@ class ChangeFeedProcessor:
         hooks: Iterable[Hook] = (log_hook,),
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._feed, self._store, self._options = feed, leases, options
+        self._store, self._options = leases, options
         self._notify = guarded(*hooks)
         self._seen_at: datetime | None = None  # when the leases were first listed, on the service's clock
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
-        self._owned = OwnedLeases(
-            feed, leases, handler, options, notify=self._notify, utcnow=utcnow, split=self._wake.set
+        worker = Worker(
+            feed=feed,
+            store=leases,
+            handler=handler,
+            options=options,
+            budget=Budget(options.memory_bytes, leases=lambda: len(self._owned.ids)),
+            notify=self._notify,
+            utcnow=utcnow,
         )
-        self._bootstrap = Bootstrap(
-            feed, leases, options, notify=self._notify, utcnow=utcnow, failed=self._owned.failed
-        )
+        self._owned = OwnedLeases(worker, split=self._wake.set)
+        self._bootstrap = Bootstrap(worker, failed=self._owned.failed)
         self._gaps: tuple[FeedRange, ...] = ()  # where leases were deleted
         self._gaps_since = 0.0
         self._filling: asyncio.Task[None] | None = None

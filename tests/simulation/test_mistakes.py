@@ -116,7 +116,7 @@ MISTAKES = {
     ),
     "the worker's own clock decides what is expired": Mistake(
         owner=processor.ChangeFeedProcessor, name="_balance",
-        right="now=listing.read_at", wrong="now=self._bootstrap._utcnow()",
+        right="now=listing.read_at", wrong="now=self._bootstrap._worker.utcnow()",
         story="start 0 0, wait 0 2, start 1 4, wait 0 4, cut-leases 0 0, wait 0 3, wait 0 3, wait 0 2, ",
         said="which is alive",
     ),

@@ -152,9 +152,10 @@ async def test_a_range_that_falls_back_for_a_moment_and_grows_past_the_position_
     await world.until(world.all_handled)
     await asyncio.sleep(2)
     world.container.lose("0", 10)
-    await asyncio.sleep(5)
-    for _ in range(15):  # the LSNs 991 to 1005
-        await world.write("new")
+    for count in (5, 10):  # the LSNs 991 to 995, seen while the range is still behind, and up to 1005
+        await asyncio.sleep(5)
+        for _ in range(count):
+            await world.write("new")
 
     assert await world.until(lambda: len(set(world.handled["new"])) == 15) < 5
     assert list(range(15)) == world.handled["new"]
@@ -184,6 +185,29 @@ async def test_a_replica_that_lags_for_a_moment_costs_a_few_copies_and_a_warning
     (lease,) = await world.all_leases()
     (warning,) = [record for record in records if level_of(record) >= logging.WARNING]
     assert PositionAhead(lease=lease.id, outcome="rewound", position='"100"', lowest_lsn=95) == warning
+
+
+@pytest.mark.parametrize("end", ["stop", "kill", "split"])
+async def test_a_lease_that_changes_hands_while_its_range_is_behind_goes_on_from_the_lowest(end: str):
+    world = World()
+    world.start("a")
+    await world.write_many(100)
+    await world.until(world.all_handled)
+    await asyncio.sleep(2)
+    world.container.lose("0", 10)
+    await asyncio.sleep(5)
+    if end == "split":
+        world.container.split("0")
+    else:
+        await (world.stop("a") if end == "stop" else world.kill("a"))
+    for _ in range(15):
+        await world.write("new")
+    if end != "split":
+        world.start("b")
+
+    await world.until(lambda: len(set(world.handled["new"])) == 15, within=timedelta(seconds=100))
+    assert list(range(15)) == list(dict.fromkeys(world.handled["new"]))
+    await world.stop_all()
 
 
 @pytest.mark.parametrize("end", ["stop", "kill", "split"])
