@@ -303,3 +303,19 @@ async def test_a_parent_that_another_worker_took_since_stays_although_its_childr
     with pytest.raises(PreconditionFailed):
         await write_children(lease, made, store, ensure_trusted=lambda: None)
     assert theirs == await store.read(lease.id, lease.id)
+
+
+async def test_after_a_merge_the_leases_tile_the_new_range_and_nothing_is_lost():
+    world = World(ranges=2)
+    world.start("a")
+    await world.write_many(100)
+    await world.until(world.all_handled)
+    world.container.merge("0", "1")
+    await world.write_many(100)
+    await world.until(world.all_handled)
+    await asyncio.sleep(30)
+
+    leases = await world.all_leases()
+    await world.stop_all()
+    assert [1, 1] == [lease.version for lease in leases]
+    assert world.first_copies_in_order()

@@ -5,6 +5,7 @@ Handlers, and libraries below them, that keep a cancellation to themselves: what
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
@@ -24,11 +25,65 @@ async def returns() -> None:
         return
 
 
+async def fails() -> None:
+    try:
+        await asyncio.sleep(10_000)
+    except asyncio.CancelledError:
+        raise RuntimeError("cancelled, says my client library") from None
+
+
 async def stolen(world: World) -> None:
     """Take the lease as .NET does; its owner notices at its next renewal."""
     (lease,) = await world.all_leases()
     thief = lease.with_changes(now=world.utcnow(), owner="dotnet", properties={})
     await world.leases.replace(thief.raw, etag=lease.etag or "")
+
+
+@pytest.mark.parametrize("swallow", [returns, fails])
+@pytest.mark.parametrize("loss", ["stolen", "cut off", "stopped", "killed"])
+async def test_after_its_end_no_page_is_saved_and_nothing_is_begun(
+    swallow: Callable[[], Awaitable[None]], loss: str
+):
+    world, records = World(), list[Record]()
+    calls = 0
+
+    async def deaf(_: ChangeBatch) -> None:
+        nonlocal calls
+        calls += 1
+        await swallow()
+
+    for _ in range(3):
+        await world.write("k")
+    store = Faulty(world.leases)
+    world.start(
+        "a",
+        handler=deaf,
+        leases=store,
+        halt_after_attempts=1,
+        max_items=1,
+        hooks=[records.append],
+    )
+    await world.until(lambda: calls == 1)
+    match loss:
+        case "stolen":
+            await stolen(world)
+            await asyncio.sleep(40)
+        case "cut off":
+            store.failing["replace"] = StoreUnavailable
+            await asyncio.sleep(60)
+        case "stopped":
+            await asyncio.wait_for(world.stop("a"), 25)
+        case _:
+            await world.kill("a")
+
+    (lease,) = await world.all_leases()
+    failures = [record for record in records if isinstance(record, PageFailed)]
+    assert (1, None, []) == (calls, lease.continuation, failures)
+    if loss in ("stolen", "cut off"):
+        assert [CloseReason.LOST] == [end.outcome for end in ended(records)]
+        await world.kill("a")
+    elif loss == "stopped":
+        assert {"free": 1} == await world.owners()
 
 
 @pytest.mark.parametrize("answer", ["a page", "an error"])
