@@ -15,13 +15,14 @@ from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     AccessDenied,
     KeyNotParked,
+    NotFound,
     ParkingFull,
     ReleaseTakenOver,
     StoreUnavailable,
     UsageError,
 )
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
-from cosmos_outbox.parking.documents import EventStatus, KeyState, held_id
+from cosmos_outbox.parking.documents import KEY_ID, EventStatus, KeyState, held_id
 from cosmos_outbox.ports import ChangeBatch, Notes, Write, WriteKind
 from cosmos_outbox.records import (
     EventRejected,
@@ -468,3 +469,12 @@ async def test_an_edit_finds_the_first_held_event_behind_more_dropped_ones_than_
     world.reject()
     await world.operator.release("b", edited={"state": "mended"}, event_id="b/112")
     assert ["b/1", "b/112"] == world.ids[:2]
+
+
+async def test_a_relay_whose_read_lacks_a_parked_key_sends_nothing_past_what_is_held() -> None:
+    world = await parked()
+    lacking = iter([NotFound(document_id=KEY_ID)])
+    world.counted.before = lambda operation, key: next(lacking, None) if operation == "read" else None
+    await world.worker()(world.page(event("b", 5)))
+    assert ["b/1"] == world.ids
+    assert "b/5" in await world.held("b")
