@@ -18,6 +18,7 @@ from typing import Any
 
 from opentelemetry import trace
 
+from cosmos_outbox import errors
 from cosmos_outbox.consumer.policy import OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.consumer.threads import calls_of_handler
@@ -25,15 +26,6 @@ from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.documents import KEPT_FOREVER
 from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.domain.events import utc_now
-from cosmos_outbox.errors import (
-    Conflict,
-    HandlerTimeout,
-    MessageError,
-    MessageUnreadable,
-    MixedPartitionKeys,
-    UsageError,
-    said,
-)
 from cosmos_outbox.messages import REMEMBERED_FOR, Message
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
@@ -51,7 +43,7 @@ from cosmos_outbox.write.unit_of_work import (
 _LONGEST_NAME = 200
 
 
-class HandlerStuck(HandlerTimeout):
+class HandlerStuck(errors.HandlerTimeout):
     """
     A handler, or a thread that it started, went on after it was cancelled; it was left behind, and its unit of work commits nothing.
     """
@@ -195,7 +187,7 @@ class Effects:
         if self.policy.partition_key is not None:
             return self.policy.partition_key(message)
         if message.session_id is None:
-            raise MessageUnreadable(
+            raise errors.MessageUnreadable(
                 "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
             )
         if len(paths.levels) == 1:
@@ -203,7 +195,7 @@ class Effects:
         try:
             return paths.parse(message.session_id)
         except ValueError as error:
-            raise MessageUnreadable(
+            raise errors.MessageUnreadable(
                 f"The session of the message: {error} Or give `partition_key=`."
             ) from error
 
@@ -226,13 +218,13 @@ async def _committed(uow: UnitOfWork, record: CommitRecord, *, of: str) -> bool:
     """
     try:
         await commit_with(uow, record)
-    except MixedPartitionKeys as error:
+    except errors.MixedPartitionKeys as error:
         advice = (
             f"a handler of {of!r} writes under the key of its message, together with the record that it was handled. Let it record an "
             "event, and have a consumer of that event write the other key; or name the key of all effects by `partition_key=`"
         )
-        raise MixedPartitionKeys(error.first, error.second, advice=advice) from error
-    except Conflict as refusal:
+        raise errors.MixedPartitionKeys(error.first, error.second, advice=advice) from error
+    except errors.Conflict as refusal:
         # What is stored under the record's id is the record: every write of it is part of an effect
         if refusal.document_id != record.id:
             raise
@@ -264,8 +256,8 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
             raise
         except BaseException as error:
             # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, and every key would stop
-            raise MessageError(
-                f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {said(error)}"
+            raise errors.MessageError(
+                f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.said(error)}"
             ) from error
 
     with commits_left_to(f"The consumer {of!r}"):
@@ -276,7 +268,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         await cancelled(task)
         raise
     if task.cancelled():  # by other code, not by this attempt: report an error, not a cancellation
-        raise MessageError(f"The handler of {subject} ended because what it awaited was cancelled.")
+        raise errors.MessageError(f"The handler of {subject} ended because what it awaited was cancelled.")
     if done:
         return task.result()
     late = f"The handler of {subject} did not end within {within}"
@@ -286,7 +278,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         raise HandlerStuck(
             f"{late}, and a thread that it started goes on. Give what blocks there a time-out of its own."
         )
-    raise HandlerTimeout(f"{late}.")
+    raise errors.HandlerTimeout(f"{late}.")
 
 
 def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
@@ -311,7 +303,7 @@ def _short(name: str) -> str:
     # Two names with dots could form the same id
     try:
         check_id(name)
-    except UsageError:
+    except errors.UsageError:
         usable = False
     else:
         usable = len(name.encode()) <= _LONGEST_NAME and "." not in name

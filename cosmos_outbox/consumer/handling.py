@@ -10,27 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from cosmos_outbox import errors
 from cosmos_outbox.consumer.effects import Effect, Effects, HandlerStuck
 from cosmos_outbox.consumer.policy import OnFailure
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
-from cosmos_outbox.errors import (
-    AccessDenied,
-    CommitOutcomeUnknown,
-    ConfigurationError,
-    Conflict,
-    DeliveredTooOften,
-    MessageError,
-    MessageUnreadable,
-    OutboxError,
-    ParkingError,
-    PreconditionFailed,
-    RequestTooLarge,
-    StoreUnavailable,
-    TooManyRequests,
-    UnknownVersion,
-    UsageError,
-    said,
-)
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.documents import EventStatus, failure_of
@@ -56,14 +39,15 @@ _HALTED = 4  # A slot is free soon for another key: only an attempt shows which 
 _MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
 # While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
 _OUTAGES = (
-    TooManyRequests,
-    StoreUnavailable,
-    CommitOutcomeUnknown,
-    AccessDenied,
-    ConfigurationError,
-    ParkingError,
+    errors.TooManyRequests,
+    errors.StoreUnavailable,
+    errors.CommitOutcomeUnknown,
+    errors.AccessDenied,
+    errors.ConfigurationError,
+    errors.ParkingError,
 )
-_PERMANENT = (UsageError, MessageUnreadable, UnknownVersion, HandlerStuck)
+_CONTENTION = (errors.Conflict, errors.PreconditionFailed)
+_PERMANENT = (errors.UsageError, errors.MessageUnreadable, errors.UnknownVersion, HandlerStuck)
 
 
 class Holding(Protocol):
@@ -90,10 +74,10 @@ class _Contention:
 
     def is_new(self, error: Exception) -> bool:
         """Count an error if it is the trace of another writer, and say whether it is."""
-        if not isinstance(error, Conflict | PreconditionFailed) or self.times == _MOST_CONTENTION:
+        if not isinstance(error, _CONTENTION) or self.times == _MOST_CONTENTION:
             return False
         # An id is taken for good: a handler that meets taken ones again and again makes them itself.
-        trace = (error.document_id, error.actual) if isinstance(error, PreconditionFailed) else (None, None)
+        trace = (None, None) if isinstance(error, errors.Conflict) else (error.document_id, error.actual)
         new = trace not in self.seen
         self.seen.add(trace)
         self.times += new
@@ -124,7 +108,7 @@ class Handling:
 
     def __init__(self, effects: Effects, parking: Parking | None) -> None:
         if parking is None and effects.policy.on_failure is OnFailure.PARK:
-            raise ConfigurationError(
+            raise errors.ConfigurationError(
                 f"The consumer {effects.name!r} parks messages that it cannot handle, and has no parked store: name one "
                 'or say on_failure="dead_letter".'
             )
@@ -163,7 +147,7 @@ class Handling:
             return self._dead_letter(message, None, error)
         try:
             settlement = await self._handle(message, key, state, session)
-        except RequestTooLarge as error:  # behind others that its key holds
+        except errors.RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
             return self._delayed(message, key, error)
@@ -267,7 +251,7 @@ class Handling:
         alone = self._delays_of[message.message_id] = self._delays_of.pop(message.message_id, 0) + 1
         if len(self._delays_of) > _MOST_MESSAGES:
             del self._delays_of[next(iter(self._delays_of))]
-        asked = error.retry_after if isinstance(error, OutboxError) else None
+        asked = error.retry_after if isinstance(error, errors.OutboxError) else None
         delay = _BETWEEN_DELAYS.delay(max(self._delays, min(alone, _MOST_ALONE)), at_least=asked)
         told = {"consumer": self._name, "key": key, "message_id": message.message_id}
         self._notify(ConsumingDelayed(**told, delay_seconds=delay, error=error))
@@ -285,7 +269,7 @@ class Handling:
         """
         Give up a message delivered many times without an outcome, before the broker dead-letters it: later ones would overtake it.
         """
-        error = DeliveredTooOften(
+        error = errors.DeliveredTooOften(
             f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
             "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
             "then release the key."
@@ -318,7 +302,7 @@ class Handling:
             failure = failure_of(message.message_id, error, attempts=attempts)
             try:
                 held = await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
-            except RequestTooLarge:
+            except errors.RequestTooLarge:
                 return self._dead_letter(message, key, error, reason="TooLargeToPark")
             if held.decided is not None or not held.parked:
                 # An operator dropped the message once, or had it sent edited: what is kept of that stands in its place
@@ -337,13 +321,15 @@ class Handling:
         reason = reason or type(error).__name__
         told = {"reason": reason, "error": error}
         self._effects.report(message, key, MessageGivenUp, outcome="dead-lettered", **told)
-        return DeadLetter(reason=reason, description=said(error))
+        return DeadLetter(reason=reason, description=errors.said(error))
 
     def _named(self, message: Message) -> str:
         if not message.message_id:
-            raise MessageUnreadable("The message has no id, so it cannot be distinguished from a repetition.")
+            raise errors.MessageUnreadable(
+                "The message has no id, so it cannot be distinguished from a repetition."
+            )
         return message.session_id or key_text(self._effects.key_of(message))
 
 
-def _unknown(message: Message) -> MessageError:
-    return MessageError(f"No handler takes the subject {message.subject!r}.")
+def _unknown(message: Message) -> errors.MessageError:
+    return errors.MessageError(f"No handler takes the subject {message.subject!r}.")

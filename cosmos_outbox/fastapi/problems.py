@@ -17,20 +17,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from cosmos_outbox.errors import (
-    BatchTooLarge,
-    CommitOutcomeUnknown,
-    Conflict,
-    EventTooLarge,
-    InvalidRequest,
-    NotFound,
-    NotModified,
-    OutboxError,
-    PreconditionFailed,
-    RequestTooLarge,
-    StoreUnavailable,
-    TooManyRequests,
-)
+from cosmos_outbox import errors
 from cosmos_outbox.fastapi.request_context import CORRELATION_HEADER
 
 MEDIA_TYPE = "application/problem+json"
@@ -39,21 +26,21 @@ DEFAULT_RETRY_SECONDS = 1.0
 _logger = logging.getLogger("cosmos_outbox.fastapi")
 
 # The texts of the errors address the program that calls the library; these address callers of the API.
-_ANSWERS: dict[type[OutboxError], tuple[int, str]] = {
-    NotFound: (404, "It does not exist, or it was deleted."),
-    Conflict: (409, "There is one with this id already."),
-    PreconditionFailed: (412, "Its etag is not the one that the request asks for; read it again."),
-    InvalidRequest: (
+_ANSWERS: dict[type[errors.OutboxError], tuple[int, str]] = {
+    errors.NotFound: (404, "It does not exist, or it was deleted."),
+    errors.Conflict: (409, "There is one with this id already."),
+    errors.PreconditionFailed: (412, "Its etag is not the one that the request asks for; read it again."),
+    errors.InvalidRequest: (
         400,
         "The request is not valid; a continuation token must be one that this API returned.",
     ),
-    RequestTooLarge: (413, "It is too large."),
-    BatchTooLarge: (413, "The change is too large."),
-    EventTooLarge: (413, "The change is too large."),
-    TooManyRequests: (429, "There are too many requests; retry after the time in Retry-After."),
-    StoreUnavailable: (503, "The data cannot be reached, and nothing was changed; retry later."),
-    CommitOutcomeUnknown: (503, "It is not known whether the change was stored; read it to find out."),
-    OutboxError: (500, "The server cannot do this as it is set up; see its log."),
+    errors.RequestTooLarge: (413, "It is too large."),
+    errors.BatchTooLarge: (413, "The change is too large."),
+    errors.EventTooLarge: (413, "The change is too large."),
+    errors.TooManyRequests: (429, "There are too many requests; retry after the time in Retry-After."),
+    errors.StoreUnavailable: (503, "The data cannot be reached, and nothing was changed; retry later."),
+    errors.CommitOutcomeUnknown: (503, "It is not known whether the change was stored; read it to find out."),
+    errors.OutboxError: (500, "The server cannot do this as it is set up; see its log."),
 }
 
 
@@ -83,18 +70,18 @@ def add_handlers(app: FastAPI, invalid_status: int) -> None:
     """
 
     async def invalid(request: Request, error: Exception) -> Response:
-        errors: dict[str, list[str]] = defaultdict(list)
+        mistakes: dict[str, list[str]] = defaultdict(list)
         if isinstance(error, RequestValidationError):
             for mistake in error.errors():
                 place, *path = mistake["loc"]
                 field = ".".join(str(part) for part in path) if mistake["type"] != "json_invalid" else ""
-                errors[field or str(place)].append(mistake["msg"])
-        said = {"detail": "The request is not valid; see errors.", "errors": errors}
+                mistakes[field or str(place)].append(mistake["msg"])
+        said = {"detail": "The request is not valid; see errors.", "errors": mistakes}
         return _answer(request, invalid_status, said)
 
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(OutboxError, _outbox_error)
+    app.add_exception_handler(errors.OutboxError, _outbox_error)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -138,18 +125,19 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _outbox_error(request: Request, error: Exception) -> Response:
-    if not isinstance(error, OutboxError) or request.scope["type"] != "http":  # a WebSocket gets no answer
+    # A WebSocket gets no answer
+    if not isinstance(error, errors.OutboxError) or request.scope["type"] != "http":
         raise error
-    if isinstance(error, NotModified):
+    if isinstance(error, errors.NotModified):
         return Response(status_code=304, headers={"ETag": error.etag} if error.etag else None)
     status, detail = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
     headers: dict[str, str] = {}
     # None for CommitOutcomeUnknown: a caller that repeats a creation would make a second one.
-    if isinstance(error, (TooManyRequests, StoreUnavailable)):
+    if isinstance(error, (errors.TooManyRequests, errors.StoreUnavailable)):
         headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
-    elif isinstance(error, PreconditionFailed) and error.actual:
+    elif isinstance(error, errors.PreconditionFailed) and error.actual:
         headers["ETag"] = error.actual
     return _answer(request, status, {"detail": detail}, headers)
 
@@ -175,5 +163,5 @@ def _log(request: Request, error: Exception, *, traced: bool = True) -> None:
         type(error).__name__,
         error,
         extra={"path": request.url.path, "correlation_id": correlation_id},
-        exc_info=error if traced and not (isinstance(error, OutboxError) and error.retriable) else None,
+        exc_info=error if traced and not getattr(error, "retriable", False) else None,
     )

@@ -16,17 +16,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from cosmos_outbox import errors
 from cosmos_outbox.documents import stripped
 from cosmos_outbox.domain.entities import UNKNOWN_ETAG
-from cosmos_outbox.errors import (
-    CommitOutcomeUnknown,
-    Conflict,
-    NotFound,
-    PreconditionFailed,
-    StoreError,
-    StoreUnavailable,
-    TooManyRequests,
-)
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Deadline, RetryOptions, suspended_seconds
 from cosmos_outbox.write.batch import PendingCommit
@@ -91,15 +83,15 @@ class Submission:
                 result = await self._deadline.attempt(
                     self._store.commit, self.commit.partition_key, self.commit.writes
                 )
-            except (Conflict, NotFound, PreconditionFailed) as refusal:
+            except (errors.Conflict, errors.NotFound, errors.PreconditionFailed) as refusal:
                 if await self._was_written(refusal):
                     return await self._resolved()
                 raise await self._with_what_is_stored(refusal) from refusal.__cause__
-            except (TooManyRequests, StoreUnavailable) as failure:
+            except (errors.TooManyRequests, errors.StoreUnavailable) as failure:
                 if await self._was_applied(failure):
                     return await self._resolved()
                 await self._pause_or_give_up(failure)
-            except StoreError as refusal:
+            except errors.StoreError as refusal:
                 if self._in_doubt:
                     raise self._unknown() from refusal
                 raise
@@ -108,8 +100,8 @@ class Submission:
                 charge = result.request_charge
                 return WrittenCommit(etags=etags, request_charge=charge, attempts=self._attempts)
 
-    async def _was_applied(self, failure: TooManyRequests | StoreUnavailable) -> bool:
-        if isinstance(failure, TooManyRequests) or failure.applied is False:
+    async def _was_applied(self, failure: errors.TooManyRequests | errors.StoreUnavailable) -> bool:
+        if isinstance(failure, errors.TooManyRequests) or failure.applied is False:
             return False
         self._in_doubt = True
         return await self._is_ours(self._proof_id) is True
@@ -118,14 +110,16 @@ class Submission:
     def _proof_id(self) -> str | None:
         return None if self.commit.proof is None else self.commit.proof.id
 
-    async def _was_written(self, refusal: Conflict | NotFound | PreconditionFailed) -> bool:
+    async def _was_written(
+        self, refusal: errors.Conflict | errors.NotFound | errors.PreconditionFailed
+    ) -> bool:
         """
         Find out whether a refused commit was written by an earlier attempt: ours, or one that the SDK or a proxy repeated.
 
         Raises:
             CommitOutcomeUnknown: the time is up, or no proof is left.
         """
-        if isinstance(refusal, PreconditionFailed) and refusal.expected == UNKNOWN_ETAG:
+        if isinstance(refusal, errors.PreconditionFailed) and refusal.expected == UNKNOWN_ETAG:
             return False  # no attempt can have been applied
         event_ids, refused = {event.id for event in self.commit.events}, refusal.document_id
         if refused is not None and refused not in event_ids:
@@ -147,8 +141,10 @@ class Submission:
             raise self._unknown() from refusal
         return False
 
-    def _unknown(self) -> CommitOutcomeUnknown:
-        return CommitOutcomeUnknown(commit_id=self.commit.commit_id, partition_key=self.commit.partition_key)
+    def _unknown(self) -> errors.CommitOutcomeUnknown:
+        return errors.CommitOutcomeUnknown(
+            commit_id=self.commit.commit_id, partition_key=self.commit.partition_key
+        )
 
     async def _is_ours(self, event_id: str | None) -> bool | None:
         """
@@ -158,9 +154,9 @@ class Submission:
             return None
         try:
             document = await self._deadline.attempt(self._store.read, event_id, self.commit.partition_key)
-        except NotFound:
+        except errors.NotFound:
             return None
-        except StoreError as error:
+        except errors.StoreError as error:
             _logger.debug("commit.look_failed", extra={"commit": self.commit.commit_id}, exc_info=error)
             return None
         return commit_id_of(document) == self.commit.commit_id
@@ -185,19 +181,19 @@ class Submission:
                 stored = await self._deadline.attempt(
                     self._store.read, part.tracked.id, self.commit.partition_key
                 )
-            except StoreError:
+            except errors.StoreError:
                 continue
             if stripped(stored) == part.document:  # no later commit, and no other program, changed it since
                 etags[part.tracked.id] = stored["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self._attempts})
         return WrittenCommit(etags=etags, request_charge=0.0, attempts=self._attempts)
 
-    async def _with_what_is_stored(self, refusal: StoreError) -> StoreError:
+    async def _with_what_is_stored(self, refusal: errors.StoreError) -> errors.StoreError:
         """
         Return a refusal with the etag or the type that the document has now; the service does not name them.
         """
-        wanting = isinstance(refusal, Conflict) or (
-            isinstance(refusal, PreconditionFailed) and not refusal.actual
+        wanting = isinstance(refusal, errors.Conflict) or (
+            isinstance(refusal, errors.PreconditionFailed) and not refusal.actual
         )
         if not wanting or refusal.document_id is None:
             return refusal
@@ -205,22 +201,22 @@ class Submission:
             document = await self._deadline.attempt(
                 self._store.read, refusal.document_id, self.commit.partition_key
             )
-        except StoreError:  # deleted since, or unreadable; the refusal stands
+        except errors.StoreError:  # deleted since, or unreadable; the refusal stands
             return refusal
-        if isinstance(refusal, PreconditionFailed):
-            return PreconditionFailed(
+        if isinstance(refusal, errors.PreconditionFailed):
+            return errors.PreconditionFailed(
                 expected=refusal.expected,
                 actual=document["_etag"],
                 document_id=refusal.document_id,
                 partition_key=self.commit.partition_key,
             )
-        return Conflict(
+        return errors.Conflict(
             stored_type=document.get("type"),
             document_id=refusal.document_id,
             partition_key=self.commit.partition_key,
         )
 
-    async def _pause_or_give_up(self, failure: TooManyRequests | StoreUnavailable) -> None:
+    async def _pause_or_give_up(self, failure: errors.TooManyRequests | errors.StoreUnavailable) -> None:
         _logger.info(
             "commit.repeated",
             extra={"commit": self.commit.commit_id, "attempt": self._attempts, "reason": str(failure)},

@@ -13,17 +13,10 @@ from typing import Any, Self, TypeVar, overload
 
 from opentelemetry import trace
 
+from cosmos_outbox import errors
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.errors import (
-    CommitOutcomeUnknown,
-    Conflict,
-    NotFound,
-    OutboxError,
-    PreconditionFailed,
-    UsageError,
-)
 from cosmos_outbox.partition_key import PartitionKey, check_partition_key
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
@@ -116,7 +109,7 @@ class UnitOfWork:
     async def __aenter__(self) -> Self:
         self._entities.check()
         if self._entered:
-            raise UsageError(
+            raise errors.UsageError(
                 "This unit of work is entered already, and a second `async with` would end it. In a handler use it as it is: what "
                 "called the handler commits it."
             )
@@ -206,7 +199,7 @@ class UnitOfWork:
         """
         self._entities.check()
         if self._entities.committing:
-            raise UsageError(
+            raise errors.UsageError(
                 "An event handler called rollback(): the commit that runs it would write nothing, and report nothing. Raise an "
                 "error: the commit fails with it, and writes nothing either."
             )
@@ -214,7 +207,7 @@ class UnitOfWork:
         self._dispatch = self._unresolved = None
         self._after_commit.clear()
 
-    def was_refused(self, error: OutboxError) -> bool:
+    def was_refused(self, error: errors.OutboxError) -> bool:
         """Say whether the last commit raised this refusal, and nothing was read or created since."""
         return self._entities.refusal is error
 
@@ -240,7 +233,7 @@ class UnitOfWork:
             UsageError: the unit has ended with its block; or a handler called commit().
         """
         if (owner := _committed_by.get()) is not None:
-            raise UsageError(
+            raise errors.UsageError(
                 f"A handler called commit(). {owner} commits what it adds to the unit of work that it was given, in one batch "
                 "with the record that the message was handled; what another unit of work commits would take effect again with "
                 "each delivery. Use the unit of work of the handler."
@@ -329,11 +322,11 @@ class UnitOfWork:
         self._unresolved, pending = submission, submission.commit
         try:
             written = await submission.send()
-        except CommitOutcomeUnknown:
+        except errors.CommitOutcomeUnknown:
             raise
-        except OutboxError as refusal:
+        except errors.OutboxError as refusal:
             self._unresolved = None  # it is known not to be written
-            if isinstance(refusal, (Conflict, NotFound, PreconditionFailed)):
+            if isinstance(refusal, (errors.Conflict, errors.NotFound, errors.PreconditionFailed)):
                 self._entities.undo(refusal, self._dispatch.caused_by if self._dispatch else ())
                 self._dispatch = None
                 self._after_commit.clear()
@@ -374,7 +367,7 @@ async def is_stored(uow: UnitOfWork, document_id: str, partition_key: PartitionK
     check_partition_key(partition_key, store.key_paths)
     try:
         await retry_reads(lambda: store.read(document_id, partition_key), uow._options)  # noqa: SLF001 - of this module
-    except NotFound:
+    except errors.NotFound:
         return False
     return True
 

@@ -15,21 +15,7 @@ from aiohttp import ClientError
 from azure.core.exceptions import AzureError, ClientAuthenticationError, HttpResponseError
 from azure.cosmos.exceptions import CosmosBatchOperationError
 
-from cosmos_outbox.errors import (
-    AccessDenied,
-    ConfigurationError,
-    Conflict,
-    InvalidRequest,
-    NotFound,
-    NotModified,
-    OutboxError,
-    PreconditionFailed,
-    RangeGone,
-    RequestTooLarge,
-    StoreError,
-    StoreUnavailable,
-    TooManyRequests,
-)
+from cosmos_outbox import errors
 from cosmos_outbox.partition_key import PartitionKey
 
 _LONGEST_REASON = 300  # characters; what follows is about the SDK and the machines of the service
@@ -87,8 +73,8 @@ async def translated(
         if cause is None or (cause is not error and not isinstance(cause, AzureError)):
             raise
         ours = translate(cause, document_ids=document_ids, partition_key=partition_key, needed=needed)
-        if isinstance(ours, RangeGone) and not of_feed:
-            ours = StoreUnavailable(applied=False)
+        if isinstance(ours, errors.RangeGone) and not of_feed:
+            ours = errors.StoreUnavailable(applied=False)
         raise ours from cause
 
 
@@ -98,7 +84,7 @@ def translate(
     document_ids: Sequence[str] = (),
     partition_key: PartitionKey | None = None,
     needed: str = "",
-) -> OutboxError:
+) -> errors.OutboxError:
     """
     Return this library's error for one of the SDK.
 
@@ -112,7 +98,7 @@ def translate(
         return _translate_batch(error, document_ids, partition_key)
     if isinstance(error, ClientAuthenticationError):
         message = "This program has no token for Cosmos DB, so it sent no request: sign in, or give the machine an identity."
-        return AccessDenied(f"{message} The credential said: {error.message}", refused_by="credential")
+        return errors.AccessDenied(f"{message} The credential said: {error.message}", refused_by="credential")
     if isinstance(error, HttpResponseError):
         answer = _Answer(
             status=error.status_code or 0,
@@ -127,12 +113,12 @@ def translate(
         )
         return answer.meaning()
     # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
-    return StoreUnavailable(f"{_NOT_REACHED}: {error!r}")
+    return errors.StoreUnavailable(f"{_NOT_REACHED}: {error!r}")
 
 
 def _translate_batch(
     error: CosmosBatchOperationError, document_ids: Sequence[str], partition_key: PartitionKey | None
-) -> OutboxError:
+) -> errors.OutboxError:
     responses: Sequence[Mapping[str, Any]] = error.operation_responses or ()
     for position, response in enumerate(responses):
         status = int(response["statusCode"])
@@ -151,7 +137,9 @@ def _translate_batch(
             rolled_back=True,
         )
         return answer.meaning()
-    return StoreUnavailable("Cosmos DB rolled the batch back and gave no reason; try again.", applied=False)
+    return errors.StoreUnavailable(
+        "Cosmos DB rolled the batch back and gave no reason; try again.", applied=False
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +166,7 @@ class _Answer:
     def of(self) -> dict[str, Any]:
         return {"document_id": self.document_id, "partition_key": self.partition_key}
 
-    def meaning(self) -> OutboxError:
+    def meaning(self) -> errors.OutboxError:
         found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failed)
         error = found(self)
         error.document_id, error.partition_key = self.document_id, self.partition_key
@@ -212,76 +200,76 @@ def _path_of(error: HttpResponseError) -> tuple[str, ...]:
     return tuple(map(unquote, path.split("/")))
 
 
-def _with_advice(kind: type[StoreError]) -> Callable[[_Answer], StoreError]:
+def _with_advice(kind: type[errors.StoreError]) -> Callable[[_Answer], errors.StoreError]:
     return lambda answer: kind(answer.after(str(kind())))
 
 
-def _refused(answer: _Answer) -> StoreUnavailable:
-    return StoreUnavailable(answer.after(str(StoreUnavailable())), applied=False)
+def _refused(answer: _Answer) -> errors.StoreUnavailable:
+    return errors.StoreUnavailable(answer.after(str(errors.StoreUnavailable())), applied=False)
 
 
-def _failed(answer: _Answer) -> StoreUnavailable:
+def _failed(answer: _Answer) -> errors.StoreUnavailable:
     # Unless the batch was rolled back, the service may have executed the request before it gave up.
     applied: Literal[False] | None = False if answer.rolled_back else None
-    return StoreUnavailable(answer.after(str(StoreUnavailable())), applied=applied)
+    return errors.StoreUnavailable(answer.after(str(errors.StoreUnavailable())), applied=applied)
 
 
-def _forbidden(answer: _Answer) -> AccessDenied:
+def _forbidden(answer: _Answer) -> errors.AccessDenied:
     # The service has no sub-status for any of them. One text of it names the token and the firewall, for it does not know.
     reason = answer.reason.lower()
     if "request originated from" in reason or "blocked by your cosmos db account firewall" in reason:
-        return AccessDenied(answer.after(_FIREWALL), refused_by="firewall")
+        return errors.AccessDenied(answer.after(_FIREWALL), refused_by="firewall")
     if "rbac" in reason:
-        return AccessDenied(answer.after(_ROLES), refused_by="roles")
-    return AccessDenied(answer.after(_KEY_ROLES_OR_FIREWALL))
+        return errors.AccessDenied(answer.after(_ROLES), refused_by="roles")
+    return errors.AccessDenied(answer.after(_KEY_ROLES_OR_FIREWALL))
 
 
-def _missing(answer: _Answer) -> ConfigurationError:
+def _missing(answer: _Answer) -> errors.ConfigurationError:
     named = "The container, or its database,"
     match answer.path:
         case ["dbs", database, "colls", container, *_]:
             named = f"The container {container!r} of database {database!r}, or that database,"
     needed = f" with {answer.needed}" if answer.needed else ""
-    return ConfigurationError(
+    return errors.ConfigurationError(
         answer.after(
             f"{named} does not exist: create it{needed}, or correct the name; this library creates none."
         )
     )
 
 
-def _not_found(answer: _Answer) -> OutboxError:
+def _not_found(answer: _Answer) -> errors.OutboxError:
     # The SDK reads the container before its first request, and the answer to that has no sub-status.
     match answer.path:
         case ["dbs", _, "colls", _]:
             return _missing(answer)
-    return NotFound(**answer.of)
+    return errors.NotFound(**answer.of)
 
 
 # By status and sub-status, or by status alone. Anything else is a fault of the service with an unknown outcome.
-_BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], OutboxError]] = {
+_BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], errors.OutboxError]] = {
     (403, 3): _refused,  # the region takes no writes (now)
     (403, 1008): _refused,  # the account is moving
-    (403, 1014): lambda answer: RequestTooLarge(answer.after(_FULL)),
+    (403, 1014): lambda answer: errors.RequestTooLarge(answer.after(_FULL)),
     (404, 1002): _refused,  # the replica has not caught up with the session token
     (404, 1003): _missing,
     (404, 1013): _refused,  # the container is being created
     # With 1000 (the SDK's name cache is stale) and 1008 (a partition moves to other machines) the range still exists.
-    (410, 1002): lambda _: RangeGone(),
-    (410, 1007): lambda _: RangeGone(),  # a split is being completed
+    (410, 1002): lambda _: errors.RangeGone(),
+    (410, 1007): lambda _: errors.RangeGone(),  # a split is being completed
 }
-_BY_STATUS: Mapping[int, Callable[[_Answer], OutboxError]] = {
-    304: lambda answer: NotModified(etag=_header(answer.headers, "etag")),
-    400: _with_advice(InvalidRequest),
-    401: lambda answer: AccessDenied(answer.after(_KEY), refused_by="credential"),
+_BY_STATUS: Mapping[int, Callable[[_Answer], errors.OutboxError]] = {
+    304: lambda answer: errors.NotModified(etag=_header(answer.headers, "etag")),
+    400: _with_advice(errors.InvalidRequest),
+    401: lambda answer: errors.AccessDenied(answer.after(_KEY), refused_by="credential"),
     403: _forbidden,
     404: _not_found,
-    405: _with_advice(InvalidRequest),
-    409: lambda answer: Conflict(**answer.of),
+    405: _with_advice(errors.InvalidRequest),
+    409: lambda answer: errors.Conflict(**answer.of),
     410: _refused,
-    412: lambda answer: PreconditionFailed(**answer.of),
-    413: _with_advice(RequestTooLarge),
+    412: lambda answer: errors.PreconditionFailed(**answer.of),
+    413: _with_advice(errors.RequestTooLarge),
     424: _refused,  # another operation of the batch failed
-    429: _with_advice(TooManyRequests),
+    429: _with_advice(errors.TooManyRequests),
     449: _refused,
 }
 

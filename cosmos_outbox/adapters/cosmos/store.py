@@ -10,18 +10,11 @@ from typing import Any
 from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
+from cosmos_outbox import errors
 from cosmos_outbox.adapters.cosmos.client import lsn_in
 from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, open_container, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.polls import SESSION_TOKEN
-from cosmos_outbox.errors import (
-    ConfigurationError,
-    InvalidRequest,
-    NotModified,
-    PreconditionFailed,
-    StoreError,
-    StoreUnavailable,
-)
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
 from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
 
@@ -56,25 +49,25 @@ class CosmosStore:
                 document = dict(
                     await self._container.read_item(document_id, _sdk_key(partition_key), **options)
                 )
-        except StoreUnavailable as error:
+        except errors.StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
                 # No replica catches up with the token of a range that was split since.
                 self._sessions.pop(identity(partition_key), None)
             raise
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
-            raise NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
+            raise errors.NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return document
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         try:
             async with translated(document_ids=[write.id for write in writes], partition_key=partition_key):
                 return await self._write(partition_key, writes)
-        except StoreError as error:
+        except errors.StoreError as error:
             headers: Mapping[str, Any] = getattr(error.__cause__, "headers", None) or {}
             self._remember(partition_key, headers.get(SESSION_TOKEN))
-            if isinstance(error, PreconditionFailed):
+            if isinstance(error, errors.PreconditionFailed):
                 expected = next((write.etag for write in writes if write.id == error.document_id), None)
-                raise PreconditionFailed(
+                raise errors.PreconditionFailed(
                     expected=expected, document_id=error.document_id, partition_key=partition_key
                 ) from error.__cause__
             raise
@@ -108,7 +101,7 @@ class CosmosStore:
         continuation: str | None,
     ) -> Page:
         if continuation is not None and not (continuation.isascii() and continuation.isprintable()):
-            raise InvalidRequest(
+            raise errors.InvalidRequest(
                 "The service did not issue this continuation token."
             )  # a header could not carry it
         key = {} if partition_key is None else {"partition_key": _sdk_key(partition_key)}
@@ -161,7 +154,7 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
     proxy, properties = await open_container(client, database, container, needed=NEEDED_BY_EVENTS)
     key_paths = usable_key_paths(properties)
     if properties.get("defaultTtl") is None:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"Time to live is off on the container {container!r}, so events and what a consumer remembers would never be "
             "deleted; set its default time to live to -1."
         )

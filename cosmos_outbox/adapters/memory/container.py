@@ -21,17 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.errors import (
-    Conflict,
-    ContainerRecreated,
-    InvalidRequest,
-    NotFound,
-    NotModified,
-    PreconditionFailed,
-    RangeGone,
-    RequestTooLarge,
-    UsageError,
-)
+from cosmos_outbox import errors
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.partition_key import (
     ON_PARTITION_KEY,
@@ -102,19 +92,21 @@ class MemoryContainer:
         self._require_full(partition_key)
         document = self._find(partition_key, document_id)
         if document is None:
-            raise NotFound(document_id=document_id, partition_key=partition_key)
+            raise errors.NotFound(document_id=document_id, partition_key=partition_key)
         if if_none_match is not None and if_none_match == document["_etag"]:
-            raise NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
+            raise errors.NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return copied(document)
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         await asyncio.sleep(0)
         self._require_full(partition_key)
         if not 1 <= len(writes) <= MAX_BATCH_OPERATIONS:
-            raise InvalidRequest(f"A batch holds 1 to {MAX_BATCH_OPERATIONS} operations, not {len(writes)}.")
+            raise errors.InvalidRequest(
+                f"A batch holds 1 to {MAX_BATCH_OPERATIONS} operations, not {len(writes)}."
+            )
         bodies = [_written(write.document) for write in writes]
         if sum(map(len, bodies)) > MAX_BATCH_BYTES:
-            raise RequestTooLarge
+            raise errors.RequestTooLarge
         partition = self._partition_of(partition_key)
         staged: dict[_Place, Document | None] = {}
         etags: list[str | None] = []
@@ -163,7 +155,7 @@ class MemoryContainer:
         )
 
     async def query(self, sql: str, parameters: Mapping[str, Any], **where: object) -> Page:
-        raise UsageError(
+        raise errors.UsageError(
             "A MemoryContainer evaluates no SQL: test what uses this query on the Cosmos DB emulator of cosmos-outbox-emulators."
         )
 
@@ -196,7 +188,7 @@ class MemoryContainer:
     ) -> ChangePage:
         await asyncio.sleep(0)
         if container_rid != self._rid:
-            raise ContainerRecreated
+            raise errors.ContainerRecreated
         partition = self._serving(feed_range)
         after, not_before = _position(partition, continuation, start)
         first = bisect_right(partition.log, after, key=lambda entry: entry[0])
@@ -298,11 +290,11 @@ class MemoryContainer:
         self, write: Write, body: bytes, current: Document | None, partition_key: PartitionKey
     ) -> Document | None:
         if write.kind is WriteKind.CREATE and current is not None:
-            raise Conflict(document_id=write.id, partition_key=partition_key)
+            raise errors.Conflict(document_id=write.id, partition_key=partition_key)
         if write.kind in (WriteKind.REPLACE, WriteKind.DELETE) and current is None:
-            raise NotFound(document_id=write.id, partition_key=partition_key)
+            raise errors.NotFound(document_id=write.id, partition_key=partition_key)
         if write.etag is not None and current is not None and current["_etag"] != write.etag:
-            raise PreconditionFailed(
+            raise errors.PreconditionFailed(
                 expected=write.etag,
                 actual=current["_etag"],
                 document_id=write.id,
@@ -313,7 +305,7 @@ class MemoryContainer:
         document: Document = json.loads(body)
         key = self.key_paths.key_of(document)
         if document.get("id") != write.id or key is None or identity(key) != identity(partition_key):
-            raise InvalidRequest("The document's id or partition key differs from the one addressed.")
+            raise errors.InvalidRequest("The document's id or partition key differs from the one addressed.")
         return {**document, "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
 
     def _partition(self, range_id: str) -> _Partition:
@@ -329,7 +321,9 @@ class MemoryContainer:
 
     def _require_full(self, partition_key: PartitionKey) -> None:
         if len(parts_of(partition_key)) != len(self.key_paths.levels):
-            raise InvalidRequest(f"The container is partitioned on {self.key_paths}, and needs the full key.")
+            raise errors.InvalidRequest(
+                f"The container is partitioned on {self.key_paths}, and needs the full key."
+            )
 
     def _order(self, document: Document) -> tuple[str, ...]:
         key = self.key_paths.key_of(document)
@@ -339,7 +333,7 @@ class MemoryContainer:
         for partition in self._partitions:
             if partition.range.contains(feed_range):
                 return partition
-        raise RangeGone
+        raise errors.RangeGone
 
     def _find(self, partition_key: PartitionKey, document_id: str) -> Document | None:
         document = self._partition_of(partition_key).documents.get((identity(partition_key), document_id))
@@ -376,7 +370,7 @@ def _written(document: Mapping[str, Any] | None) -> bytes:
     try:
         return json.dumps(document or {}, allow_nan=False, ensure_ascii=False).encode()
     except ValueError as error:  # NaN, an infinity, or half of a surrogate pair
-        raise InvalidRequest(f"The document cannot be written as JSON: {error}") from error
+        raise errors.InvalidRequest(f"The document cannot be written as JSON: {error}") from error
 
 
 def _is_marked(document: Document) -> bool:
@@ -391,7 +385,7 @@ def _after(continuation: str | None) -> tuple[str, ...]:
         match json.loads(continuation.removeprefix(_AFTER)) if continuation.startswith(_AFTER) else None:
             case [str(last_id), str(key)]:
                 return last_id, key
-    raise InvalidRequest("This container did not issue the continuation token.")
+    raise errors.InvalidRequest("This container did not issue the continuation token.")
 
 
 def _position(

@@ -5,13 +5,7 @@ from __future__ import annotations
 from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import exceptions as sdk
 
-from cosmos_outbox.errors import (
-    BrokerUnavailable,
-    MessageRejected,
-    PublishError,
-    SubscriptionUnavailable,
-    TopicUnavailable,
-)
+from cosmos_outbox import errors
 
 BUSY_SECONDS = 2.0  # "Please wait 2 seconds and try again", says the service when it throttles
 QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
@@ -19,12 +13,12 @@ QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
 # Any other is a fault that passes, unless its condition says more.
-_MEANING: dict[type[Exception], type[PublishError]] = {
-    sdk.MessageSizeExceededError: MessageRejected,
-    sdk.MessagingEntityDisabledError: TopicUnavailable,
-    sdk.MessagingEntityNotFoundError: TopicUnavailable,
-    sdk.ServiceBusAuthenticationError: TopicUnavailable,
-    sdk.ServiceBusAuthorizationError: TopicUnavailable,
+_MEANING: dict[type[Exception], type[errors.PublishError]] = {
+    sdk.MessageSizeExceededError: errors.MessageRejected,
+    sdk.MessagingEntityDisabledError: errors.TopicUnavailable,
+    sdk.MessagingEntityNotFoundError: errors.TopicUnavailable,
+    sdk.ServiceBusAuthenticationError: errors.TopicUnavailable,
+    sdk.ServiceBusAuthorizationError: errors.TopicUnavailable,
 }
 
 # Conditions that blame the message or its batch, and for which the SDK has no class.
@@ -47,32 +41,32 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 }
 
 
-def publish_error(error: sdk.ServiceBusError, *, topic: str) -> PublishError:
+def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishError:
     """Return this library's error for one of the SDK."""
     # What the broker said about a missing topic or a wrong key is only in the inner exception.
     said = " ".join(f"{error} {error.inner_exception or ''}".split())
     meaning = _meaning(error)
-    if meaning is BrokerUnavailable:
-        return BrokerUnavailable(
+    if meaning is errors.BrokerUnavailable:
+        return errors.BrokerUnavailable(
             f"Topic {topic!r} cannot be reached for now: {said}",
             retry_after=_RETRY_AFTER.get(type(error)),
             # The SDK has a class for every other condition that names a fault of the broker.
             condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
         )
-    if meaning is TopicUnavailable:
+    if meaning is errors.TopicUnavailable:
         missing = "" if _status(error) == _UNAUTHORIZED else "create it if it is missing, enable it, "
         clock = "" if missing else "see that this machine's clock is right, "
-        return TopicUnavailable(
+        return errors.TopicUnavailable(
             f"Topic {topic!r} cannot be sent to: {missing}correct the key, {clock}or grant Azure Service Bus Data Sender on it. "
             f"Service Bus said: {said}"
         )
-    return MessageRejected(f"Topic {topic!r} will not take this message: {said}")
+    return errors.MessageRejected(f"Topic {topic!r} will not take this message: {said}")
 
 
-def receive_error(error: Exception, *, entity: str) -> SubscriptionUnavailable:
+def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavailable:
     """Return this library's error for one of the SDK that a receiver raised."""
     said = " ".join(f"{error!r} {getattr(error, 'inner_exception', None) or ''}".split())
-    if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is BrokerUnavailable:
+    if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is errors.BrokerUnavailable:
         advice = "it is tried again"
     elif _status(error) == _UNAUTHORIZED:
         advice = "correct the key, see that this machine's clock is right, or grant Azure Service Bus Data Receiver on it"
@@ -81,7 +75,7 @@ def receive_error(error: Exception, *, entity: str) -> SubscriptionUnavailable:
             "create it if it is missing, enable it, see that sessions are on or off as configured, correct the key, or grant Azure "
             "Service Bus Data Receiver on it"
         )
-    return SubscriptionUnavailable(
+    return errors.SubscriptionUnavailable(
         f"{entity!r} cannot be received from: {advice}. Service Bus said: {said}",
         retry_after=_RETRY_AFTER.get(type(error)),
     )
@@ -110,16 +104,18 @@ def says_link_was_cut(error: BaseException | None) -> bool:
     return isinstance(error, sdk.ServiceBusConnectionError | sdk.ServiceBusCommunicationError)
 
 
-def _meaning(error: sdk.ServiceBusError) -> type[PublishError]:
+def _meaning(error: sdk.ServiceBusError) -> type[errors.PublishError]:
     if _condition(error) in _REJECTIONS:
-        return MessageRejected
+        return errors.MessageRejected
     # From the credential, wrapped as unknown
     if isinstance(error.inner_exception, ClientAuthenticationError):
-        return TopicUnavailable
+        return errors.TopicUnavailable
     # A refused token: for a namespace at an address of its own, the SDK calls it a lost connection
     if _status(error) in (_UNAUTHORIZED, _NOT_FOUND):
-        return TopicUnavailable
-    return next((_MEANING[base] for base in type(error).__mro__ if base in _MEANING), BrokerUnavailable)
+        return errors.TopicUnavailable
+    return next(
+        (_MEANING[base] for base in type(error).__mro__ if base in _MEANING), errors.BrokerUnavailable
+    )
 
 
 def _status(error: sdk.ServiceBusError) -> int | None:
