@@ -22,7 +22,7 @@ MAXIMA = {
     "adapters/servicebus": 878,
     "amqp": 1_300,
     "blocking": 298,
-    "changefeed": 1_910,
+    "changefeed": 1_882,
     "consumer": 934,
     "domain": 354,
     "fastapi": 321,

@@ -52,10 +52,8 @@ def plan(
         running: ids of the leases this worker is working on.
         now: when they were listed, on the service's clock.
     """
-    me, reservation = (
-        options.instance_name,
-        2 * options.acquire_interval,
-    )  # of a lease for the worker that asked
+    # reservation: of a lease for the worker that asked
+    me, reservation = options.instance_name, 2 * options.acquire_interval
     free = {lease.id for lease in leases if lease.expired(now, options.expiration)}
     requests = {lease.id: handover_requested_by(lease) for lease in leases}
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from cosmos_outbox.changefeed.coverage import located
-from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, is_child_of, lease_prefix, readable, start_of
+from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, cut, lease_prefix, readable, start_of
 from cosmos_outbox.changefeed.options import EXPIRATION
 from cosmos_outbox.changefeed.position import AHEAD, ahead_of
 from cosmos_outbox.changefeed.reader import lsn_of, newest_below
@@ -106,7 +106,9 @@ async def estimate_lag(
 
     async def lag_of(lease: Lease) -> LeaseLag:
         async with room:
-            lag = await _lag_of(lease, _parts(lease, found, physical), read, listing.read_at)
+            # Cut where it was split since; without what child leases cover already.
+            parts = [] if lease.range is None else cut(lease, lease.range, physical, found)[1]
+            lag = await _lag_of(lease, parts, read, listing.read_at)
         free = lease.expired(listing.read_at, expiration)
         return replace(lag, owner=None, standstill=None) if free else lag
 
@@ -168,15 +170,3 @@ async def _first_change(read: _Read, part: FeedRange, lease: Lease) -> ChangePag
             return page
         continuation = page.continuation
     return None
-
-
-def _parts(lease: Lease, leases: Sequence[Lease], physical: Sequence[FeedRange]) -> list[FeedRange]:
-    """
-    Return what to read for a lease: its range, cut where it was split since; without what child leases cover already.
-    """
-    own = lease.range
-    if own is None:
-        return []
-    children = [other.range for other in leases if other.range and is_child_of(other, lease)]
-    cut = [candidate.intersection(own) for candidate in physical if candidate.overlaps(own)]
-    return [left for part in cut for left in part.without(children)]

@@ -8,9 +8,8 @@ processor wrote survives our writes.
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -40,7 +39,6 @@ class Lease:
     range: FeedRange | None
     owner: str | None
     continuation: str | None  # the change feed's raw etag, with its quotes
-    timestamp: datetime | None
     properties: Mapping[str, str]
     version: int
     etag: str | None
@@ -59,12 +57,10 @@ class Lease:
         """
         Return when the lease was last written, on the service's clock (`_ts`, whole seconds).
 
-        .NET compares the owner's clock (`timestamp`) with the reader's; the service's clock needs neither to be right.
+        .NET compares the owner's clock (`timestamp`) with the reader's; the service's clock needs neither to be right, so
+        `timestamp` is written, and never read.
         """
-        ts = self.raw.get("_ts")
-        if isinstance(ts, int | float):
-            return datetime.fromtimestamp(ts, UTC)
-        return self.timestamp or datetime.fromtimestamp(0, UTC)
+        return datetime.fromtimestamp(self.raw.get("_ts", 0), UTC)
 
     def expired(self, now: datetime, expiration: timedelta) -> bool:
         """Return whether any worker may take the lease; `now` is on the service's clock."""
@@ -72,8 +68,8 @@ class Lease:
 
     def with_changes(self, *, now: datetime, **changes: Any) -> Lease:
         """Return the lease with fields replaced and its timestamp set to now: what a write stores."""
-        changed = replace(self, timestamp=now, **changes)
-        return replace(changed, raw=to_document(changed))
+        changed = replace(self, **changes)
+        return replace(changed, raw={**to_document(changed), "timestamp": format_timestamp(now)})
 
 
 def lease_prefix(processor_name: str, container: MonitoredContainer) -> str:
@@ -103,7 +99,6 @@ def new_lease(
         range=feed_range,
         owner=None,
         continuation=continuation,
-        timestamp=None,
         properties=dict(properties or {}),
         version=version,
         etag=None,
@@ -121,7 +116,7 @@ def to_document(lease: Lease) -> dict[str, Any]:
         "Owner": lease.owner,
         "ContinuationToken": lease.continuation,
         "properties": dict(lease.properties),
-        "timestamp": format_timestamp(lease.timestamp) if lease.timestamp else None,
+        "timestamp": lease.raw.get("timestamp"),
     }
     if lease.range is not None:
         document["FeedRange"] = {"Range": {"min": lease.range.min, "max": lease.range.max}}
@@ -160,10 +155,8 @@ def from_document(document: Mapping[str, Any]) -> Lease:
             f"Lease {lease_id!r} holds a continuation token that only a Java processor can read; "
             "never share a processor name between Java and this library."
         )
-    timestamp = document.get("timestamp")
     try:
         properties = _properties_of(document)
-        written = parse_timestamp(timestamp) if isinstance(timestamp, str) else None
     except ConfigurationError as error:
         raise ConfigurationError(f"Lease {lease_id!r} is damaged: {error}") from None
     return Lease(
@@ -172,7 +165,6 @@ def from_document(document: Mapping[str, Any]) -> Lease:
         range=range_of(document),
         owner=owner if isinstance(owner, str) else None,
         continuation=continuation,
-        timestamp=written,
         properties=properties,
         version=1 if document.get("version") == 1 else 0,
         etag=document.get("_etag"),
@@ -219,26 +211,18 @@ def format_timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z(?:\[UTC\])?|[+-]\d\d:\d\d)?")
-
-
 def parse_timestamp(text: str) -> datetime:
     """
-    Read a timestamp with 0 to 9 fractional digits, as .NET (7), Java (3 to 9) and we (6) write it.
+    Read a timestamp, as we or an operator wrote it; one without a zone is in UTC.
 
     Raises:
-        ConfigurationError: the text is not such a timestamp.
+        ConfigurationError: the text is not a timestamp.
     """
-    match = _TIMESTAMP.fullmatch(text)
-    if match is None:
-        raise ConfigurationError(f"{text!r} is not a valid timestamp.")
-    seconds, fraction, zone = match.groups()
-    offset = "+00:00" if zone is None or zone.startswith("Z") else zone
     try:
-        moment = datetime.fromisoformat(seconds + offset).astimezone(UTC)
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):  # a thirteenth month; the year 0 in UTC
         raise ConfigurationError(f"{text!r} is not a valid timestamp.") from None
-    return moment.replace(microsecond=int((fraction or "0").ljust(6, "0")[:6]))
 
 
 def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
@@ -306,6 +290,17 @@ def is_child_of(other: Lease, parent: Lease) -> bool:
     return other.range != parent.range or (parent.version, other.version) == (0, 1)
 
 
+def cut(
+    lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Iterable[Lease]
+) -> tuple[list[FeedRange], list[FeedRange]]:
+    """Return the physical ranges that overlap that of a lease, and the parts of its range that its children do not cover."""
+    overlapping = [one for one in physical if one.overlaps(feed_range)]
+    covered = [other.range for other in others if other.range and is_child_of(other, lease)]
+    return overlapping, [
+        part for one in overlapping for part in one.intersection(feed_range).without(covered)
+    ]
+
+
 class ByRange:
     """Leases in the order of their ranges, so that a thousand need not be compared with a thousand."""
 
@@ -314,17 +309,12 @@ class ByRange:
         placed = sorted((lease.range.min, at) for at, lease in enumerate(leases) if lease.range)
         self._lows, self._places = [low for low, _ in placed], [at for _, at in placed]
 
-    def beginning_in(self, feed_range: FeedRange) -> Iterator[Lease]:
-        """Return the leases whose ranges begin in another."""
-        first, end = bisect_left(self._lows, feed_range.min), bisect_left(self._lows, feed_range.max)
-        return (self.leases[at] for at in self._places[first:end])
-
-
-def has_unfinished_split(lease: Lease, others: ByRange) -> bool:
-    """
-    Return whether a worker began to create children of a lease and did not finish: they come first, even if the lease's
-    range can still be read.
-    """
-    if lease.range is None:
-        return False
-    return any(is_child_of(other, lease) for other in others.beginning_in(lease.range))
+    def has_unfinished_split(self, lease: Lease) -> bool:
+        """
+        Return whether a worker began to create children of a lease and did not finish: they come first, even if the lease's
+        range can still be read.
+        """
+        if lease.range is None:
+            return False
+        first, end = bisect_left(self._lows, lease.range.min), bisect_left(self._lows, lease.range.max)
+        return any(is_child_of(self.leases[at], lease) for at in self._places[first:end])

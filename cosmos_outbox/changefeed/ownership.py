@@ -17,7 +17,6 @@ from cosmos_outbox.changefeed.leases import (
     ByRange,
     Lease,
     from_document,
-    has_unfinished_split,
     signed,
     token_of,
 )
@@ -132,7 +131,7 @@ class OwnedLeases:
         """
         for lease in leases.leases:
             owned = self._owned.get(lease.id)
-            if owned is not None and not owned.splitting and has_unfinished_split(lease, leases):
+            if owned is not None and not owned.splitting and leases.has_unfinished_split(lease):
                 owned.hand_over()
 
     async def take(
@@ -151,7 +150,7 @@ class OwnedLeases:
             return
         with suppress(PreconditionFailed, NotFound):
             owned = await acquire(lease, lease.range, self._worker, container=container)
-            owned.unfinished_split = has_unfinished_split(lease, others)
+            owned.unfinished_split = others.has_unfinished_split(lease)
             me = self._worker.options.instance_name
             self._worker.notify(
                 LeaseMoved(lease=lease.id, owner=me, outcome="acquired", previous_owner=lease.owner)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from cosmos_outbox.changefeed.coverage import ASK_AGAIN, asked_to_wait, identified
-from cosmos_outbox.changefeed.leases import Lease, from_document, is_child_of, new_lease, range_of
+from cosmos_outbox.changefeed.leases import Lease, cut, from_document, new_lease, range_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, StoreError
 from cosmos_outbox.feed_range import FeedRange
@@ -44,13 +44,12 @@ def children_of(
     into the neighbour's lease, and its part in ours becomes a version 1 lease. What `others` cover of the parent's range
     already, because a worker crashed between the steps and the ranges changed again, gets no second lease.
     """
-    overlapping = [candidate for candidate in physical if candidate.overlaps(feed_range)]
-    covered = _covered(lease, others)
+    overlapping, missing = cut(lease, feed_range, physical, others)
     fits = len(overlapping) == 1 and (lease.version == 1 or ids.get(overlapping[0]) == lease.token)
-    if fits and not covered:
+    if fits and missing == [overlapping[0].intersection(feed_range)]:
         return None
     parts: list[tuple[str, FeedRange, int]] = []
-    for part in _missing(feed_range, overlapping, covered):
+    for part in missing:
         if not _is_whole(lease, part, overlapping):
             parts.append((f"{part.min}-{part.max}", part, 1))
         elif part in ids:
@@ -74,22 +73,10 @@ def to_identify(
     """
     Return the ranges whose ids `children_of` needs: of version 0 children, and where only the id reveals a merge.
     """
-    overlapping = [candidate for candidate in physical if candidate.overlaps(feed_range)]
-    covered = _covered(lease, others)
+    overlapping, missing = cut(lease, feed_range, physical, others)
     if lease.version == 0 and overlapping == [feed_range]:
-        return () if covered else (feed_range,)
-    missing = _missing(feed_range, overlapping, covered)
+        return (feed_range,) if missing == [feed_range] else ()
     return tuple(part for part in missing if _is_whole(lease, part, overlapping))
-
-
-def _covered(lease: Lease, others: Sequence[Lease]) -> list[FeedRange]:
-    return [other.range for other in others if other.range and is_child_of(other, lease)]
-
-
-def _missing(
-    feed_range: FeedRange, overlapping: Sequence[FeedRange], covered: Sequence[FeedRange]
-) -> list[FeedRange]:
-    return [part for one in overlapping for part in one.intersection(feed_range).without(covered)]
 
 
 def _is_whole(lease: Lease, part: FeedRange, overlapping: Sequence[FeedRange]) -> bool:

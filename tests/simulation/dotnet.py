@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
+from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease, parse_timestamp
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, RangeGone
 from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.ports import Document, LeaseStore, StartFrom
@@ -71,7 +71,7 @@ class DotNetNeighbour:
         free = [
             lease
             for lease in leases
-            if not lease.owned or (lease.timestamp or lease.written_at()) + EXPIRATION < self._utcnow()
+            if not lease.owned or parse_timestamp(lease.raw["timestamp"]) + EXPIRATION < self._utcnow()
         ]
         counts: Counter[str] = Counter({self.name: 0})
         counts.update(str(lease.owner) for lease in leases if lease not in free)

@@ -17,6 +17,7 @@ import pytest
 from cosmos_outbox.changefeed import (
     balancing,
     bootstrap,
+    leases,
     owned_lease,
     ownership,
     processor,
@@ -147,19 +148,19 @@ MISTAKES = {
         story="start 0 0, " + LOAD + "wait 0 2, split 0 0, wait 0 2", said="its parent is at",
     ),
     "a child is as wide as its partition": Mistake(
-        owner=splits, name="_missing",
-        right="one.intersection(feed_range).without(covered)", wrong="[one]",
+        owner=splits, name="children_of",
+        right="for part in missing:", wrong="for part in overlapping:",
         story="start 0 0, wait 0 2, merge 0 0, wait 0 2, merge 0 0, wait 0 2, split 0 0, wait 0 2, wait 0 3",
         ranges=3, said="before all of its children",
     ),
     "a split that a crash cut short is not noticed": Mistake(
-        owner=ownership, name="has_unfinished_split",
-        right="any(is_child_of(other, lease) for other in others.beginning_in(lease.range))", wrong="False",
+        owner=leases.ByRange, name="has_unfinished_split",
+        right="any(is_child_of(self.leases[at], lease) for at in self._places[first:end])", wrong="False",
         story=CUT_SHORT, said="both trust",
     ),
     "a split that a crash cut short is made anew": Mistake(
         owner=splits, name="children_of",
-        right="_covered(lease, others)", wrong="[]",
+        right="cut(lease, feed_range, physical, others)", wrong="cut(lease, feed_range, physical, ())",
         story=CUT_SHORT, said="half an hour",
     ),
     "a merged partition is read on under its old name": Mistake(

@@ -124,9 +124,8 @@ def test_a_lease_of_the_dotnet_v2_library_names_its_token_partition_id():
         ({"ContinuationToken": 1519}, "Java"),
         ({"Mode": "Full-Fidelity Feed"}, "mode"),
         ({"LeaseToken": None}, "not a lease"),
-        ({"timestamp": "yesterday"}, "timestamp"),
-        ({"timestamp": "2026-13-45T99:00:00Z"}, "timestamp"),
-        ({"timestamp": "0001-01-01T00:00:00+01:00"}, "timestamp"),
+        ({"properties": {"start": "2026-13-45T99:00:00Z"}}, "timestamp"),
+        ({"properties": {"start": "0001-01-01T00:00:00+01:00"}}, "timestamp"),
         ({"properties": "abc"}, "properties"),
         ({"properties": ["x"]}, "properties"),
         ({"properties": {"handover.wanted-by": 7}}, "properties"),
@@ -148,11 +147,10 @@ def test_a_lease_that_is_not_for_us_is_refused_by_its_id_with_the_reason(
     [
         "2026-08-07T18:56:44Z",
         "2026-08-07T18:56:44.0000000Z",
-        "2026-08-07T18:56:44.000Z[UTC]",
         "2026-08-07T20:56:44.000000000+02:00",
     ],
 )
-def test_timestamps_of_dotnet_and_java_are_read(text: str):
+def test_timestamps_are_read_with_any_fraction_and_zone(text: str):
     assert datetime(2026, 8, 7, 18, 56, 44, tzinfo=UTC) == parse_timestamp(text)
 
 
