@@ -32,7 +32,7 @@ from cosmos_outbox.changefeed.leases import (
     signed,
     with_handover_request,
 )
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 
 OPTIONS = ProcessorOptions(processor_name="fleet")
 PASS_SECONDS = OPTIONS.acquire_interval.total_seconds()

@@ -1,5 +1,6 @@
 """
-Partition keys: their values, where a container keeps them in its documents, and the text that names a key. And which ids it takes.
+Partition keys: their values, where a container keeps them in its documents, the text that names a key, and ranges of them. And which
+ids a container takes.
 
 The text is a key's session id, its name in logs and in the parked store, and the KEY of commands. That of a string is the string;
 that of any other key is the compact JSON of the list of its parts: `[5]`, `[true]`, `["t1","u1"]`.
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
@@ -259,3 +260,35 @@ def _canonical(part: KeyPart) -> KeyPart:
     if isinstance(part, bool) or not isinstance(part, int | float) or (number := _double(part)) is None:
         return part
     return int(number) if number.is_integer() and abs(number) <= _EXACT else number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedRange:
+    """
+    A part of a container, by effective partition keys: upper-case hexadecimal, min inclusive and max exclusive.
+
+    Leases, feeds and physical partitions name one.
+    """
+
+    min: str
+    max: str
+
+    def overlaps(self, other: FeedRange) -> bool:
+        return self.min < other.max and other.min < self.max
+
+    def contains(self, other: FeedRange) -> bool:
+        return self.min <= other.min and other.max <= self.max
+
+    def intersection(self, other: FeedRange) -> FeedRange:
+        """Return the keys that lie in both of two ranges that overlap."""
+        return FeedRange(min=max(self.min, other.min), max=min(self.max, other.max))
+
+    def without(self, others: Iterable[FeedRange]) -> tuple[FeedRange, ...]:
+        """Return what is left of this range outside all of the others, in order."""
+        left, low = [], self.min
+        for other in sorted(others, key=lambda other: other.min):
+            if low < other.max and other.min < self.max:
+                if other.min > low:
+                    left.append(FeedRange(min=low, max=other.min))
+                low = other.max
+        return (*left, FeedRange(min=low, max=self.max)) if low < self.max else tuple(left)

@@ -41,7 +41,7 @@ from cosmos_outbox.errors import (
     RangeGone,
     StoreError,
 )
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom
 from cosmos_outbox.records import LeasesBalanced, LeasesLost
 

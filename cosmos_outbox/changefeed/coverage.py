@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.errors import OutboxError, RangeGone, StoreUnavailable
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed
 from cosmos_outbox.retries import Backoff
 

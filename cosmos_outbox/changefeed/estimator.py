@@ -20,7 +20,7 @@ from cosmos_outbox.changefeed.options import EXPIRATION
 from cosmos_outbox.changefeed.position import AHEAD, ahead_of
 from cosmos_outbox.changefeed.reader import lsn_of, newest_below
 from cosmos_outbox.errors import RangeGone, StoreError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
 _AT_ONCE = 8  # pages of one change each are in memory

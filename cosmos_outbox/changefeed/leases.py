@@ -16,7 +16,7 @@ from typing import Any
 
 from cosmos_outbox.documents import stripped
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer, StartFrom
 
 INCREMENTAL_FEED = "Incremental Feed"

@@ -31,7 +31,7 @@ from cosmos_outbox.errors import (
     StoreError,
     TooManyRequests,
 )
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, Notes
 from cosmos_outbox.records import Hook, LeaseCheckpointed
 from cosmos_outbox.retries import Backoff, suspended_seconds

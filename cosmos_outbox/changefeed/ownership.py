@@ -32,7 +32,7 @@ from cosmos_outbox.errors import (
     StoreError,
     StoreUnavailable,
 )
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import LeaseMoved, LeasesBalanced
 

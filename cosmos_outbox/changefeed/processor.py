@@ -34,7 +34,7 @@ from cosmos_outbox.errors import (
     RangeGone,
     StoreError,
 )
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
 from cosmos_outbox.records import Hook, LeasesBalanced, guarded, log_hook
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom
 
 # Bytes of memory for a byte of JSON: 1 to 5 once it is parsed (text least, small numbers most), and while it is parsed its

@@ -15,7 +15,7 @@ from cosmos_outbox.changefeed.coverage import ASK_AGAIN, asked_to_wait, identifi
 from cosmos_outbox.changefeed.leases import Lease, cut, from_document, new_lease, range_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, StoreError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import LeaseStore
 
 _TO_RELEASE_SECONDS = 5  # left of the trust, to release a lease that cannot be split now

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from cosmos_outbox.documents import Document
-from cosmos_outbox.feed_range import FeedRange
-from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

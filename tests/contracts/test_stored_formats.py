@@ -19,7 +19,6 @@ from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.changefeed.leases import from_document, new_lease
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.documents import Document, stored_event
-from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking.documents import (
     Decision,
     Failure,
@@ -30,6 +29,7 @@ from cosmos_outbox.parking.documents import (
     key_of,
     new_key,
 )
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Write, WriteKind
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork

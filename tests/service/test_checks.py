@@ -19,7 +19,7 @@ import pytest
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox_worker.doctor import check as check_module
 from cosmos_outbox_worker.doctor import containers, leases, programs, service_bus
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, Severity, findings_of

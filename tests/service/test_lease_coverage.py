@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed.leases import Lease, new_lease
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox_worker.doctor.leases import Overlap, gaps, overlaps
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

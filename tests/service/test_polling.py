@@ -21,10 +21,10 @@ from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import StoreUnavailable, TopicUnavailable
-from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.documents import KEY_ID
 from cosmos_outbox.parking.first_run import has_run
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Listing, MonitoredContainer
 from cosmos_outbox.records import Hook, LeasesBalanced, Record, WatchFailed
 from cosmos_outbox.relay import Relay

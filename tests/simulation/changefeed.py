@@ -23,7 +23,7 @@ from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.changefeed.position import AHEAD
 from cosmos_outbox.changefeed.reader import lsn_of
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind
 from cosmos_outbox.records import PositionAhead, Record
 from cosmos_outbox_worker.cli.leases import reset_leases

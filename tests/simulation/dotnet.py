@@ -19,7 +19,7 @@ from typing import Any
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease, parse_timestamp
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed, RangeGone
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Document, LeaseStore, StartFrom
 
 ACQUIRE, RENEW, EXPIRATION, POLL = 13.0, 17.0, timedelta(seconds=60), 5.0

@@ -15,7 +15,7 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 
 READ_TIMEOUT = 10.0
 _SERVICE_SIDE = contextvars.Context()  # a service goes on while a worker is frozen

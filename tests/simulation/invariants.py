@@ -17,7 +17,7 @@ from typing import TypeVar
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
 from tests.simulation.freeze import service_time
 

@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
 from cosmos_outbox.records import Record
 from tests.simulation.attributed_leases import AttributedLeases

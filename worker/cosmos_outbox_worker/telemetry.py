@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, MonitoredContainer
 from cosmos_outbox.records import Record, level_of, names_of
 from cosmos_outbox_worker.series import CONSUMER_SERIES, Count, worker_series

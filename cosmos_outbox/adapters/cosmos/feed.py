@@ -27,7 +27,7 @@ from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.polls import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ContainerRecreated, InvalidRequest, RangeGone, StoreUnavailable
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
 
 _GONE = 410

@@ -22,9 +22,9 @@ from datetime import datetime
 from typing import Any
 
 from cosmos_outbox import errors
-from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.partition_key import (
     ON_PARTITION_KEY,
+    FeedRange,
     PartitionKey,
     identity,
     key_paths_of,

@@ -12,7 +12,7 @@ import pytest
 from cosmos_outbox.changefeed.reader import newest_below
 from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ContainerRecreated, NotFound, RangeGone
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom, Store, Write, WriteKind
 
 

@@ -16,7 +16,7 @@ from azure.cosmos.aio import CosmosClient
 from cosmos_outbox.adapters.cosmos import feed as cosmos_feed
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.errors import InvalidRequest, OutboxError, RangeGone, StoreUnavailable
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route

@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.cosmos import polls
 from cosmos_outbox.adapters.cosmos.client import account_of
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.polls import LeanPolls
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route

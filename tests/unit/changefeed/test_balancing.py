@@ -20,7 +20,7 @@ from cosmos_outbox.changefeed.leases import (
     with_handover_request,
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from tests.support.effort import examples
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -12,7 +12,7 @@ from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, create_leases
 from cosmos_outbox.changefeed.coverage import EVERY_KEY, uncovered
 from cosmos_outbox.changefeed.leases import new_lease, start_of
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import StartFrom
 from tests.support.changefeed_world import Faulty, World, virtual_seconds, virtual_utcnow
 

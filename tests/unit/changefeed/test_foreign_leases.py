@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.changefeed.leases import from_document, new_lease, start_of, with_start
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.records import LeasesBalanced, LoopBlocked, Record
 from tests.support.changefeed_world import World, virtual_utcnow

@@ -15,7 +15,7 @@ import pytest
 from cosmos_outbox.changefeed import estimate_lag
 from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.errors import TooManyRequests
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.records import LeasesBalanced, Record
 from tests.support.changefeed_world import World

@@ -20,7 +20,7 @@ from cosmos_outbox.changefeed.leases import (
     with_properties,
 )
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer
 
 CONTAINER = MonitoredContainer(

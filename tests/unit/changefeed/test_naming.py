@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.changefeed.bootstrap import others_on, own_prefix
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch, MonitoredContainer, Write, WriteKind
 
 GLOBAL = "acct.documents.azure.com"

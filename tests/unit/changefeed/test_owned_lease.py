@@ -17,7 +17,7 @@ from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker
 from cosmos_outbox.changefeed.ownership import acquire
 from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.retries import suspended_seconds
 from tests.support.changefeed_world import Faulty, virtual_seconds, virtual_utcnow

@@ -17,7 +17,7 @@ from cosmos_outbox import changefeed
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch, ChangePage, Document, StartFrom
 from cosmos_outbox.records import PageHandled, Record
 from tests.support.changefeed_world import Faulty, World

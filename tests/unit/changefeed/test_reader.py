@@ -21,7 +21,7 @@ from cosmos_outbox.changefeed.reader import (
     page_within,
     share_of,
 )
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch, ChangePage, StartFrom, Write, WriteKind
 from cosmos_outbox.records import PageHandled, Record
 from tests.support.changefeed_world import World

@@ -10,7 +10,7 @@ import pytest
 
 from cosmos_outbox.changefeed.leases import lease_prefix, new_lease
 from cosmos_outbox.errors import ContainerRecreated, StoreUnavailable
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox.records import LeasesLost, Record
 from tests.support.changefeed_world import Faulty, World

@@ -14,7 +14,7 @@ from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
 from cosmos_outbox.changefeed.splits import children_of, to_identify, write_children
 from cosmos_outbox.errors import AccessDenied, LeaseLost, PreconditionFailed, RangeGone
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.records import LeasesBalanced, Record
 from tests.support.changefeed_world import Faulty, World, ended
 

@@ -15,10 +15,9 @@ from cosmos_outbox.changefeed.leases import Lease
 from cosmos_outbox.changefeed.reader import lsn_of
 from cosmos_outbox.documents import StoredEvent, stored_event
 from cosmos_outbox.errors import MessageRejected, RangeGone
-from cosmos_outbox.feed_range import FeedRange
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.documents import EventStatus
-from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, StartFrom
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay

@@ -16,7 +16,7 @@ from cosmos_outbox.changefeed.bootstrap import own_prefix
 from cosmos_outbox.changefeed.coverage import located, uncovered
 from cosmos_outbox.changefeed.leases import Lease, is_child_of, range_of, readable
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
-from cosmos_outbox.feed_range import FeedRange
+from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
