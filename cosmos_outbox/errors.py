@@ -47,7 +47,7 @@ All errors of this library: one sentence each, saying what happened and what to 
 
 from __future__ import annotations
 
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from inspect import get_annotations
 from typing import ClassVar, Literal, dataclass_transform
 
@@ -77,14 +77,18 @@ class OutboxError(_Fields):
     """
 
     retriable: ClassVar[bool] = False
-    message: InitVar[str | None] = field(default=None, kw_only=False)
+    message: str | None = field(default=None, kw_only=False)
     document_id: str | None = None
     partition_key: Key | None = None
     retry_after: float | None = None
 
-    def __post_init__(self, message: str | None) -> None:
+    # Made when it is asked for: a read that finds nothing raises an error that nobody shows.
+    def __str__(self) -> str:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
-        super().__init__(message or self._said() or " ".join(doc.split()))
+        return self.message or self._said() or " ".join(doc.split())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r})"
 
     def _said(self) -> str | None:
         """Return what the fields make of the message, where none is given."""
@@ -281,10 +285,9 @@ class CommitOutcomeUnknown(StoreError):
 
     commit_id: str | None = None
 
-    def __post_init__(self, message: str | None) -> None:
-        super().__post_init__(message)
-        if self.commit_id is not None:
-            self.args = (f"{self} It is commit {self.commit_id} of partition key {self.partition_key!r}.",)
+    def __str__(self) -> str:
+        of = f" It is commit {self.commit_id} of partition key {self.partition_key!r}."
+        return super().__str__() + ("" if self.commit_id is None else of)
 
 
 class RangeGone(OutboxError):
