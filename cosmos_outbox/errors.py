@@ -82,7 +82,7 @@ class OutboxError(_Fields):
     partition_key: Key | None = None
     retry_after: float | None = None
 
-    # Made when it is asked for: a read that finds nothing raises an error that nobody shows.
+    # Made when it is asked for: most reads that find nothing raise an error that their caller only catches.
     def __str__(self) -> str:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         return self.message or self._said() or " ".join(doc.split())
