@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from cosmos_outbox.documents import StoredEvent, json_bytes
+from cosmos_outbox.partition_key import bytes_of
 
 MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
@@ -174,7 +175,7 @@ def broker_id(name: str) -> str:
 
     A name that looks like a hash is hashed too, so that two names never share an id.
     """
-    if name and not name.startswith(HASHED) and _is_text(name) and _utf16_length(name) <= MAX_ID_LENGTH:
+    if name and not name.startswith(HASHED) and bytes_of(name) and _utf16_length(name) <= MAX_ID_LENGTH:
         return name
     return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -183,19 +184,9 @@ def text(value: str) -> str:
     """
     Return a string as UTF-8 can carry it: half a surrogate pair, legal in JSON, becomes a replacement character.
     """
-    if _is_text(value):
+    if bytes_of(value) is not None:
         return value
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _is_text(value: str) -> bool:
-    if value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _utf16_length(value: str) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, overload
 from cosmos_outbox.blocking.portal import Opener, Portal
 from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
 from cosmos_outbox.errors import PreconditionFailed, UsageError
-from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_attempts, exhausted
+from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_attempts, is_last
 
 UnitT = TypeVar("UnitT", bound=BlockingUnitOfWork)
 ResultT = TypeVar("ResultT")
@@ -79,10 +79,7 @@ class BlockingOutbox:
                     result = work(unit)
                     unit.commit()
                 except PreconditionFailed as refusal:
-                    if not unit.was_refused(refusal):
-                        raise
-                    if attempt >= attempts:
-                        refusal.add_note(exhausted(attempts))
+                    if not unit.was_refused(refusal) or is_last(attempt, attempts, refusal):
                         raise
                 else:
                     return result

@@ -35,7 +35,7 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import (
     UnitOfWork,
     commit_with,
-    commits_left_to,
+    committer,
     is_stored,
     run_event_handlers,
 )
@@ -250,6 +250,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
 
     async def ended() -> None:
         calls_of_handler.set(threads)
+        committer.set(f"The consumer {of!r}")
         try:
             await handler()
         except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
@@ -260,8 +261,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
                 f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.said(error)}"
             ) from error
 
-    with commits_left_to(f"The consumer {of!r}"):
-        task = asyncio.ensure_future(ended())
+    task = asyncio.ensure_future(ended())
     try:
         done, _ = await asyncio.wait({task}, timeout=within.total_seconds())
     except BaseException:  # the lock is lost, or the process ends

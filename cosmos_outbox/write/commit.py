@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
 from datetime import timedelta
 from typing import Any
 
 from cosmos_outbox import errors
-from cosmos_outbox.documents import stripped
+from cosmos_outbox.documents import Document, stripped
 from cosmos_outbox.domain.entities import UNKNOWN_ETAG
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Deadline, RetryOptions, suspended_seconds
@@ -28,15 +27,6 @@ _logger = logging.getLogger("cosmos_outbox.commit")
 # Within this time of the first attempt, a missing event proves that the commit was not applied (less for an event whose time to
 # live is short). Later the event may have been sent and deleted, so its absence proves nothing.
 ABSENCE_PROVES_FOR = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WrittenCommit:
-    """A commit that is known to be in the store; the etags are by document id."""
-
-    etags: dict[str, str | None]
-    request_charge: float
-    attempts: int
 
 
 class Submission:
@@ -57,11 +47,14 @@ class Submission:
             None  # when, and how long the machine had been asleep by then
         )
         self._sent = False  # by an earlier call
-        self._attempts = 0  # of the current call
+        self.attempts = 0  # of the current call
+        # Once it is known to be in the store; the etags by document id
+        self.etags: dict[str, str | None] = {}
+        self.request_charge = 0.0
         self._in_doubt = False  # an attempt may have been applied, or may still be
         self._deadline: Deadline  # of the current call
 
-    async def send(self) -> WrittenCommit:
+    async def send(self) -> None:
         """
         Write the commit once, and return when it is known to be in the store.
 
@@ -72,13 +65,13 @@ class Submission:
             TooManyRequests, StoreUnavailable: it is not written, and the time is up.
             CommitOutcomeUnknown: the outcome could not be found out in time, or no proof is left.
         """
-        self._deadline, self._attempts = Deadline(self._options), 0
+        self._deadline, self.attempts = Deadline(self._options), 0
         self._first_sent = self._first_sent or (self._loop.time(), suspended_seconds())
         self._in_doubt, self._sent = self._sent, True
         if self._in_doubt and await self._is_ours(self._proof_id):
             return await self._resolved()
         while True:
-            self._attempts += 1
+            self.attempts += 1
             try:
                 result = await self._deadline.attempt(
                     self._store.commit, self.commit.partition_key, self.commit.writes
@@ -96,9 +89,10 @@ class Submission:
                     raise self._unknown() from refusal
                 raise
             else:
-                etags = {write.id: etag for write, etag in zip(self.commit.writes, result.etags, strict=True)}
-                charge = result.request_charge
-                return WrittenCommit(etags=etags, request_charge=charge, attempts=self._attempts)
+                written = zip(self.commit.writes, result.etags, strict=True)
+                self.etags = {write.id: etag for write, etag in written}
+                self.request_charge = result.request_charge
+                return None
 
     async def _was_applied(self, failure: errors.TooManyRequests | errors.StoreUnavailable) -> bool:
         if isinstance(failure, errors.TooManyRequests) or failure.applied is False:
@@ -153,7 +147,7 @@ class Submission:
         if event_id is None:
             return None
         try:
-            document = await self._deadline.attempt(self._store.read, event_id, self.commit.partition_key)
+            document = await self._stored(event_id)
         except errors.NotFound:
             return None
         except errors.StoreError as error:
@@ -170,23 +164,22 @@ class Submission:
         elapsed = self._loop.time() - sent_at + max(0.0, suspended_seconds() - suspended_before)
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
-    async def _resolved(self) -> WrittenCommit:
+    async def _resolved(self) -> None:
         """
-        Return the result of a commit whose own answer was lost, with the etags that its entities have now.
+        Count a commit whose own answer was lost as written, under the etags that its entities have now.
         """
-        etags: dict[str, str | None] = {}
         for part in self.commit.parts:
-            etags[part.tracked.id] = UNKNOWN_ETAG
+            self.etags[part.tracked.id] = UNKNOWN_ETAG
             try:
-                stored = await self._deadline.attempt(
-                    self._store.read, part.tracked.id, self.commit.partition_key
-                )
+                stored = await self._stored(part.tracked.id)
             except errors.StoreError:
                 continue
             if stripped(stored) == part.document:  # no later commit, and no other program, changed it since
-                etags[part.tracked.id] = stored["_etag"]
-        _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self._attempts})
-        return WrittenCommit(etags=etags, request_charge=0.0, attempts=self._attempts)
+                self.etags[part.tracked.id] = stored["_etag"]
+        _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self.attempts})
+
+    def _stored(self, document_id: str) -> Awaitable[Document]:
+        return self._deadline.attempt(self._store.read, document_id, self.commit.partition_key)
 
     async def _with_what_is_stored(self, refusal: errors.StoreError) -> errors.StoreError:
         """
@@ -198,30 +191,20 @@ class Submission:
         if not wanting or refusal.document_id is None:
             return refusal
         try:
-            document = await self._deadline.attempt(
-                self._store.read, refusal.document_id, self.commit.partition_key
-            )
+            document = await self._stored(refusal.document_id)
         except errors.StoreError:  # deleted since, or unreadable; the refusal stands
             return refusal
+        of: dict[str, Any] = {"document_id": refusal.document_id, "partition_key": self.commit.partition_key}
         if isinstance(refusal, errors.PreconditionFailed):
-            return errors.PreconditionFailed(
-                expected=refusal.expected,
-                actual=document["_etag"],
-                document_id=refusal.document_id,
-                partition_key=self.commit.partition_key,
-            )
-        return errors.Conflict(
-            stored_type=document.get("type"),
-            document_id=refusal.document_id,
-            partition_key=self.commit.partition_key,
-        )
+            return errors.PreconditionFailed(expected=refusal.expected, actual=document["_etag"], **of)
+        return errors.Conflict(stored_type=document.get("type"), **of)
 
     async def _pause_or_give_up(self, failure: errors.TooManyRequests | errors.StoreUnavailable) -> None:
         _logger.info(
             "commit.repeated",
-            extra={"commit": self.commit.commit_id, "attempt": self._attempts, "reason": str(failure)},
+            extra={"commit": self.commit.commit_id, "attempt": self.attempts, "reason": str(failure)},
         )
-        if not await self._deadline.pause(self._attempts, failure.retry_after):
+        if not await self._deadline.pause(self.attempts, failure.retry_after):
             if self._in_doubt:
                 raise self._unknown() from failure
             raise failure

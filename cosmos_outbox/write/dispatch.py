@@ -28,17 +28,6 @@ class EventHandlers:
         self.registered: list[_Handler] = []
         self.public: dict[type[DomainEvent], Callable[[Any], PublicEvents]] = {}
 
-    def on(
-        self,
-        event_type: type[DomainEvent],
-        handler: Callable[[Any, Any], Awaitable[None] | None],
-        unit_kind: type[Any],
-    ) -> None:
-        """
-        Run `handler(event, unit_of_work)` before the commit that writes such an event; it needs a unit of work of this kind.
-        """
-        self.registered.append((event_type, handler, unit_kind))
-
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
         """
         Write what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.

@@ -80,7 +80,7 @@ class Outbox:
         raises passes through `commit`, with a note that names the handler, the event and the entity. A handler that needs a
         subclass of UnitOfWork names it as `kind`; a commit of another kind of unit raises UsageError then.
         """
-        self._handlers.on(event_type, handler, kind)
+        self._handlers.registered.append((event_type, handler, kind))
 
     def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], PublicEvents]) -> None:
         """
@@ -146,10 +146,7 @@ class Outbox:
                     result = await work(unit)
                     await unit.commit()
                 except PreconditionFailed as refusal:
-                    if not unit.was_refused(refusal):
-                        raise
-                    if attempt >= attempts:
-                        refusal.add_note(exhausted(attempts))
+                    if not unit.was_refused(refusal) or is_last(attempt, attempts, refusal):
                         raise
                 else:
                     return result
@@ -162,9 +159,11 @@ def check_attempts(attempts: int) -> None:
         raise UsageError(f"Work needs at least one attempt, not {attempts}.")
 
 
-def exhausted(attempts: int) -> str:
-    """Return what to add to the refusal of the last attempt of `run`."""
-    return (
-        f"Each of the {attempts} attempts of `run` was refused: other programs write the same document at the same time. Call it again "
-        "later, or with more `attempts`."
-    )
+def is_last(attempt: int, attempts: int, refusal: PreconditionFailed) -> bool:
+    """Say whether no attempt follows, and add to the error of the last one what to do."""
+    if attempt >= attempts:
+        refusal.add_note(
+            f"Each of the {attempts} attempts of `run` was refused: other programs write the same document at the same time. Call it "
+            "again later, or with more `attempts`."
+        )
+    return attempt >= attempts

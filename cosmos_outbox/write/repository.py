@@ -97,9 +97,9 @@ class Repository(Generic[EntityT]):
                     document_id=entity_id,
                     partition_key=tracked.key,
                 )
-            gone = self._is_gone(entity)
-            if gone and not include_deleted:
-                raise self._not_found(entity_id, entity.partition_key, deleted=gone)
+            if self._is_gone(entity) and not include_deleted:
+                why = ": it is deleted; `include_deleted=True` returns what is still stored."
+                raise self._not_found(entity_id, entity.partition_key, why)
             if if_none_match is not None and entity.etag == if_none_match:
                 raise NotModified(
                     etag=if_none_match, document_id=entity_id, partition_key=entity.partition_key
@@ -245,9 +245,13 @@ class Repository(Generic[EntityT]):
                 lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
             )
         except NotFound as error:
-            raise self._not_found(entity_id, key, by_default=by_default) from error
+            why = " (or its TTL has passed); check the id and the partition key."
+            if by_default:
+                why = ", which defaults to the id: pass `partition_key` if the entity has another one."
+            raise self._not_found(entity_id, key, why) from error
         if (stored_type := document.get("type")) not in self._kinds:
-            raise self._not_found(entity_id, key, stored_type=str(stored_type))
+            why = f": the document with this id is a {str(stored_type)!r}; read it by the repository of that type."
+            raise self._not_found(entity_id, key, why, stored_type=str(stored_type))
         return self._restored(document)
 
     async def _listed(
@@ -318,25 +322,11 @@ class Repository(Generic[EntityT]):
             raise self._unreadable(document, field=field, reason=reason) from error
 
     def _not_found(
-        self,
-        entity_id: str,
-        partition_key: PartitionKey,
-        *,
-        by_default: bool = False,
-        deleted: bool = False,
-        stored_type: str | None = None,
+        self, entity_id: str, partition_key: PartitionKey, why: str, *, stored_type: str | None = None
     ) -> NotFound:
-        message = f"There is no {self._type.entity_type} {entity_id!r} in partition key {partition_key!r}"
-        if by_default:
-            message += ", which defaults to the id: pass `partition_key` if the entity has another one."
-        elif deleted:
-            message += ": it is deleted; `include_deleted=True` returns what is still stored."
-        elif stored_type is not None:
-            message += (
-                f": the document with this id is a {stored_type!r}; read it by the repository of that type."
-            )
-        else:
-            message += " (or its TTL has passed); check the id and the partition key."
+        message = (
+            f"There is no {self._type.entity_type} {entity_id!r} in partition key {partition_key!r}{why}"
+        )
         return NotFound(message, document_id=entity_id, partition_key=partition_key, stored_type=stored_type)
 
     def _unreadable(self, document: Document, *, field: str, reason: str) -> UnreadableDocument:

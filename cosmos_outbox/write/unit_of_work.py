@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -40,19 +40,8 @@ _CREATE = {
     "messaging.operation.name": _SPAN,
 }
 
-_committed_by: ContextVar[str | None] = ContextVar("cosmos_outbox.committed_by", default=None)
-
-
-@contextmanager
-def commits_left_to(owner: str) -> Iterator[None]:
-    """
-    Have every `commit()` of this task and of those that it starts raise UsageError: `owner` commits what the block does.
-    """
-    token = _committed_by.set(owner)
-    try:
-        yield
-    finally:
-        _committed_by.reset(token)
+# Who commits what the units of work of this context change, as a consumer does for its handler; a `commit` raises then
+committer: ContextVar[str | None] = ContextVar("cosmos_outbox.committer", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +221,7 @@ class UnitOfWork:
             SharedUnitOfWork: another task uses this unit of work right now.
             UsageError: the unit has ended with its block; or a handler called commit().
         """
-        if (owner := _committed_by.get()) is not None:
+        if (owner := committer.get()) is not None:
             raise errors.UsageError(
                 f"A handler called commit(). {owner} commits what it adds to the unit of work that it was given, in one batch "
                 "with the record that the message was handled; what another unit of work commits would take effect again with "
@@ -321,7 +310,7 @@ class UnitOfWork:
     async def _submit(self, submission: Submission) -> Commit:
         self._unresolved, pending = submission, submission.commit
         try:
-            written = await submission.send()
+            await submission.send()
         except errors.CommitOutcomeUnknown:
             raise
         except errors.OutboxError as refusal:
@@ -333,13 +322,13 @@ class UnitOfWork:
             raise
         # A cancellation, or an error that is not ours, may come after the write: the submission stays unresolved.
         self._unresolved = None
-        self._entities.mark_written(pending.parts, pending.partition_key, written.etags)
+        self._entities.mark_written(pending.parts, pending.partition_key, submission.etags)
         return Commit(
             id=pending.commit_id,
             events=pending.events,
             operations=len(pending.writes),
-            request_charge=written.request_charge,
-            attempts=written.attempts,
+            request_charge=submission.request_charge,
+            attempts=submission.attempts,
         )
 
 
