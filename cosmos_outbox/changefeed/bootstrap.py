@@ -54,10 +54,6 @@ _PATIENCE_SECONDS = 5
 _logger = logging.getLogger(__name__)
 
 
-# The leases that were created here, and the ranges that have none yet because their partitions do not answer now.
-Creation = tuple[list[Lease], Mapping[FeedRange, OutboxError]]
-
-
 class Bootstrap:
     """
     What a worker knows of the set of leases that it shares with others.
@@ -179,7 +175,7 @@ async def create_leases(
             continue
         try:
             chosen = await _chosen_before(prefix, store) or start_property(start, now=_written_at(held))
-            _, left = await _create_patiently(prefix, feed=feed, store=store, start=chosen, only=only)
+            _, left = await _create_missing(prefix, feed=feed, store=store, start=chosen, only=only)
             with suppress(Conflict):
                 await store.create({"id": f"{prefix}.info", START: chosen})
         finally:  # also after a fault: the next attempt need not wait until the lock expires
@@ -187,8 +183,11 @@ async def create_leases(
                 async with asyncio.timeout(_UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return left
-    begin = _start_in(found, start)
-    created, left = await _create_patiently(prefix, feed=feed, store=store, start=begin, only=only)
+    # A range that gets its lease later begins where the first ones began, too: what came since has not been handled. Only our
+    # marker says where that was, and not an old one of ours.
+    began = found.get(START)
+    begin = began if isinstance(began, str) else start_property(start, now=_written_at(found))
+    created, left = await _create_missing(prefix, feed=feed, store=store, start=begin, only=only)
     for lease in created if only is None else ():
         _logger.warning(
             "lease.repaired no lease covered the range of %s; it begins where the first leases began",
@@ -206,38 +205,22 @@ async def _marker_of(prefix: str, store: LeaseStore) -> Document | None:
         return None
 
 
-async def _create_patiently(
-    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None = None
-) -> Creation:
-    loop = asyncio.get_running_loop()
-    until, attempt, created = loop.time() + _PATIENCE_SECONDS, 0, list[Lease]()
-    while True:
-        leases, left = await _create_missing(prefix, feed=feed, store=store, start=start, only=only)
-        created += leases
-        if not left:
-            break
-        attempt += 1
-        delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(left.values()))
-        if loop.time() + delay > until:
-            break
-        await asyncio.sleep(delay)
-    return created, left
-
-
 async def _create_missing(
-    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None
-) -> Creation:
+    prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None = None
+) -> tuple[list[Lease], Mapping[FeedRange, OutboxError]]:
     """
-    Create a lease for every physical range that none covers, each partition being asked for its id once.
+    Create a lease for every physical range that none covers; ask silent partitions again for a few seconds.
 
     Args:
         start: where they begin, as a lease's property.
         only: ranges to be given a lease; the others are left as they are. None for all.
+
+    Returns:
+        The leases that were created here, and the ranges that have none yet because their partitions do not answer now.
     """
     loop = asyncio.get_running_loop()
-    created: list[Lease] = []
-    ids: dict[FeedRange, str] = {}
-    left: dict[FeedRange, OutboxError] = {}
+    until, attempt, created = loop.time() + _PATIENCE_SECONDS, 0, list[Lease]()
+    ids, left = dict[FeedRange, str](), dict[FeedRange, OutboxError]()
     while True:
         # List ranges before leases: a split in between then shows as leases that cover more, never as a gap.
         physical = dict.fromkeys(await feed.physical_ranges())
@@ -263,13 +246,17 @@ async def _create_missing(
                 # This process may have been frozen, and another worker may have broken the lock and split the range since: a
                 # late lease would have all of the range handled again, from its start.
                 break
-            properties = {START: start}
-            lease = new_lease(prefix, token, gap, version=version, properties=properties)
+            lease = new_lease(prefix, token, gap, version=version, properties={START: start})
             with suppress(Conflict):
                 await store.create(lease.raw)
                 created.append(lease)
         else:
-            return created, left
+            attempt += 1
+            delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(left.values()))
+            if not left or loop.time() + delay > until:
+                return created, left
+            await asyncio.sleep(delay)
+            ids, left = {}, {}
 
 
 async def _leases(prefix: str, store: LeaseStore) -> list[Lease]:
@@ -286,16 +273,6 @@ async def _chosen_before(prefix: str, store: LeaseStore) -> str | None:
     if len(moments) < len(chosen):
         return BEGINNING
     return min(moments, key=lambda text: moments[text], default=None)
-
-
-def _start_in(marker: Document, start: StartFrom | datetime) -> str:
-    """
-    Return where the first leases began, as the marker says, and `start` where it does not (.NET's, or an old one).
-
-    A range that gets its lease later begins there too: what came since has not been handled.
-    """
-    chosen = marker.get(START)
-    return chosen if isinstance(chosen, str) else start_property(start, now=_written_at(marker))
 
 
 async def _break_if_stale(prefix: str, store: LeaseStore) -> None:

@@ -297,19 +297,13 @@ class Relay:
         if held.parked:
             parked.add(key)
             if failure is not None:
-                self._report_parked(progress.lease_name, stream, failure)
+                correlation_id, lease = stream[0].event.meta.get("correlationId"), progress.lease_name
+                told = KeyParked(
+                    lease=lease, partition_key=key, correlation_id=correlation_id, **asdict(failure)
+                )
+                self._sender.report(told, stream)
             self._report_held(progress.lease_name, stream[failure is not None :], "held")
         return held.not_held
-
-    def _report_parked(self, lease: str, stream: Sequence[Delivery], failure: Failure) -> None:
-        event = stream[0].event
-        record = KeyParked(
-            lease=lease,
-            partition_key=event.partition_key,
-            correlation_id=event.meta.get("correlationId"),
-            **asdict(failure),
-        )
-        self._sender.report(record, stream)
 
     def _report_held(
         self, lease: str, stream: Sequence[Delivery], outcome: Literal["held", "resumed"]

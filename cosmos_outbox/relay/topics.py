@@ -206,22 +206,19 @@ class Refusals:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):
             return  # usually an outage: compare now and then, and only with a message that was accepted before
-        if first and len(rest) == 1 and not self._is_believed(rest[0], attempts):
-            raise TopicRefusesAll(
-                f"The same message failed {attempts} times, and no other was accepted yet: {error}",
-                accepted=error.accepted,
-            ) from error
+        if first and len(rest) == 1:
+            if attempts >= _UNCLEAR_ATTEMPTS_ALONE:
+                self._refused.add(rest[0].message_id)
+            if attempts < _UNCLEAR_ATTEMPTS_ALONE or len(self._refused) > self._believed:
+                raise TopicRefusesAll(
+                    f"The same message failed {attempts} times, and no other was accepted yet: {error}",
+                    accepted=error.accepted,
+                ) from error
         if first or await self._accepts_another(send):
             raise MessageRejected(
                 f"The broker failed {attempts} times with {condition} on the same messages, while it takes others: {error}",
                 accepted=error.accepted,
             ) from error
-
-    def _is_believed(self, message: OutboundMessage, attempts: int) -> bool:
-        if attempts < _UNCLEAR_ATTEMPTS_ALONE:
-            return False
-        self._refused.add(message.message_id)
-        return len(self._refused) <= self._believed
 
     async def _accepts_another(self, send: Send) -> bool:
         """Say whether the topic accepts, now, what it accepted before."""
