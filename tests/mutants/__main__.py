@@ -98,7 +98,8 @@ def _pass(copy: Path, tests: Sequence[str], *, quick: bool) -> bool:
     except subprocess.TimeoutExpired:
         return False
     if done.returncode not in (0, 1):
-        raise RuntimeError(f"pytest ended with {done.returncode}: {done.stdout.decode()[-2000:]}")
+        said = (done.stdout + done.stderr).decode()[-2000:]  # why it could not start stands on standard error
+        raise RuntimeError(f"pytest ended with {done.returncode} in {' '.join(tests)}: {said}")
     return done.returncode == 0
 
 
