@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -72,6 +72,17 @@ def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
 
 def starts(outbox: Local) -> set[tuple[object, object]]:
     return {(lease["start"], lease["continuation"]) for lease in outbox.json("status")["leases"]}
+
+
+@pytest.mark.parametrize("arguments", [("leases", "reset", "--yes", "--to"), ("bootstrap", "--start")])
+def test_whether_a_start_is_still_to_come_is_for_the_service_s_clock_to_say(alone: Local, arguments):
+    soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    if "bootstrap" not in arguments:
+        alone.run("bootstrap")
+    alone.run(*arguments, soon, code=2)
+    alone.steer("/cosmos/clock", advance_s=120)
+    alone.run(*arguments, soon)
+    assert {(soon[:19], None)} == {(str(start)[:19], position) for start, position in starts(alone)}
 
 
 def test_reset_sets_all_leases_to_a_start_and_forgets_their_position(outbox: Local):

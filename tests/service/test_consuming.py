@@ -82,6 +82,13 @@ async def test_what_a_killed_consumer_had_at_hand_takes_effect_once_in_another_o
         assert [("a", 1), ("a", 2), ("a", 3)] == sorted(await site.invoices())
 
 
+async def test_a_process_of_its_own_looks_for_garbage_seldom():
+    async with opened_site() as site:
+        await site.send(("a", 1))
+        consumer = await site.start_consumer("consumer", STUCK_AT="a-1")
+        await consumer.said("stuck, garbage is looked for after 10000")
+
+
 async def test_a_message_that_is_handled_for_too_long_makes_it_unready_and_a_drain_does_not_wait_for_it():
     async with opened_site() as site:
         await site.send(("a", 1))

@@ -21,7 +21,7 @@ import pytest
 from cosmos_outbox_worker.lifecycle import run_until_signalled
 from cosmos_outbox_worker.main import work
 from cosmos_outbox_worker.program import Program
-from tests.support.site import Site, eventually, opened_site
+from tests.support.site import Site, eventually, fetched, opened_site
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -112,6 +112,14 @@ async def test_a_health_port_that_is_taken_exits_2_and_names_the_setting(site):
     assert "OUTBOX_HEALTH_PORT" in worker.output
 
 
+async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
+    worker = await site.start_worker(OTEL_SDK_DISABLED="true")
+    url = await worker.health_url()
+    assert "telemetry.off OTEL_SDK_DISABLED" in worker.output
+    await eventually(url + "/readyz", lambda status, _: status == 200)
+    assert (200, "") == await fetched(url + "/metrics")
+
+
 async def test_a_worker_whose_topic_is_misspelt_never_becomes_ready(site):
     worker = await site.start_worker(OUTBOX_TOPIC="evnets")
     url = await worker.health_url()
@@ -152,6 +160,21 @@ def test_wrong_settings_exit_2_with_all_mistakes_and_no_traceback():
     for name in ("OUTBOX_TOPIC", "OUTBOX_LANES", "OUTBOX_COSMOS_DATABASE"):
         assert name in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.usefixtures("logging_of_a_program")
+def test_a_person_reads_wrong_settings_line_by_line(monkeypatch: pytest.MonkeyPatch):
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for name in [name for name in os.environ if name.startswith("OUTBOX_")]:
+        monkeypatch.delenv(name)
+    with redirect_stderr(Terminal()) as screen:
+        assert 2 == work(())
+    first, *lines = screen.getvalue().splitlines()
+    assert "The worker cannot start; these settings are wrong:" == first
+    assert 1 == sum(line.startswith("  OUTBOX_TOPIC: ") for line in lines)
 
 
 def test_help_names_every_setting_and_the_exit_codes():

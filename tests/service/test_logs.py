@@ -8,8 +8,13 @@ import logging
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
+from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
+from cosmos_outbox.adapters.memory.parked import MemoryParked
+from cosmos_outbox.parking import Parking
 from cosmos_outbox.records import PageFailed, log_hook
+from cosmos_outbox.relay import Relay
 from cosmos_outbox_worker.logs import JsonFormatter, TextFormatter, configure
+from tests.support.event_documents import batch, event
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -48,6 +53,32 @@ def test_a_line_written_inside_a_span_names_trace_and_span():
     context = span.get_span_context()
     assert (f"{context.trace_id:032x}", f"{context.span_id:016x}") == (line["trace_id"], line["span_id"])
     assert "trace_id" not in formatted(record("outside"))
+
+
+async def test_a_line_about_events_names_the_trace_of_the_commit_and_of_several_that_of_the_first(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(caplog.handler, "formatter", JsonFormatter())  # a line is made when it is logged
+    broker = MemoryBroker(rejects=lambda message: message.message_id == "a/1")
+    broker.faults.append(Fault.NO_TOPIC)
+    traces = [f"{number:032x}" for number in (1, 2, 3)]
+    events = [
+        event(key, number, traceparent=f"00-{trace}-b7ad6b7169203331-01")
+        | {"ttl": 1000, "_ts": 1_000_000_000}
+        for key, number, trace in zip("aab", (1, 2, 1), traces, strict=True)
+    ]
+    with caplog.at_level(logging.DEBUG, "cosmos_outbox"):
+        await Relay(broker.publisher(lanes=1), parking=Parking(MemoryParked()))(batch(*events))
+        await Relay(broker.publisher())(batch(event("c", traceparent="nonsense")))
+    lines = [json.loads(line) for line in caplog.text.splitlines()]
+    assert {
+        ("PublishFailed", traces[0]),
+        ("EventRejected", traces[0]),
+        ("MessagesPublished", traces[2]),
+        ("KeyParked", traces[0]),
+        ("EventsHeld", traces[1]),
+        ("MessagesPublished", None),
+    } == {(line["event"], line.get("trace_id")) for line in lines}
 
 
 @pytest.fixture

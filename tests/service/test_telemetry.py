@@ -15,13 +15,16 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
 from azure.servicebus import NEXT_AVAILABLE_SESSION
 from azure.servicebus.aio import ServiceBusClient
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -35,6 +38,8 @@ from cosmos_outbox.records import MessagesPublished, names_of
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.telemetry import opened_telemetry
+from demo.child_processes import Children
+from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.service.fleets import HEALTHY
@@ -47,6 +52,16 @@ pytestmark = [
     # The SDK forgets to close its socket when a link ends; the garbage collector does it.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
+
+
+COMPANY = {
+    "companyName": "Engines",
+    "street": "Main Street",
+    "houseNumber": "1",
+    "postalCode": "12345",
+    "city": "London",
+    "country": "UK",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +133,58 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
         for point in receiver.metrics["outbox.alarms"].sum.data_points
     }
     assert dict.fromkeys(names_of(logging.ERROR), 0) == alarms
+
+
+async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_those_who_receive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+    trace_id, request_id = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    contact = {
+        "name": {"firstName": "Ada", "lastName": "Lovelace"},
+        "description": "first",
+        "email": "a@b.example",
+        "company": COMPANY,
+    }
+    of_caller = {"traceparent": f"00-{trace_id}-{request_id}-01"}
+    async with receiving() as receiver, Children(tmp_path, grace_seconds=HUNG_SECONDS) as children:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.url)
+        async with (
+            open_stack(children, tmp_path, StackOptions(partitions=1, workers=1, consumers=1)) as stack,
+            aiohttp.ClientSession(headers=of_caller) as session,
+            session.post(f"{stack.api_url}/api/contacts", json=contact) as response,
+        ):
+            assert 201 == response.status
+            for name, count in {"process events": 2, "send events": 1, "outbox.commit": 2}.items():
+                await receiver.until(lambda name=name, count=count: len(receiver.named(name)) == count)
+            await receiver.until(
+                lambda: any(span.parent_span_id.hex() == request_id for span in receiver.spans)
+            )
+
+    def by_service(name: str) -> dict[str, Span]:
+        return {receiver.services[span.span_id]: span for span in receiver.named(name)}
+
+    commits, processes = by_service("outbox.commit"), by_service("process events")
+    created, handled = commits["contacts-api"], processes["cosmos-outbox-consumer"]
+    (link,) = by_service("send events")["cosmos-outbox-worker"].links
+    parents = {span.span_id: span.parent_span_id for span in receiver.spans}
+    outermost = created.span_id
+    while outermost in parents:
+        outermost = parents[outermost]
+    assert (trace_id, request_id) == (created.trace_id.hex(), outermost.hex())
+    assert (created.trace_id, created.span_id) == (link.trace_id, link.span_id)
+    children_of = {
+        (created.trace_id, created.span_id): {handled.span_id, processes["contacts-subscriber"].span_id}
+    }
+    children_of[handled.trace_id, handled.span_id] = {commits["cosmos-outbox-consumer"].span_id}
+    for (trace_of, parent), spans in children_of.items():
+        found = {
+            span.span_id
+            for span in receiver.spans
+            if (span.trace_id, span.parent_span_id) == (trace_of, parent)
+        }
+        assert spans <= found
 
 
 async def test_what_fails_while_a_message_is_processed_is_named_in_its_span():
