@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+from cosmos_outbox import errors
 from cosmos_outbox.changefeed.coverage import ASK_AGAIN, asked_to_wait, identified, located, uncovered
 from cosmos_outbox.changefeed.leases import (
     BEGINNING,
@@ -31,16 +32,6 @@ from cosmos_outbox.changefeed.leases import (
     start_property,
 )
 from cosmos_outbox.changefeed.owned_lease import Worker
-from cosmos_outbox.errors import (
-    ConfigurationError,
-    Conflict,
-    ContainerRecreated,
-    NotFound,
-    OutboxError,
-    PreconditionFailed,
-    RangeGone,
-    StoreError,
-)
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom
 from cosmos_outbox.records import LeasesBalanced, LeasesLost
@@ -92,8 +83,8 @@ class Bootstrap:
                     self.container, processor_name=options.processor_name, leases=self._worker.store
                 )
                 return await self.create()
-            except (StoreError, RangeGone, ContainerRecreated) as error:
-                if isinstance(error, StoreError) and not error.retriable:
+            except (errors.StoreError, errors.RangeGone, errors.ContainerRecreated) as error:
+                if isinstance(error, errors.StoreError) and not error.retriable:
                     raise
                 attempt += 1
                 self._worker.notify(
@@ -155,7 +146,7 @@ async def create_leases(
     store: LeaseStore,
     start: StartFrom | datetime,
     only: Collection[FeedRange] | None = None,
-) -> Mapping[FeedRange, OutboxError]:
+) -> Mapping[FeedRange, errors.OutboxError]:
     """
     Return when every range has a lease, created here or by another worker.
 
@@ -169,17 +160,17 @@ async def create_leases(
     while (found := await _marker_of(prefix, store)) is None:
         try:
             held = await store.create({"id": f"{prefix}.lock", "ttl": LOCK_SECONDS})
-        except Conflict:
+        except errors.Conflict:
             await _break_if_stale(prefix, store)
             await asyncio.sleep(_POLL_LOCK_SECONDS)
             continue
         try:
             chosen = await _chosen_before(prefix, store) or start_property(start, now=_written_at(held))
             _, left = await _create_missing(prefix, feed=feed, store=store, start=chosen, only=only)
-            with suppress(Conflict):
+            with suppress(errors.Conflict):
                 await store.create({"id": f"{prefix}.info", START: chosen})
         finally:  # also after a fault: the next attempt need not wait until the lock expires
-            with suppress(StoreError, TimeoutError):
+            with suppress(errors.StoreError, TimeoutError):
                 async with asyncio.timeout(_UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return left
@@ -201,13 +192,13 @@ async def _marker_of(prefix: str, store: LeaseStore) -> Document | None:
     marker = f"{prefix}.info"
     try:
         return await store.read(marker, marker)
-    except NotFound:
+    except errors.NotFound:
         return None
 
 
 async def _create_missing(
     prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None = None
-) -> tuple[list[Lease], Mapping[FeedRange, OutboxError]]:
+) -> tuple[list[Lease], Mapping[FeedRange, errors.OutboxError]]:
     """
     Create a lease for every physical range that none covers; ask silent partitions again for a few seconds.
 
@@ -220,7 +211,7 @@ async def _create_missing(
     """
     loop = asyncio.get_running_loop()
     until, attempt, created = loop.time() + _PATIENCE_SECONDS, 0, list[Lease]()
-    ids, left = dict[FeedRange, str](), dict[FeedRange, OutboxError]()
+    ids, left = dict[FeedRange, str](), dict[FeedRange, errors.OutboxError]()
     while True:
         # List ranges before leases: a split in between then shows as leases that cover more, never as a gap.
         physical = dict.fromkeys(await feed.physical_ranges())
@@ -247,7 +238,7 @@ async def _create_missing(
                 # late lease would have all of the range handled again, from its start.
                 break
             lease = new_lease(prefix, token, gap, version=version, properties={START: start})
-            with suppress(Conflict):
+            with suppress(errors.Conflict):
                 await store.create(lease.raw)
                 created.append(lease)
         else:
@@ -280,7 +271,7 @@ async def _break_if_stale(prefix: str, store: LeaseStore) -> None:
     for lock in listing.documents:
         if _written_at(lock) + _STALE_LOCK < listing.read_at:
             _logger.warning("lease.lock-broken %s was left behind by a worker that died", lock["id"])
-            with suppress(NotFound, PreconditionFailed):
+            with suppress(errors.NotFound, errors.PreconditionFailed):
                 await store.delete(lock["id"], _routing(lock), etag=lock["_etag"])
 
 
@@ -303,7 +294,7 @@ async def own_prefix(container: MonitoredContainer, *, processor_name: str, leas
     hosts = (head.removeprefix(processor_name) for head in heads)
     others = sorted(host for host in hosts if _is_other_name(host, container.account_host.lower()))
     if others:
-        raise ConfigurationError(
+        raise errors.ConfigurationError(
             f"Processor {processor_name!r} has leases under {', '.join(others)}, another name of the account "
             f"{container.account_host}: workers of each name would send every event. Stop the workers, delete the documents of "
             f"the lease container whose ids begin with {processor_name + others[0]!r}, and start the workers at a time before "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from cosmos_outbox import errors
 from cosmos_outbox.changefeed.leases import (
     NOTES,
     STANDSTILL,
@@ -23,14 +24,6 @@ from cosmos_outbox.changefeed.leases import (
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.reader import Budget
-from cosmos_outbox.errors import (
-    ConfigurationError,
-    LeaseLost,
-    NotFound,
-    PreconditionFailed,
-    StoreError,
-    TooManyRequests,
-)
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, Notes
 from cosmos_outbox.records import Hook, LeaseCheckpointed
@@ -178,7 +171,7 @@ class OwnedLease:
         suspended = self.worker.suspended()
         asleep = max(0.0, suspended - self._suspended_before)
         if asyncio.get_running_loop().time() >= self.trusted_until - asleep:
-            raise LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
+            raise errors.LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
         return suspended
 
     def advance(
@@ -273,13 +266,13 @@ class OwnedLease:
                         written = from_document(
                             await worker.store.replace(changed.raw, etag=self.lease.etag or "")
                         )
-                    except PreconditionFailed:
+                    except errors.PreconditionFailed:
                         await self._read_again()
-                    except NotFound as gone:
-                        raise LeaseLost(f"Lease {self.lease.id} is gone.") from gone
-                    except TooManyRequests as error:
+                    except errors.NotFound as gone:
+                        raise errors.LeaseLost(f"Lease {self.lease.id} is gone.") from gone
+                    except errors.TooManyRequests as error:
                         throttled, at_least = True, error.retry_after
-                    except (ConfigurationError, StoreError):
+                    except (errors.ConfigurationError, errors.StoreError):
                         pass  # it may recover before trust runs out
                     else:
                         if handover_requested_by(written):
@@ -291,7 +284,7 @@ class OwnedLease:
                     # Also after a 412: what was read then may be older than what refused us.
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))
         except TimeoutError:
-            raise LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
+            raise errors.LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
 
     def _properties(self) -> Mapping[str, str]:
         standstill = self.progress.standstill(asyncio.get_running_loop().time())
@@ -304,12 +297,14 @@ class OwnedLease:
         """
         try:
             found = from_document(await self.worker.store.read(self.lease.id, self.lease.partition_key))
-        except (NotFound, ConfigurationError) as error:
-            raise LeaseLost(f"Lease {self.lease.id} is gone, or belongs to another program now.") from error
-        except StoreError:
+        except (errors.NotFound, errors.ConfigurationError) as error:
+            raise errors.LeaseLost(
+                f"Lease {self.lease.id} is gone, or belongs to another program now."
+            ) from error
+        except errors.StoreError:
             return
         if found.owner != self.lease.owner:
-            raise LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
+            raise errors.LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
         self.lease = replace(found, range=found.range or self.range)
 
     def _stretch_checkpoints(self, *, throttled: bool) -> None:

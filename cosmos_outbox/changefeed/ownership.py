@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 
+from cosmos_outbox import errors
 from cosmos_outbox.background import within
 from cosmos_outbox.changefeed.coverage import located
 from cosmos_outbox.changefeed.leases import (
@@ -23,15 +24,6 @@ from cosmos_outbox.changefeed.leases import (
 from cosmos_outbox.changefeed.owned_lease import OwnedLease, Progress, Worker
 from cosmos_outbox.changefeed.pump import Pump
 from cosmos_outbox.changefeed.splits import split
-from cosmos_outbox.errors import (
-    ConfigurationError,
-    LeaseLost,
-    NotFound,
-    PreconditionFailed,
-    RangeGone,
-    StoreError,
-    StoreUnavailable,
-)
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import LeaseMoved, LeasesBalanced
@@ -148,7 +140,7 @@ class OwnedLeases:
         lease = lease if lease.range else await self._located(lease, others)
         if lease.range is None:
             return
-        with suppress(PreconditionFailed, NotFound):
+        with suppress(errors.PreconditionFailed, errors.NotFound):
             owned = await acquire(lease, lease.range, self._worker, container=container)
             owned.unfinished_split = others.has_unfinished_split(lease)
             me = self._worker.options.instance_name
@@ -170,7 +162,7 @@ class OwnedLeases:
         physical = [one for one in await self._worker.feed.physical_ranges() if one not in taken]
         (placed,), silent = await located([lease], physical, self._worker.feed)
         if placed.range is None:
-            gone = ConfigurationError(
+            gone = errors.ConfigurationError(
                 f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
                 "delete the lease, its changes are then read again from the start of the new ranges."
             )
@@ -238,13 +230,13 @@ async def serve(owned: OwnedLease) -> LeaseMoved:
     error: BaseException | None = None
     try:
         if owned.unfinished_split:
-            raise RangeGone  # noqa: TRY301 - the same end as if the pump had found out
+            raise errors.RangeGone  # noqa: TRY301 - the same end as if the pump had found out
         await _keep_and_pump(owned)
         error = await _release(owned)
         reason = CloseReason.HANDED_OVER if owned.handover_requested else CloseReason.STOPPED
-    except* LeaseLost as lost:
+    except* errors.LeaseLost as lost:
         reason, error = CloseReason.LOST, lost.exceptions[0]
-    except* RangeGone:
+    except* errors.RangeGone:
         reason, owned.splitting = CloseReason.RANGE_GONE, True
     if reason is CloseReason.RANGE_GONE:
         error = await _split(owned)
@@ -274,10 +266,10 @@ async def _release(owned: OwnedLease) -> Exception | None:
     try:
         async with asyncio.timeout(seconds):
             await owned.release()
-    except LeaseLost as lost:
+    except errors.LeaseLost as lost:
         return lost
     except TimeoutError:
-        return StoreUnavailable(
+        return errors.StoreUnavailable(
             f"Lease {owned.lease.id} could not be released in time; it expires by itself."
         )
     return None
@@ -288,7 +280,14 @@ async def _split(owned: OwnedLease) -> Exception | None:
     try:
         async with asyncio.timeout_at(owned.trusted_until):
             await within(grace, split(owned), asked=owned.drain)
-    except (ConfigurationError, LeaseLost, RangeGone, StoreError, StoreUnavailable, TimeoutError) as error:
+    except (
+        errors.ConfigurationError,
+        errors.LeaseLost,
+        errors.RangeGone,
+        errors.StoreError,
+        errors.StoreUnavailable,
+        TimeoutError,
+    ) as error:
         await _release(owned)
         return error
     return None

@@ -14,19 +14,11 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from datetime import timedelta
 from typing import Self
 
+from cosmos_outbox import records
 from cosmos_outbox.documents import copied_size
 from cosmos_outbox.errors import NotFound
 from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, ChangeBatch, Store, Write, WriteKind
-from cosmos_outbox.records import (
-    EventDeletion,
-    Hook,
-    LeaseCheckpointed,
-    LeaseMoved,
-    Record,
-    guarded,
-    log_hook,
-)
 from cosmos_outbox.relay.plan import Delivery, PageHandler, event_page
 from cosmos_outbox.retries import Backoff
 
@@ -71,9 +63,9 @@ class Deletion:
         delete: Iterable[str],
         others: Others,
         keep: timedelta = DEFAULT_KEEP,
-        notify: Hook = log_hook,
+        notify: records.Hook = records.log_hook,
     ) -> None:
-        self._handler, self._store, self._notify = handler, store, guarded(notify)
+        self._handler, self._store, self._notify = handler, store, records.guarded(notify)
         self._actions, self._others, self._keep_seconds = frozenset(delete), others, keep.total_seconds()
         self._backoff = Backoff()
         self._alone_until = float("-inf")  # on the loop's clock
@@ -105,13 +97,13 @@ class Deletion:
         # A larger one may have been parked as a reference, and is then nowhere else.
         return asked and copied_size(delivery.document) <= MAX_EVENT_BYTES // 2
 
-    def hear(self, record: Record) -> None:
+    def hear(self, record: records.Record) -> None:
         """
         Note a checkpoint, or that a lease moved: the next owner sends the other pages of the tenure again.
         """
-        if isinstance(record, LeaseMoved):
+        if isinstance(record, records.LeaseMoved):
             self._handled.pop(record.lease, None)
-        if not isinstance(record, LeaseCheckpointed):
+        if not isinstance(record, records.LeaseCheckpointed):
             return
         handled = self._handled.get(record.lease, deque())
         while handled and handled[0][0] <= record.pages:
@@ -119,7 +111,7 @@ class Deletion:
             events = sum(len(event_ids) for _, event_ids in ids)
             if self._waiting + events > _MOST_WAITING:  # memory is bounded; their TTL ends too
                 reason = f"Lease {record.lease}: {self._waiting} events wait to be deleted already."
-                self._notify(EventDeletion(outcome="skipped", events=events, reason=reason))
+                self._notify(records.EventDeletion(outcome="skipped", events=events, reason=reason))
                 continue
             self._waiting += events
             self._due.put_nowait((asyncio.get_running_loop().time() + self._keep_seconds, ids))
@@ -150,14 +142,14 @@ class Deletion:
                 if not getattr(error, "retriable", False) or attempt == _MOST_ATTEMPTS:
                     reason = f"Partition key {key!r}: attempt {attempt} failed."
                     self._notify(
-                        EventDeletion(outcome="failed", events=len(left), reason=reason, error=error)
+                        records.EventDeletion(outcome="failed", events=len(left), reason=reason, error=error)
                     )
                     return
                 await asyncio.sleep(
                     self._backoff.delay(attempt, at_least=getattr(error, "retry_after", None))
                 )
             else:
-                self._notify(EventDeletion(outcome="deleted", events=len(left), partition_key=key))
+                self._notify(records.EventDeletion(outcome="deleted", events=len(left), partition_key=key))
                 return
 
     async def _until_alone(self) -> None:
@@ -175,5 +167,5 @@ class Deletion:
                 return
             if polled_at >= report_at:
                 report_at = polled_at + _REPORT_AGAIN_SECONDS
-                self._notify(EventDeletion(outcome="waiting", events=self._waiting, reason=reason))
+                self._notify(records.EventDeletion(outcome="waiting", events=self._waiting, reason=reason))
             await asyncio.sleep(_POLL_OTHERS_SECONDS)

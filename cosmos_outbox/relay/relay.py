@@ -10,22 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
+from cosmos_outbox import records
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
 from cosmos_outbox.parking.documents import Failure, Scope, failure_of
 from cosmos_outbox.parking.known_keys import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.parking.park import FoundKeys, Parking
 from cosmos_outbox.ports import ChangeBatch, Publisher
-from cosmos_outbox.records import (
-    EventMalformed,
-    EventsHeld,
-    Hook,
-    KeyParked,
-    ParkingFailed,
-    PublishFailed,
-    WatchFailed,
-    guarded,
-    log_hook,
-)
 from cosmos_outbox.relay.lanes import LaneResult, LaneSender, Rejection
 from cosmos_outbox.relay.plan import (
     Delivery,
@@ -105,9 +95,9 @@ class Relay:
         parking: Parking | None = None,
         believed: int = BELIEVED_IN_A_ROW,
         backoff: Backoff | None = None,
-        notify: Hook = log_hook,
+        notify: records.Hook = records.log_hook,
     ) -> None:
-        self._notify = guarded(notify)
+        self._notify = records.guarded(notify)
         self._sender = LaneSender(publisher, believed, backoff or Backoff(), self._notify)
         self._parking = parking
         self._leases: dict[str, _Lease] = {}
@@ -142,7 +132,9 @@ class Relay:
         lease = self._lease_of(batch)
         for document in page.malformed:
             document_id, key = str(document.get("id")), repr(batch.key_paths.key_of(document))
-            self._notify(EventMalformed(lease=batch.lease, document_id=document_id, partition_key=key))
+            self._notify(
+                records.EventMalformed(lease=batch.lease, document_id=document_id, partition_key=key)
+            )
         if self._parking is None and len(lease.parked):
             raise ParkingError(
                 f"Lease {batch.lease!r} names {len(lease.parked)} parked keys, whose events would be overtaken; name the parked "
@@ -197,7 +189,7 @@ class Relay:
                 if names is not None:
                     await names.poll(self._parking, scope)
         except (OutboxError, TimeoutError) as error:
-            self._notify(WatchFailed(subject="which keys are parked", error=error))
+            self._notify(records.WatchFailed(subject="which keys are parked", error=error))
 
     async def _round(self, progress: _Progress, streams: Streams) -> Streams:
         """
@@ -251,7 +243,7 @@ class Relay:
             again += [first for first, _ in result.doubted if first.key[0] in parked]
             if left := [(first, doubt) for first, doubt in result.doubted if first.key[0] not in parked]:
                 progress.errors += [doubt for _, doubt in left]
-                self._sender.report(PublishFailed(outcome="halted", error=left[0][1]), [left[0][0]])
+                self._sender.report(records.PublishFailed(outcome="halted", error=left[0][1]), [left[0][0]])
         streams = ((first, sent[first.event.partition_key]) for first in again)
         return {first.event.partition_key: stream[stream.index(first) :] for first, stream in streams}
 
@@ -285,7 +277,7 @@ class Relay:
         except OutboxError as error:  # other partition keys go on
             progress.full = progress.full or isinstance(error, ParkingFull)
             progress.errors.append(error)
-            record = ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)
+            record = records.ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)
             self._sender.report(record, stream)
             return []
         progress.done |= {delivery.key for delivery in stream} - {delivery.key for delivery in held.not_held}
@@ -298,7 +290,7 @@ class Relay:
             parked.add(key)
             if failure is not None:
                 correlation_id, lease = stream[0].event.meta.get("correlationId"), progress.lease_name
-                told = KeyParked(
+                told = records.KeyParked(
                     lease=lease, partition_key=key, correlation_id=correlation_id, **asdict(failure)
                 )
                 self._sender.report(told, stream)
@@ -311,7 +303,7 @@ class Relay:
         if stream:
             key, events = stream[0].event.partition_key, len(stream)
             self._sender.report(
-                EventsHeld(lease=lease, partition_key=key, outcome=outcome, events=events), stream
+                records.EventsHeld(lease=lease, partition_key=key, outcome=outcome, events=events), stream
             )
 
 
