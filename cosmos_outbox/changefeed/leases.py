@@ -37,11 +37,11 @@ class Lease:
     id: str
     token: str  # LeaseToken: the physical range's id (version 0) or "min-max" (version 1)
     range: FeedRange | None
-    owner: str | None
+    owner: str | None = None
     continuation: str | None  # the change feed's raw etag, with its quotes
     properties: Mapping[str, str]
     version: int
-    etag: str | None
+    etag: str | None = None
     raw: Mapping[str, Any]
 
     @property
@@ -97,11 +97,9 @@ def new_lease(
         id=lease_id,
         token=token,
         range=feed_range,
-        owner=None,
         continuation=continuation,
         properties=dict(properties or {}),
         version=version,
-        etag=None,
         raw={"id": lease_id},
     )
     return replace(lease, raw=to_document(lease))

@@ -210,7 +210,12 @@ class ParkedKeys:
         if edited is not None and not _is_kept(dict(edited)):
             raise UsageError("The payload has a value that is no JSON: write it as text.")
         release = Release(
-            self._store, self._scope, partition_key, self._send, retry=self._retry, utcnow=self._utcnow
+            store=self._store,
+            partition_key=partition_key,
+            partition=self._scope.partition_of(partition_key),
+            send=self._send,
+            retry=self._retry,
+            utcnow=self._utcnow,
         )
         return await release.run(edited, event_id, by)
 

@@ -25,9 +25,7 @@ class ParkedNames:
         self._notes = notes
         self._names = dict.fromkeys(_names_in(notes.text))  # the longest unchecked first
         self._polled_at = 0.0
-        self.never_saved = (
-            notes.text is None
-        )  # no owner of the lease saved any names yet, not even an empty list
+        self.never_saved = notes.text is None  # no owner of the lease saved names yet, not even an empty list
 
     def __contains__(self, partition_key: str) -> bool:
         return bool(self._names) and broker_id(partition_key) in self._names
@@ -62,9 +60,9 @@ class ParkedNames:
             ParkingFull: the limit is reached all the same.
             StoreError: the store refused or failed.
         """
-        if len(self._names) >= parking.max_keys and for_key not in self and check:
+        if len(self) >= parking.max_keys and for_key not in self and check:
             await self._forget_handed_back(parking, scope, most=parking.max_keys)
-        if len(self._names) >= parking.max_keys and for_key not in self:
+        if len(self) >= parking.max_keys and for_key not in self:
             raise ParkingFull(
                 f"{len(self._names)} partition keys of one lease are parked, as many as the limit allows, so "
                 f"{for_key!r} cannot be; list them, release or drop some, or raise the limit."
@@ -73,8 +71,7 @@ class ParkedNames:
     async def _forget_handed_back(self, parking: Parking, scope: Scope, *, most: int) -> None:
         due = list(self._names)[:most]
         for name in due:  # to the end
-            del self._names[name]
-            self._names[name] = None
+            self._names[name] = self._names.pop(name)
         for name in due:
             if not await parking.is_parked(name, scope):
                 self._forget(name)

@@ -8,7 +8,7 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -21,7 +21,6 @@ from cosmos_outbox.parking.documents import (
     KeyState,
     ParkedEvent,
     ParkedKey,
-    Scope,
     failure_of,
 )
 from cosmos_outbox.parking.queue import first_held, key_in, parked_key, queue_of
@@ -62,26 +61,22 @@ class Released:
         return self.failure is None
 
 
+@dataclass(slots=True, kw_only=True)
 class Release:
-    """One release of a key. Its claim is in the key's document, until a later release or drop replaces it."""
+    """
+    One release of a key. Its claim is in the key's document, until a later release or drop replaces it.
 
-    def __init__(
-        self,
-        store: ParkedStore,
-        scope: Scope,
-        partition_key: str,
-        send: Send,
-        *,
-        retry: RetryOptions,
-        utcnow: Callable[[], datetime],
-    ) -> None:
-        self._store, self._send = store, send
-        self._partition_key, self._partition = partition_key, scope.partition_of(partition_key)
-        self._retry, self._utcnow = retry, utcnow
-        self._claim_id = uuid.uuid4().hex
-        self._written: ParkedKey | None = (
-            None  # the key as this release knows it; a write under its etag shows whether it changed
-        )
+    known: the key as this release wrote or read it last; a write under its etag shows whether it changed.
+    """
+
+    store: ParkedStore
+    partition_key: str
+    partition: str
+    send: Send
+    retry: RetryOptions
+    utcnow: Callable[[], datetime]
+    claim_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    known: ParkedKey | None = None
 
     async def run(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> Released:
         """
@@ -107,7 +102,7 @@ class Release:
             if due[0].position >= behind:  # all that was there at the beginning of the round is sent
                 rounds, behind = rounds + 1, key.next
             held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
-            result = await self._send([due[place] for place in held], self._ensure_claimed)
+            result = await self.send([due[place] for place in held], self._ensure_claimed)
             passed = len(due) if result.refusal is None else held[result.events]
             state = KeyState.CLOSING if rounds > _ROUNDS_BEFORE_CLOSING else KeyState.RELEASING
             await self._take_off(due[:passed], state)
@@ -118,8 +113,8 @@ class Release:
         return Released(sent=sent)
 
     async def _ensure_claimed(self) -> None:
-        self._written = None
-        self._written = self._claimed(await retry_on_conflict(self._known_key, self._retry))
+        self.known = None
+        self.known = self._claimed(await retry_on_conflict(self._known_key, self.retry))
 
     async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> None:
         """
@@ -127,24 +122,24 @@ class Release:
         """
 
         async def step() -> None:
-            key = await parked_key(self._store, self._partition, self._partition_key)
-            if key.claim == self._claim_id:  # the answer to the first attempt was lost
+            key = await parked_key(self.store, self.partition, self.partition_key)
+            if key.claim == self.claim_id:  # the answer to the first attempt was lost
                 return
             edits: list[Write] = []
             if edited is not None:
-                first = await first_held(self._store, key)
+                first = await first_held(self.store, key)
                 if first is None:
-                    raise KeyNotParked(f"Partition key {self._partition_key!r} holds no event to edit.")
+                    raise KeyNotParked(f"Partition key {self.partition_key!r} holds no event to edit.")
                 if first.event_id != event_id:
                     raise UsageError(
-                        f"The first held event of {self._partition_key!r} is {first.event_id!r} now, not {event_id!r}: "
+                        f"The first held event of {self.partition_key!r} is {first.event_id!r} now, not {event_id!r}: "
                         "look at the key again, then edit."
                     )
-                decision = Decision(at=self._utcnow().isoformat(), by=by, did="edited", reason=None)
+                decision = Decision(at=self.utcnow().isoformat(), by=by, did="edited", reason=None)
                 edits.append(first.edited(edited, decision).write())
-            await self._write(replace(key, state=KeyState.RELEASING, claim=self._claim_id), *edits)
+            await self._write(replace(key, state=KeyState.RELEASING, claim=self.claim_id), *edits)
 
-        await retry_on_conflict(step, self._retry)
+        await retry_on_conflict(step, self.retry)
 
     async def _due(self) -> tuple[ParkedKey, Sequence[ParkedEvent]] | None:
         """
@@ -162,13 +157,13 @@ class Release:
             if key.first == key.next:
                 deleting = key
                 deletion = Write(kind=WriteKind.DELETE, id=KEY_ID, etag=key.etag)
-                await self._store.commit(key.partition, [deletion])
+                await self.store.commit(key.partition, [deletion])
                 return None
-            due = await queue_of(self._store, key)
-            self._written = key
+            due = await queue_of(self.store, key)
+            self.known = key
             return key, due
 
-        return await retry_on_conflict(step, self._retry)
+        return await retry_on_conflict(step, self.retry)
 
     async def _take_off(self, passed: Sequence[ParkedEvent], state: KeyState) -> None:
         """
@@ -180,11 +175,11 @@ class Release:
             if key.first <= passed[-1].position:  # or else the answer to the first attempt was lost
                 first, held = passed[-1].position + 1, key.held - len(sent)
                 left = replace(key, state=state, first=first, held=held, failure=None)
-                await self._write(left, *[_removal(event, now=self._utcnow()) for event in sent])
+                await self._write(left, *[_removal(event, now=self.utcnow()) for event in sent])
 
         sent = [event for event in passed if event.status is EventStatus.HELD]
         if passed:
-            await retry_on_conflict(step, self._retry)
+            await retry_on_conflict(step, self.retry)
 
     async def _stop_at(self, event: ParkedEvent, refusal: Exception) -> Failure:
         """End the release at an event that is refused; the key stays parked."""
@@ -197,7 +192,7 @@ class Release:
                 stopped = replace(self._claimed(key), state=KeyState.PARKED, claim=None, failure=failure)
                 await self._write(stopped, replace(event, failure=failure).write())
 
-        await retry_on_conflict(step, self._retry)
+        await retry_on_conflict(step, self.retry)
         return failure
 
     async def _give_up(self) -> None:
@@ -205,24 +200,24 @@ class Release:
             key = self._claimed(await self._known_key())
             await self._write(replace(key, state=KeyState.PARKED, claim=None))
 
-        await retry_on_conflict(step, self._retry)
+        await retry_on_conflict(step, self.retry)
 
     async def _known_key(self) -> ParkedKey | None:
-        """Return the key as this release wrote or read it last; read it again for the next attempt, which another writer caused."""
-        key, self._written = self._written, None
-        return key or await key_in(self._store, self._partition)
+        """Return the known key; read it again for the next attempt, which another writer caused."""
+        key, self.known = self.known, None
+        return key or await key_in(self.store, self.partition)
 
     def _claimed(self, key: ParkedKey | None) -> ParkedKey:
-        if key is not None and key.claim == self._claim_id:
+        if key is not None and key.claim == self.claim_id:
             return key
         # A later release may have handed it back
         raise ReleaseTakenOver(
-            f"A later release or drop of partition key {self._partition_key!r} began, so this release stops."
+            f"A later release or drop of partition key {self.partition_key!r} began, so this release stops."
         )
 
     async def _write(self, key: ParkedKey, *others: Write) -> None:
-        result = await self._store.commit(key.partition, [key.write(), *others])
-        self._written = replace(key, etag=result.etags[0])
+        result = await self.store.commit(key.partition, [key.write(), *others])
+        self.known = replace(key, etag=result.etags[0])
 
 
 def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
