@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
-from cosmos_outbox import errors
+from cosmos_outbox import errors, records
 from cosmos_outbox.consumer.effects import Effect, Effects, HandlerStuck
 from cosmos_outbox.consumer.policy import OnFailure
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
@@ -19,13 +19,6 @@ from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.documents import EventStatus, failure_of
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
-from cosmos_outbox.records import (
-    AttemptFailed,
-    ConsumerHalted,
-    ConsumingDelayed,
-    MessageGivenUp,
-    MessageHandled,
-)
 from cosmos_outbox.retries import Backoff
 
 # So many keys parked while no message takes effect show that the fault is not the messages'
@@ -179,7 +172,7 @@ class Handling:
                     return Sent(events=number, refusal=error)
                 delay = _BETWEEN_WRITERS.delay(contention.times)
                 told = {"attempt": attempt, "delay_seconds": delay, "error": error}
-                self._effects.report(message, key, AttemptFailed, **told)
+                self._effects.report(message, key, records.AttemptFailed, **told)
                 await asyncio.sleep(delay)
                 continue
             if effect is Effect.UNKNOWN:
@@ -209,7 +202,7 @@ class Handling:
             state.parked = False
             return False
         outcome = {None: "held", EventStatus.SENT: "repeated"}.get(held.decided, "dropped")
-        self._effects.report(message, key, MessageHandled, outcome=outcome)
+        self._effects.report(message, key, records.MessageHandled, outcome=outcome)
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
@@ -233,7 +226,7 @@ class Handling:
                 backoff = _BETWEEN_WRITERS if contended else self._policy.backoff
                 delay = None if final else backoff.delay(contention.times if contended else counted)
                 self._effects.report(
-                    message, key, AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
+                    message, key, records.AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
                 )
                 if delay is None:
                     return await self._failed(message, key, state, error, attempt)
@@ -254,7 +247,7 @@ class Handling:
         asked = error.retry_after if isinstance(error, errors.OutboxError) else None
         delay = _BETWEEN_DELAYS.delay(max(self._delays, min(alone, _MOST_ALONE)), at_least=asked)
         told = {"consumer": self._name, "key": key, "message_id": message.message_id}
-        self._notify(ConsumingDelayed(**told, delay_seconds=delay, error=error))
+        self._notify(records.ConsumingDelayed(**told, delay_seconds=delay, error=error))
         return Retry(after_seconds=delay, counted=False)
 
     async def _was_taken(self, message: Message) -> bool:
@@ -282,7 +275,7 @@ class Handling:
     ) -> Settlement:
         if not self.halted:
             return await self._give_up(message, key, state, error, attempts)
-        self._notify(ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
+        self._notify(records.ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
         return Retry(after_seconds=_BETWEEN_DELAYS.delay(_HALTED), counted=False)
 
     async def _give_up(
@@ -312,7 +305,7 @@ class Handling:
         finally:
             self._given_up -= not counts
         told = {"reason": failure.reason, "attempts": attempts, "error": error}
-        self._effects.report(message, key, MessageGivenUp, outcome="parked", **told)
+        self._effects.report(message, key, records.MessageGivenUp, outcome="parked", **told)
         return Complete()
 
     def _dead_letter(
@@ -320,7 +313,7 @@ class Handling:
     ) -> DeadLetter:
         reason = reason or type(error).__name__
         told = {"reason": reason, "error": error}
-        self._effects.report(message, key, MessageGivenUp, outcome="dead-lettered", **told)
+        self._effects.report(message, key, records.MessageGivenUp, outcome="dead-lettered", **told)
         return DeadLetter(reason=reason, description=errors.said(error))
 
     def _named(self, message: Message) -> str:

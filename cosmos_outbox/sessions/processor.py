@@ -9,18 +9,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import cast
 
+from cosmos_outbox import records
 from cosmos_outbox.background import end
 from cosmos_outbox.errors import LockLost
 from cosmos_outbox.ports import Session, Subscription
-from cosmos_outbox.records import (
-    Hook,
-    MessageSettled,
-    ReceivingFailed,
-    Record,
-    SessionClosed,
-    guarded,
-    log_hook,
-)
 from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.slots import SessionOptions, Slots
 
@@ -72,11 +64,11 @@ class SessionProcessor:
         handler: SessionHandler,
         options: SessionOptions | None = None,
         *,
-        hooks: Iterable[Hook] = (log_hook,),
+        hooks: Iterable[records.Hook] = (records.log_hook,),
     ) -> None:
         self._subscription, self._handler = subscription, handler
         self._options = options or SessionOptions()
-        self._notify = guarded(*hooks)
+        self._notify = records.guarded(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
         self._due: dict[str | None, float] = {}  # of sessions in trouble, when the next attempt is
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
@@ -217,7 +209,7 @@ class SessionProcessor:
                     del self._due[next(iter(self._due))]
             await held.close()
             self._notify(
-                SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)
+                records.SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)
             )
         if not isinstance(held.error, LockLost | None) and not self._stopping.is_set():
             # Without a pause the processor would accept it and lose it again in a tight loop.
@@ -261,15 +253,15 @@ class SessionProcessor:
         self._failures, self._failed_at = self._failures + one_more, now
         delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
         lasting = now - self._failing_since
-        failed = ReceivingFailed(
+        failed = records.ReceivingFailed(
             attempt=self._failures, delay_seconds=delay, lasting_seconds=lasting, error=error
         )
         if one_more:
             self._notify(failed)
         await asyncio.sleep(delay)
 
-    def _heard(self, record: Record) -> None:
-        if isinstance(record, MessageSettled):
+    def _heard(self, record: records.Record) -> None:
+        if isinstance(record, records.MessageSettled):
             self._answered()
             self._stuck = False
             if record.outcome != "retry":  # whose time has its back-off in it

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox import errors
+from cosmos_outbox import errors, ports
+from cosmos_outbox.documents import Document
 from cosmos_outbox.partition_key import (
     ON_PARTITION_KEY,
     FeedRange,
@@ -30,18 +31,6 @@ from cosmos_outbox.partition_key import (
     key_paths_of,
     key_text,
     parts_of,
-)
-from cosmos_outbox.ports import (
-    MAX_BATCH_BYTES,
-    MAX_BATCH_OPERATIONS,
-    ChangePage,
-    CommitResult,
-    Document,
-    MonitoredContainer,
-    Page,
-    StartFrom,
-    Write,
-    WriteKind,
 )
 
 _AFTER = "after:"
@@ -97,15 +86,15 @@ class MemoryContainer:
             raise errors.NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return copied(document)
 
-    async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
+    async def commit(self, partition_key: PartitionKey, writes: Sequence[ports.Write]) -> ports.CommitResult:
         await asyncio.sleep(0)
         self._require_full(partition_key)
-        if not 1 <= len(writes) <= MAX_BATCH_OPERATIONS:
+        if not 1 <= len(writes) <= ports.MAX_BATCH_OPERATIONS:
             raise errors.InvalidRequest(
-                f"A batch holds 1 to {MAX_BATCH_OPERATIONS} operations, not {len(writes)}."
+                f"A batch holds 1 to {ports.MAX_BATCH_OPERATIONS} operations, not {len(writes)}."
             )
         bodies = [_written(write.document) for write in writes]
-        if sum(map(len, bodies)) > MAX_BATCH_BYTES:
+        if sum(map(len, bodies)) > ports.MAX_BATCH_BYTES:
             raise errors.RequestTooLarge
         partition = self._partition_of(partition_key)
         staged: dict[_Place, Document | None] = {}
@@ -123,7 +112,7 @@ class MemoryContainer:
             else:
                 partition.documents[key] = {**document, "_lsn": partition.lsn}
                 partition.log.append((partition.lsn, key))
-        return CommitResult(etags=tuple(etags), request_charge=float(6 * len(writes)))
+        return ports.CommitResult(etags=tuple(etags), request_charge=float(6 * len(writes)))
 
     async def list(
         self,
@@ -133,7 +122,7 @@ class MemoryContainer:
         page_size: int,
         continuation: str | None,
         include_deleted: bool,
-    ) -> Page:
+    ) -> ports.Page:
         await asyncio.sleep(0)
         if partition_key is not None:
             self._require_full(partition_key)
@@ -149,20 +138,20 @@ class MemoryContainer:
             and (place := self._order(document)) > after
         )
         page = found[:page_size]
-        return Page(
+        return ports.Page(
             documents=tuple(copied(document) for _, document in page),
             continuation=_AFTER + json.dumps(page[-1][0]) if found[page_size:] else None,
         )
 
-    async def query(self, sql: str, parameters: Mapping[str, Any], **where: object) -> Page:
+    async def query(self, sql: str, parameters: Mapping[str, Any], **where: object) -> ports.Page:
         raise errors.UsageError(
             "A MemoryContainer evaluates no SQL: test what uses this query on the Cosmos DB emulator of cosmos-outbox-emulators."
         )
 
     # ChangeFeed
 
-    async def describe(self) -> MonitoredContainer:
-        return MonitoredContainer(
+    async def describe(self) -> ports.MonitoredContainer:
+        return ports.MonitoredContainer(
             account_host="memory",
             database_rid="AAAAAA==",
             container_rid=self._rid,
@@ -183,9 +172,9 @@ class MemoryContainer:
         *,
         container_rid: str,
         continuation: str | None,
-        start: StartFrom | datetime,
+        start: ports.StartFrom | datetime,
         max_items: int,
-    ) -> ChangePage:
+    ) -> ports.ChangePage:
         await asyncio.sleep(0)
         if container_rid != self._rid:
             raise errors.ContainerRecreated
@@ -207,7 +196,7 @@ class MemoryContainer:
                 and self._lies_in(feed_range, document)
             ):
                 documents.append(copied(document))
-        return ChangePage(
+        return ports.ChangePage(
             documents=tuple(documents),
             continuation=f'"{read_to}"',
             latest_lsn=partition.lsn,
@@ -287,11 +276,11 @@ class MemoryContainer:
         return child
 
     def _applied(
-        self, write: Write, body: bytes, current: Document | None, partition_key: PartitionKey
+        self, write: ports.Write, body: bytes, current: Document | None, partition_key: PartitionKey
     ) -> Document | None:
-        if write.kind is WriteKind.CREATE and current is not None:
+        if write.kind is ports.WriteKind.CREATE and current is not None:
             raise errors.Conflict(document_id=write.id, partition_key=partition_key)
-        if write.kind in (WriteKind.REPLACE, WriteKind.DELETE) and current is None:
+        if write.kind in (ports.WriteKind.REPLACE, ports.WriteKind.DELETE) and current is None:
             raise errors.NotFound(document_id=write.id, partition_key=partition_key)
         if write.etag is not None and current is not None and current["_etag"] != write.etag:
             raise errors.PreconditionFailed(
@@ -300,7 +289,7 @@ class MemoryContainer:
                 document_id=write.id,
                 partition_key=partition_key,
             )
-        if write.kind is WriteKind.DELETE:
+        if write.kind is ports.WriteKind.DELETE:
             return None
         document: Document = json.loads(body)
         key = self.key_paths.key_of(document)
@@ -389,10 +378,10 @@ def _after(continuation: str | None) -> tuple[str, ...]:
 
 
 def _position(
-    partition: _Partition, continuation: str | None, start: StartFrom | datetime
+    partition: _Partition, continuation: str | None, start: ports.StartFrom | datetime
 ) -> tuple[int, int]:
     if continuation is not None:
         return int(continuation.strip('"')), 0
     if isinstance(start, datetime):
         return 0, int(start.timestamp())
-    return (partition.lsn if start is StartFrom.NOW else 0), 0
+    return (partition.lsn if start is ports.StartFrom.NOW else 0), 0

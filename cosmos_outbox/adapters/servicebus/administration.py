@@ -15,18 +15,14 @@ from typing import Any
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.core.exceptions import AzureError, ResourceNotFoundError
 from azure.core.pipeline.transport import AioHttpTransport
+from azure.servicebus import exceptions as sdk
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
-from azure.servicebus.exceptions import (
-    MessagingEntityDisabledError,
-    ServiceBusAuthenticationError,
-    ServiceBusAuthorizationError,
-    ServiceBusError,
-)
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
 from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing, publish_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
+from cosmos_outbox.adapters.servicebus.subscription import receiver_of
 from cosmos_outbox.background import within
 from cosmos_outbox.errors import BrokerUnavailable, SubscriptionUnavailable
 
@@ -195,7 +191,7 @@ async def open_link(bus: ServiceBusClient, topic: str) -> None:
         await within(_LINK_SECONDS, sender.create_message_batch())
     except TimeoutError:
         raise BrokerUnavailable(f"no answer in {_LINK_SECONDS:g} s") from None
-    except ServiceBusError as error:
+    except sdk.ServiceBusError as error:
         raise publish_error(error, topic=topic) from None
     finally:
         with suppress(Exception):
@@ -213,21 +209,18 @@ async def receiving_refused(
     """
     # Of a session that no producer uses: its lock is in no consumer's way.
     options: dict[str, Any] = {"session_id": f"cosmos-outbox-doctor-{uuid.uuid4()}"} if sessions else {}
-    if subscription is None:
-        receiver = bus.get_queue_receiver(entity, **options)
-    else:
-        receiver = bus.get_subscription_receiver(entity, subscription, **options)
+    receiver = receiver_of(bus, entity, subscription, **options)
     try:
         await within(_ANSWER_SECONDS, receiver.__aenter__())
-    except ServiceBusError as error:
+    except sdk.ServiceBusError as error:
         said = " ".join(str(error.inner_exception or error).split())
-        if isinstance(error, MessagingEntityDisabledError):
+        if isinstance(error, sdk.MessagingEntityDisabledError):
             return Refusal.DISABLED, said
         if names_nothing(error):
             return Refusal.MISSING, said
         if is_refused_use(error):
             return Refusal.SESSIONS, said
-        if isinstance(error, ServiceBusAuthorizationError | ServiceBusAuthenticationError):
+        if isinstance(error, sdk.ServiceBusAuthorizationError | sdk.ServiceBusAuthenticationError):
             return Refusal.DENIED, said
         raise SubscriptionUnavailable(said) from error
     except TimeoutError as error:

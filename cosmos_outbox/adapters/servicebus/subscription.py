@@ -12,14 +12,8 @@ from math import inf
 from typing import Any, Self
 
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
+from azure.servicebus import exceptions as sdk
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
-from azure.servicebus.exceptions import (
-    MessageAlreadySettled,
-    MessageLockLostError,
-    OperationTimeoutError,
-    ServiceBusError,
-    SessionLockLostError,
-)
 from opentelemetry import trace
 
 from cosmos_outbox.adapters.servicebus.errors import receive_error
@@ -100,7 +94,10 @@ class ServiceBusSubscription:
                 await self._receivers.acquire()
         except TimeoutError:
             return None
-        receiver = self._receiver(wait_seconds)
+        options: dict[str, Any] = {"prefetch_count": self.prefetch}
+        if self._sessions:
+            options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": wait_seconds}
+        receiver = receiver_of(self._client, self._entity, self._subscription, **options)
         # In a task of its own: one that is cancelled closes the link, which takes a second.
         opening = asyncio.create_task(receiver.__aenter__())
         opened = session = None
@@ -110,9 +107,9 @@ class ServiceBusSubscription:
             opened = ServiceBusSession(self, receiver)
             if self._sessions or await opened.fetched_first(wait_seconds):
                 session = opened
-        except OperationTimeoutError:  # no session has a message
+        except sdk.OperationTimeoutError:  # no session has a message
             pass
-        except (ServiceBusError, TimeoutError) as error:
+        except (sdk.ServiceBusError, TimeoutError) as error:
             raise receive_error(error, entity=self.name) from error
         finally:
             if opened is None:
@@ -143,13 +140,14 @@ class ServiceBusSubscription:
 
         self._closing.add(closed())
 
-    def _receiver(self, wait_seconds: float) -> ServiceBusReceiver:
-        options: dict[str, Any] = {"prefetch_count": self.prefetch}
-        if self._sessions:
-            options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": wait_seconds}
-        if self._subscription is None:
-            return self._client.get_queue_receiver(self._entity, **options)
-        return self._client.get_subscription_receiver(self._entity, self._subscription, **options)
+
+def receiver_of(
+    client: ServiceBusClient, entity: str, subscription: str | None, **options: Any
+) -> ServiceBusReceiver:
+    """Return the SDK's receiver of a topic's subscription or, if none is named, of a queue."""
+    if subscription is None:
+        return client.get_queue_receiver(entity, **options)
+    return client.get_subscription_receiver(entity, subscription, **options)
 
 
 class ServiceBusSession:
@@ -239,9 +237,9 @@ class ServiceBusSession:
         try:
             async with asyncio.timeout(wait_seconds + _ANSWER_SECONDS):
                 return await answer
-        except (SessionLockLostError, MessageLockLostError, MessageAlreadySettled) as error:
+        except (sdk.SessionLockLostError, sdk.MessageLockLostError, sdk.MessageAlreadySettled) as error:
             raise LockLost(f"{self._subscription.name}: {error}") from error
-        except (ServiceBusError, TimeoutError) as error:
+        except (sdk.ServiceBusError, TimeoutError) as error:
             raise receive_error(error, entity=self._subscription.name) from error
         except ValueError as error:  # the SDK's answer for a receiver that it closed after a fault
             raise LockLost(f"{self._subscription.name}: {error}") from error
