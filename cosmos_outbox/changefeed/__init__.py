@@ -19,8 +19,7 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
     options      every knob
 
 Read these when they happen: splits (the range of a lease is gone: create its children, delete it), position (a lease lies ahead
-of its range, as after a restore), loop_watchdog (a handler blocks the event loop). Beside the processor stands estimator: how many
-changes wait, for each lease.
+of its range, as after a restore). Beside the processor stands estimator: how many changes wait, for each lease.
 
                  free or expired --acquire--> OWNED --stop, or another worker asks--> drain --> released
                                                |  \\---- renewal fails, or another owner ----> lost: nothing is written

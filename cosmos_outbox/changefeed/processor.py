@@ -9,7 +9,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.background import raise_if_cancelled, within
+from cosmos_outbox.background import raise_if_cancelled, watched, within
 from cosmos_outbox.changefeed.balancing import plan, soon
 from cosmos_outbox.changefeed.bootstrap import Bootstrap
 from cosmos_outbox.changefeed.coverage import EVERY_KEY, uncovered
@@ -21,7 +21,6 @@ from cosmos_outbox.changefeed.leases import (
     with_properties,
     with_start,
 )
-from cosmos_outbox.changefeed.loop_watchdog import watched
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.owned_lease import Worker
 from cosmos_outbox.changefeed.ownership import LeaseStatus, OwnedLeases

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
-from cosmos_outbox.changefeed.loop_watchdog import watched
+from cosmos_outbox.background import watched
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Parking
