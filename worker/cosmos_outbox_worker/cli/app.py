@@ -10,10 +10,8 @@ from typing import Annotated
 
 import typer
 
-from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
-from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli import leases as lease_commands
 from cosmos_outbox_worker.cli import parked, status
 from cosmos_outbox_worker.cli.holders import OfConsumer
@@ -29,13 +27,11 @@ from cosmos_outbox_worker.cli.running import (
     Expiration,
     command,
     opened,
+    opened_consumer,
 )
-from cosmos_outbox_worker.connection import connected
-from cosmos_outbox_worker.consumer_settings import load_consumer
 from cosmos_outbox_worker.doctor.check import Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, unopened
 from cosmos_outbox_worker.logs import names_no_leak, printable
-from cosmos_outbox_worker.named_consumer import consumer_named, made
 
 app = typer.Typer(
     cls=Commands,
@@ -98,9 +94,7 @@ async def doctor(
     found = Findings()
     try:
         if consumer is not None:
-            source, settings = consumer_named(consumer), load_consumer(for_command=True)
-            async with connected(settings) as outbox:
-                checked = made(source, Outbox(CosmosStore(outbox.data)))
+            async with opened_consumer(consumer) as (outbox, settings, checked):
                 await check_consumer(outbox, found, settings, checked)
         else:
             async with opened() as outbox:

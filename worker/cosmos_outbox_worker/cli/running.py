@@ -8,18 +8,23 @@ import asyncio
 import errno
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from typing import Annotated, Any, ParamSpec
 
 import typer
 from typer.core import TyperGroup
 
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.output import INTERRUPTED, print_json
 from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import UNANSWERED
+from cosmos_outbox_worker.named_consumer import consumer_named, made
 from cosmos_outbox_worker.settings import load
 
 Parameters = ParamSpec("Parameters")
@@ -49,6 +54,19 @@ def opened() -> AbstractAsyncContextManager[Connection]:
         ConfigurationError: one line for every error in the environment.
     """
     return connected(load(for_command=True))
+
+
+@asynccontextmanager
+async def opened_consumer(named: str) -> AsyncIterator[tuple[Connection, ConsumerSettings, Consumer]]:
+    """
+    Open what the environment names for a consumer, and yield it, the settings and the consumer that an option names.
+
+    Raises:
+        ConfigurationError: one line for every error in the environment; or there is no such consumer.
+    """
+    source, settings = consumer_named(named), load_consumer(for_command=True)
+    async with connected(settings) as outbox:
+        yield outbox, settings, made(source, Outbox(CosmosStore(outbox.data)))
 
 
 def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callable[Parameters, None]:

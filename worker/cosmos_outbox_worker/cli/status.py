@@ -11,22 +11,18 @@ from typing import Any
 import typer
 from rich.console import RenderableType
 
-from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.servicebus.administration import messages_counted
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.changefeed.leases import START, readable, token_of
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
-from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import in_order
 from cosmos_outbox_worker.cli.output import NO_LEASES, answer, table_of, text_of
-from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened
-from cosmos_outbox_worker.connection import Connection, connected
-from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
+from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened, opened_consumer
+from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.fleet import Phase
 from cosmos_outbox_worker.health import ParkedSeen, parked_seen, readable_time
-from cosmos_outbox_worker.named_consumer import consumer_named, made
 from cosmos_outbox_worker.worker_health import troubles
 
 _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")
@@ -52,9 +48,7 @@ async def status(
         async with opened() as outbox:
             facts, shown, errors = await _status_of(outbox, timedelta(seconds=expiration))
     else:
-        settings = load_consumer(for_command=True)
-        async with connected(settings) as outbox:
-            facts, shown, errors = await _status_of_consumer(consumer, outbox, settings)
+        facts, shown, errors = await _status_of_consumer(consumer)
     answer({**facts, "errors": list(errors)}, *shown, *errors, as_json=as_json)
     if errors:
         raise typer.Exit(FAILED)
@@ -122,13 +116,14 @@ def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: in_order(row["range"]))
 
 
-async def _status_of_consumer(named: str, outbox: Connection, settings: ConsumerSettings) -> _Status:
-    consumer, parked = made(consumer_named(named), Outbox(CosmosStore(outbox.data))), None
-    if outbox.parked is not None:
-        scope = Scope(processor=consumer.name, container=settings.source)
-        parked = parked_seen(await ParkedKeys(await outbox.parked_store(), scope=scope).list())
-    source = settings.topic, settings.subscription
-    waiting, dead_lettered = await messages_counted(*source, **outbox.namespace)
+async def _status_of_consumer(named: str) -> _Status:
+    parked: ParkedSeen | None = None
+    async with opened_consumer(named) as (outbox, settings, consumer):
+        if outbox.parked is not None:
+            scope = Scope(processor=consumer.name, container=settings.source)
+            parked = parked_seen(await ParkedKeys(await outbox.parked_store(), scope=scope).list())
+        source = settings.topic, settings.subscription
+        waiting, dead_lettered = await messages_counted(*source, **outbox.namespace)
     facts = {
         "consumer": consumer.name,
         "source": settings.source,
