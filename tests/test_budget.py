@@ -26,7 +26,7 @@ MAXIMA = {
     "consumer": 927,
     "domain": 354,
     "fastapi": 321,
-    "parking": 929,
+    "parking": 925,
     "ports": 265,
     "relay": 940,
     "sessions": 583,

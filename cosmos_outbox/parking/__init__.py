@@ -7,11 +7,10 @@ A *parked key* has a queue in the parked store: the event that failed and, behin
 relays append events to the queue instead of sending them; an operator has the queue sent from its beginning (`release.py`).
 Keys that are not parked never touch the store.
 
-    park         what met a failure puts events at the end of a queue
+    park         is a key parked? what met a failure puts events at the end of a queue
       known_keys   which keys of a range are parked, as the lease's notes say
     keys         what an operator does: list, release, drop
-      release      the queue sent from its beginning, then the key handed back
-      queue        finding a key, reading its queue, taking events off
+      release      the queue read, sent and taken off from its beginning, then the key handed back
       causes       parked keys grouped by what failed
     documents    what the parked store holds
     first_run    the note that a processor has had leases

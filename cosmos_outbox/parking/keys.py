@@ -28,8 +28,8 @@ from cosmos_outbox.parking.documents import (
     readable_events,
     readable_keys,
 )
-from cosmos_outbox.parking.queue import first_held, key_in, parked_key
-from cosmos_outbox.parking.release import Release, Released, Send
+from cosmos_outbox.parking.park import key_in, parked_key
+from cosmos_outbox.parking.release import Release, Released, Send, first_held
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
 

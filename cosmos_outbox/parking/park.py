@@ -1,11 +1,13 @@
 """
-Park: the program that meets a failure puts the event, and what follows it in its partition key, at the end of a queue.
+Park: the program that meets a failure puts the event, and what follows it in its partition key, at the end of a queue; and whether a
+key is parked.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -13,11 +15,20 @@ from typing import Generic, Protocol, TypeVar
 
 from cosmos_outbox.documents import copied_size
 from cosmos_outbox.domain.events import utc_now
-from cosmos_outbox.errors import Conflict, ParkingError, ParkingFull, PreconditionFailed, RequestTooLarge
+from cosmos_outbox.errors import (
+    Conflict,
+    KeyNotParked,
+    NotFound,
+    ParkingError,
+    ParkingFull,
+    PreconditionFailed,
+    RequestTooLarge,
+)
 from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (
     BY_HAND,
     KEY_ID,
+    NO_ETAG,
     EventStatus,
     Failure,
     KeyState,
@@ -27,11 +38,11 @@ from cosmos_outbox.parking.documents import (
     Unreadable,
     event_of,
     held_id,
+    key_of,
     new_key,
     readable_keys,
 )
-from cosmos_outbox.parking.queue import key_in
-from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
 
 DEFAULT_MAX_KEYS = 1000
@@ -280,3 +291,36 @@ class Parking:
 
 def _is_by_hand(failure: Failure | None) -> bool:
     return failure is not None and failure.reason == BY_HAND
+
+
+async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> ParkedKey | None:
+    """
+    Return the parked key of a partition as it is, or None if it is certain that the key is not parked.
+
+    Without `prove`, None says that none was found: the caller's own write shows whether there is one.
+
+    Raises:
+        PreconditionFailed: there is one, but the read was behind; read again.
+        ParkingError: its document cannot be read.
+    """
+    try:
+        return key_of(await store.read(KEY_ID, partition))
+    except NotFound:
+        # A read may be behind, a write is not: a deletion that finds nothing proves that the key is not parked.
+        with suppress(NotFound):
+            if prove:
+                await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
+    return None
+
+
+async def parked_key(store: ParkedStore, partition: str, partition_key: str) -> ParkedKey:
+    """
+    Return a parked key as it is.
+
+    Raises:
+        KeyNotParked: it is certain that it is not parked.
+        PreconditionFailed, ParkingError: as `key_in`.
+    """
+    if (key := await key_in(store, partition)) is None:
+        raise KeyNotParked(f"Partition key {partition_key!r} is not parked.")
+    return key

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.errors import KeyNotParked, OutboxError, ReleaseTakenOver, UsageError
+from cosmos_outbox import errors
 from cosmos_outbox.parking.documents import (
     KEY_ID,
     Decision,
@@ -21,12 +21,16 @@ from cosmos_outbox.parking.documents import (
     KeyState,
     ParkedEvent,
     ParkedKey,
+    Unreadable,
+    event_of,
     failure_of,
+    readable_events,
 )
-from cosmos_outbox.parking.queue import first_held, key_in, parked_key, queue_of
-from cosmos_outbox.ports import ParkedStore, Write, WriteKind
+from cosmos_outbox.parking.park import key_in, parked_key
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
+_CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
 # Then the relays are asked to wait; a busy key's queue might never be empty otherwise
 _ROUNDS_BEFORE_CLOSING = 2
 _GIVE_UP_SECONDS = 5.0
@@ -90,7 +94,7 @@ class Release:
             return await self._empty()
         except BaseException:
             # The error that ended the release matters more; after a crash the next release replaces the claim.
-            with suppress(OutboxError, TimeoutError):
+            with suppress(errors.OutboxError, TimeoutError):
                 async with asyncio.timeout(_GIVE_UP_SECONDS):
                     await self._give_up()
             raise
@@ -129,9 +133,9 @@ class Release:
             if edited is not None:
                 first = await first_held(self.store, key)
                 if first is None:
-                    raise KeyNotParked(f"Partition key {self.partition_key!r} holds no event to edit.")
+                    raise errors.KeyNotParked(f"Partition key {self.partition_key!r} holds no event to edit.")
                 if first.event_id != event_id:
-                    raise UsageError(
+                    raise errors.UsageError(
                         f"The first held event of {self.partition_key!r} is {first.event_id!r} now, not {event_id!r}: "
                         "look at the key again, then edit."
                     )
@@ -211,7 +215,7 @@ class Release:
         if key is not None and key.claim == self.claim_id:
             return key
         # A later release may have handed it back
-        raise ReleaseTakenOver(
+        raise errors.ReleaseTakenOver(
             f"A later release or drop of partition key {self.partition_key!r} began, so this release stops."
         )
 
@@ -225,3 +229,63 @@ def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
     if sent.original is None:
         return Write(kind=WriteKind.DELETE, id=sent.id)
     return replace(sent, status=EventStatus.SENT, closed_at=now.isoformat()).write()
+
+
+async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
+    """
+    Return the beginning of a key's queue in order, dropped events too; as many as one batch can take off.
+
+    Raises:
+        PreconditionFailed: the read is behind; read again.
+        ParkingError: the first event cannot be read.
+    """
+    if key.first == key.next:
+        return ()
+    documents = await store.queue(
+        key.partition, epoch=key.epoch, first=key.first, limit=min(_CHUNK, key.next - key.first)
+    )
+    positions = [document.get("position") for document in documents]
+    if not positions or positions != list(range(key.first, key.first + len(positions))):
+        # The read may be behind the key that was read before it: an event that it lacks would be overtaken.
+        if unreadable := await _unreadable_event(store, key):
+            raise unreadable
+        raise errors.PreconditionFailed("The list of held events is behind; read it again.")
+    events = []
+    for document in documents:
+        try:
+            events.append(event_of(document))
+        except errors.ParkingError:
+            if not events:
+                raise
+            break  # those before it can be sent
+    return events
+
+
+async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
+    """
+    Return the event that a release would send first, or None if the key holds none.
+
+    Raises:
+        PreconditionFailed, ParkingError: as `queue_of`.
+    """
+    first = key.first
+    while first < key.next:
+        chunk = await queue_of(store, replace(key, first=first))
+        for event in chunk:
+            if event.status is EventStatus.HELD:
+                return event
+        first += len(chunk)
+    return None
+
+
+async def _unreadable_event(store: ParkedStore, key: ParkedKey) -> errors.ParkingError | None:
+    """
+    Return why an event of the queue cannot be read, so that its position is not known; None if all can be.
+    """
+    after = ""
+    while documents := await store.page(key.partition, after=after):
+        after = str(documents[-1]["id"])
+        for event in readable_events(one for one in documents if one.get("epoch", key.epoch) == key.epoch):
+            if isinstance(event, Unreadable):
+                return event.error
+    return None

@@ -8,7 +8,7 @@ import pytest
 
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking.documents import KEY_ID, held_id
-from cosmos_outbox.parking.queue import key_in
+from cosmos_outbox.parking.park import key_in
 from tests.support.event_documents import event
 from tests.support.parked_stores import tampered
 from tests.unit.parking.test_parking import parked, place

@@ -24,7 +24,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.documents import NO_ETAG, KeyState, held_id
-from cosmos_outbox.parking.queue import key_in
+from cosmos_outbox.parking.park import key_in
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.relay.resend import resending
 from cosmos_outbox.retries import Backoff
