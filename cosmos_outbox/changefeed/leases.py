@@ -153,8 +153,13 @@ def from_document(document: Mapping[str, Any]) -> Lease:
             f"Lease {lease_id!r} holds a continuation token that only a Java processor can read; "
             "never share a processor name between Java and this library."
         )
+    properties = document.get("properties") or {}
+    if not isinstance(properties, Mapping) or not all(isinstance(text, str) for text in properties.values()):
+        raise ConfigurationError(
+            f"Lease {lease_id!r} is damaged: its properties are not an object of strings: {properties!r}."
+        )
     try:
-        properties = _properties_of(document)
+        start_from(properties.get(START, BEGINNING))
     except ConfigurationError as error:
         raise ConfigurationError(f"Lease {lease_id!r} is damaged: {error}") from None
     return Lease(
@@ -163,7 +168,7 @@ def from_document(document: Mapping[str, Any]) -> Lease:
         range=range_of(document),
         owner=owner if isinstance(owner, str) else None,
         continuation=continuation,
-        properties=properties,
+        properties=dict(properties),
         version=1 if document.get("version") == 1 else 0,
         etag=document.get("_etag"),
         raw=dict(document),
@@ -193,15 +198,6 @@ def range_of(document: Mapping[str, Any]) -> FeedRange | None:
         return None
     low, high = inner.get("min"), inner.get("max")
     return FeedRange(min=low, max=high) if isinstance(low, str) and isinstance(high, str) else None
-
-
-def _properties_of(document: Mapping[str, Any]) -> dict[str, str]:
-    properties = document.get("properties") or {}
-    if not isinstance(properties, Mapping) or not all(isinstance(text, str) for text in properties.values()):
-        raise ConfigurationError(f"its properties are not an object of strings: {properties!r}.")
-    if properties.get(START, BEGINNING) != BEGINNING:
-        parse_timestamp(properties[START])  # here, where the error can name the lease
-    return dict(properties)
 
 
 def format_timestamp(moment: datetime) -> str:

@@ -129,12 +129,8 @@ class OwnedLease:
         self.continuation = lease.continuation  # up to where all changes are done, perhaps not saved yet
         self.pages = self._pages_saved = 0
         self._ended = False
-        options = worker.options
-        self._trust_seconds = options.trust_seconds
-        self.trusted_until = acquired_at + self._trust_seconds  # on the loop's clock
-        self._renew_at = acquired_at + options.renew_interval.total_seconds()
-        self._checkpoint_at = acquired_at
-        self._checkpoint_seconds = options.checkpoint_interval.total_seconds()
+        self._checkpoint_seconds = 0.0
+        self._written(lease, acquired_at, 0)
         self._suspended_before = suspended_before
         self._marks: dict[str, str | None] = {}
         self._advanced = asyncio.Event()
@@ -278,7 +274,10 @@ class OwnedLease:
                         if handover_requested_by(written):
                             self.hand_over()
                         self._suspended_before = suspended
-                        self._stretch_checkpoints(throttled=throttled)
+                        usual = worker.options.checkpoint_interval.total_seconds()
+                        longest = worker.options.renew_interval.total_seconds()
+                        seconds = 2 * max(usual, self._checkpoint_seconds) if throttled else usual
+                        self._checkpoint_seconds = min(seconds, longest)
                         self._written(written, sent_at, pages)
                         return
                     # Also after a 412: what was read then may be older than what refused us.
@@ -307,15 +306,10 @@ class OwnedLease:
             raise errors.LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
         self.lease = replace(found, range=found.range or self.range)
 
-    def _stretch_checkpoints(self, *, throttled: bool) -> None:
-        usual, longest = self.worker.options.checkpoint_interval, self.worker.options.renew_interval
-        seconds = 2 * self._checkpoint_seconds if throttled else usual.total_seconds()
-        self._checkpoint_seconds = min(seconds, longest.total_seconds())
-
     def _written(self, lease: Lease, sent_at: float, pages: int) -> None:
         options = self.worker.options
         self.lease = replace(lease, range=lease.range or self.range)
-        self.trusted_until = sent_at + self._trust_seconds
+        self.trusted_until = sent_at + options.trust_seconds  # on the loop's clock
         self._renew_at = sent_at + options.renew_interval.total_seconds()
         self._checkpoint_at = sent_at + self._checkpoint_seconds
         if pages > self._pages_saved:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from enum import StrEnum
@@ -241,17 +240,10 @@ class ParkedEvent:
 
     def purged(self, decision: Decision) -> ParkedEvent:
         """Return what stays when all that was said in the event is erased."""
-        left = replace(
-            self,
-            event={"id": self.event_id},
-            status=EventStatus.PURGED,
-            failure=None,
-            original=None,
-            note=None,
-        )
         # A reason may name a person; who decided what, and when, is the record that an audit asks for.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
-        return replace(left, referenced=False, decisions=decisions).decided(decision)
+        purged = replace(self, event={"id": self.event_id}, status=EventStatus.PURGED, referenced=False)
+        return replace(purged, failure=None, original=None, note=None, decisions=decisions).decided(decision)
 
 
 def held_id(event_id: str) -> str:
@@ -291,8 +283,7 @@ def key_of(document: Mapping[str, Any]) -> ParkedKey:
     Raises:
         ParkingError: it cannot be read.
     """
-    with _reading(document, _KEY_FIELDS):
-        return _KEYS.validate_python({**document, "scope": document})
+    return _read(_KEYS, _KEY_FIELDS, {**document, "scope": document})
 
 
 def event_of(document: Mapping[str, Any]) -> ParkedEvent:
@@ -302,8 +293,7 @@ def event_of(document: Mapping[str, Any]) -> ParkedEvent:
     Raises:
         ParkingError: it cannot be read.
     """
-    with _reading(document, _EVENT_FIELDS):
-        return _EVENTS.validate_python(document)
+    return _read(_EVENTS, _EVENT_FIELDS, document)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,12 +336,11 @@ _KEY_FIELDS, _EVENT_FIELDS = (
 )
 
 
-@contextmanager
-def _reading(document: Mapping[str, Any], names: frozenset[str]) -> Iterator[None]:
-    """Raise as one error, which names the document, that it lacks a field or cannot be read."""
+def _read(kind: TypeAdapter[ValueT], names: frozenset[str], document: Mapping[str, Any]) -> ValueT:
+    """Read a document; raise as one error, which names it, that it lacks a field or cannot be read."""
     try:
         itemgetter(*sorted(names))(document)  # a KeyError names what is missing
-        yield
+        return kind.validate_python(document)
     except (KeyError, ValidationError) as error:
         key = document.get("key", document.get("partitionKey"))
         wrong = repr(error)

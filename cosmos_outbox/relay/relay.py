@@ -156,7 +156,14 @@ class Relay:
             streams = await self._round(progress, streams)
         if progress.errors or progress.unsendable:
             lease.accepted = progress.done
-            raise progress.errors[0] if progress.errors else _halted_by(progress)
+            if progress.errors:
+                raise progress.errors[0]
+            delivery, error, _ = progress.unsendable[0]
+            key, event_id = delivery.key
+            raise MessageRejected(
+                f"Event {event_id!r} of partition key {key!r} cannot be sent, and lease {batch.lease!r} goes no further "
+                f"({len(progress.unsendable)} such partition keys in this page): {error}"
+            ) from error
         if before & (handled := {delivery.key for delivery in page.events}):
             # Read again, the page may have been shorter: the next one has the rest.
             lease.accepted = before - handled
@@ -305,14 +312,3 @@ class Relay:
             self._sender.report(
                 records.EventsHeld(lease=lease, partition_key=key, outcome=outcome, events=events), stream
             )
-
-
-def _halted_by(progress: _Progress) -> MessageRejected:
-    delivery, error, _ = progress.unsendable[0]
-    key, event_id = delivery.key
-    halted = MessageRejected(
-        f"Event {event_id!r} of partition key {key!r} cannot be sent, and lease {progress.lease_name!r} goes no further "
-        f"({len(progress.unsendable)} such partition keys in this page): {error}"
-    )
-    halted.__cause__ = error
-    return halted
