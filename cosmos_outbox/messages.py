@@ -175,7 +175,9 @@ def broker_id(name: str) -> str:
 
     A name that looks like a hash is hashed too, so that two names never share an id.
     """
-    if name and not name.startswith(HASHED) and bytes_of(name) and _utf16_length(name) <= MAX_ID_LENGTH:
+    # In UTF-16 units; none where the name holds half of a surrogate pair
+    length = len(name) if name.isascii() else bytes_of(name) and len(name.encode("utf-16-le")) // 2
+    if length and length <= MAX_ID_LENGTH and not name.startswith(HASHED):
         return name
     return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -184,10 +186,6 @@ def text(value: str) -> str:
     """
     Return a string as UTF-8 can carry it: half a surrogate pair, legal in JSON, becomes a replacement character.
     """
-    if bytes_of(value) is not None:
+    if value.isascii() or bytes_of(value) is not None:
         return value
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-
-
-def _utf16_length(value: str) -> int:
-    return len(value) if value.isascii() else len(value.encode("utf-16-le")) // 2

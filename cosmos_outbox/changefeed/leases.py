@@ -68,8 +68,8 @@ class Lease:
 
     def with_changes(self, *, now: datetime, **changes: Any) -> Lease:
         """Return the lease with fields replaced and its timestamp set to now: what a write stores."""
-        changed = replace(self, **changes)
-        return replace(changed, raw={**to_document(changed), "timestamp": format_timestamp(now)})
+        changed = replace(self, raw={**self.raw, "timestamp": format_timestamp(now)}, **changes)
+        return replace(changed, raw=to_document(changed))
 
 
 def lease_prefix(processor_name: str, container: MonitoredContainer) -> str:
