@@ -14,13 +14,7 @@ from enum import StrEnum
 from cosmos_outbox import errors
 from cosmos_outbox.background import within
 from cosmos_outbox.changefeed.coverage import located
-from cosmos_outbox.changefeed.leases import (
-    ByRange,
-    Lease,
-    from_document,
-    signed,
-    token_of,
-)
+from cosmos_outbox.changefeed.leases import ByRange, Lease, from_document, signed, token_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease, Progress, Worker
 from cosmos_outbox.changefeed.pump import Pump
 from cosmos_outbox.changefeed.splits import split

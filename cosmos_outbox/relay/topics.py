@@ -20,13 +20,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 
-from cosmos_outbox.errors import (
-    BrokerUnavailable,
-    ConfigurationError,
-    MessageRejected,
-    PublishError,
-    TopicRefusesAll,
-)
+from cosmos_outbox import errors
 from cosmos_outbox.messages import REMEMBERED_FOR, OutboundMessage
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.relay.routing import Routes
@@ -73,7 +67,7 @@ class Topics:
     ) -> None:
         missing = [topic for topic in routes.topics if topic not in publishers] if routes else []
         if missing:
-            raise ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
+            raise errors.ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
         self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
         self.lanes = min(publisher.lanes for publisher in publishers.values())
 
@@ -96,7 +90,7 @@ class Topics:
                 positions.setdefault(topic, []).append(position)
         shaped = messages if self._shape is None else [self._shape(message) for message in messages]
 
-        async def send(topic: str) -> tuple[int, PublishError] | None:
+        async def send(topic: str) -> tuple[int, errors.PublishError] | None:
             async def send_now(due: Messages) -> None:
                 with self._around(topic, due):
                     await self._publishers[topic].publish(lane, due)
@@ -105,7 +99,7 @@ class Topics:
             due = [shaped[number] for number in positions[topic]]
             try:
                 await (send_now(due) if refusals is None else refusals[topic].judge(send_now, due, parked))
-            except PublishError as error:
+            except errors.PublishError as error:
                 return positions[topic][error.accepted], error
             return None
 
@@ -147,13 +141,13 @@ class Refusals:
         """
         try:
             await send(messages)
-        except PublishError as error:
+        except errors.PublishError as error:
             if error.accepted:
                 self._accepted(messages[error.accepted - 1])
             rest = messages[error.accepted :]
-            if isinstance(error, MessageRejected):
+            if isinstance(error, errors.MessageRejected):
                 await self._judge_refusal(send, rest, error, parked())
-            elif isinstance(error, BrokerUnavailable) and error.retry_after is None:
+            elif isinstance(error, errors.BrokerUnavailable) and error.retry_after is None:
                 await self._judge_unclear(send, rest, error)
             raise
         self._unclear.pop(_call(messages), None)
@@ -172,7 +166,9 @@ class Refusals:
         age = _now() - self._accepted_at
         return self._last_accepted if age <= REMEMBERED_FOR.total_seconds() else None
 
-    async def _judge_refusal(self, send: Send, rest: Messages, error: MessageRejected, parked: int) -> None:
+    async def _judge_refusal(
+        self, send: Send, rest: Messages, error: errors.MessageRejected, parked: int
+    ) -> None:
         alone = len(rest) == 1
         if alone:
             self._refused.add(rest[0].message_id)
@@ -188,13 +184,13 @@ class Refusals:
         else:
             return
         if alone or self._refuses_all:
-            raise TopicRefusesAll(
+            raise errors.TopicRefusesAll(
                 f"{seen}, so the topic is at fault, or a program that writes events; the lease waits. If these events can "
                 f"never be sent, park their keys by hand. The last refusal: {error}",
                 accepted=error.accepted,
             ) from error
 
-    async def _judge_unclear(self, send: Send, rest: Messages, error: BrokerUnavailable) -> None:
+    async def _judge_unclear(self, send: Send, rest: Messages, error: errors.BrokerUnavailable) -> None:
         condition = error.condition or _NO_ANSWER
         before, attempts = self._unclear.pop(_call(rest), (condition, 0))
         attempts = attempts + 1 if before == condition else 1
@@ -210,12 +206,12 @@ class Refusals:
             if attempts >= _UNCLEAR_ATTEMPTS_ALONE:
                 self._refused.add(rest[0].message_id)
             if attempts < _UNCLEAR_ATTEMPTS_ALONE or len(self._refused) > self._believed:
-                raise TopicRefusesAll(
+                raise errors.TopicRefusesAll(
                     f"The same message failed {attempts} times, and no other was accepted yet: {error}",
                     accepted=error.accepted,
                 ) from error
         if first or await self._accepts_another(send):
-            raise MessageRejected(
+            raise errors.MessageRejected(
                 f"The broker failed {attempts} times with {condition} on the same messages, while it takes others: {error}",
                 accepted=error.accepted,
             ) from error
@@ -226,7 +222,7 @@ class Refusals:
             return False
         try:
             await send([probe])
-        except PublishError:
+        except errors.PublishError:
             return False
         self._forget_refusals()  # and no more: the broker remembers the probe by its first copy
         return True
