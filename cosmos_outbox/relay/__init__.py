@@ -6,9 +6,9 @@ Theory of operation
 A change feed processor calls a `Relay` with every page of a lease. The relay returns when the broker has accepted every
 event of the page, or the parked store holds it; only then does the processor move the checkpoint.
 
-    plan       a page parsed once, its events by key and lane; pure                           (plan.py)
     relay      rounds of a page: some keys are sent, others held                              (relay.py)
-    lanes      one lane's share, sent in order                                                (lanes.py)
+    lanes      a page parsed once, its events by key and lane; each lane's share, sent in order
+                                                                                              (lanes.py)
     topics     sent to side by side; is a refusal the message's fault, or the topic's?        (topics.py)
 
     on a message's way:    routing (to which topics), cloudevents (its form), spans (of each send)
@@ -20,7 +20,7 @@ A *lane* is one ordered stream to the topic. All events of a partition key in a 
 lane, and one batch carries the messages of many keys. A page uses only as many lanes as it has full batches. A key may
 change lanes between pages: when a page is done, none of its messages is in flight. Leases begin on different lanes.
 
-    page --plan--> lane 0: [a1 a2 c1] --publish--> accepted ------------------------------> page done -> checkpoint
+    page --------> lane 0: [a1 a2 c1] --publish--> accepted ------------------------------> page done -> checkpoint
                    lane 1: [b1 b2]    --publish--> unavailable -> back off -> same again --^
                    lane 2: [d1 d2 e1] --publish--> rejected -> halves -> d1 alone rejected: e1 is sent,
                                                                d1 and d2 are held ---------^

@@ -19,7 +19,7 @@ from cosmos_outbox.documents import copied_size
 from cosmos_outbox.errors import NotFound
 from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, ChangeBatch, Store, Write, WriteKind
-from cosmos_outbox.relay.plan import Delivery, PageHandler, event_page
+from cosmos_outbox.relay.lanes import Delivery, PageHandler, event_page
 from cosmos_outbox.retries import Backoff
 
 ALL_ACTIONS = "*"

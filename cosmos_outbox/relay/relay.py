@@ -16,11 +16,13 @@ from cosmos_outbox.parking.documents import Failure, Scope, failure_of
 from cosmos_outbox.parking.known_keys import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.parking.park import FoundKeys, Parking
 from cosmos_outbox.ports import ChangeBatch, Publisher
-from cosmos_outbox.relay.lanes import LaneResult, LaneSender, Rejection
-from cosmos_outbox.relay.plan import (
+from cosmos_outbox.relay.lanes import (
     Delivery,
     EventKey,
     EventPage,
+    LaneResult,
+    LaneSender,
+    Rejection,
     event_page,
     group_by_key,
 )

@@ -20,7 +20,7 @@ from cosmos_outbox.parking.park import Held
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
 from cosmos_outbox.relay import Relay, lanes
-from cosmos_outbox.relay.plan import Delivery, assign_lanes
+from cosmos_outbox.relay.lanes import Delivery, assign_lanes
 from tests.simulation.relay import (
     Act,
     Operator,

@@ -17,7 +17,7 @@ from cosmos_outbox.parking.known_keys import ParkedNames
 from cosmos_outbox.ports import ChangeBatch, MonitoredContainer, Publisher
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.plan import event_page
+from cosmos_outbox.relay.lanes import event_page
 
 _ASKED_AT_ONCE = 8  # keys of one batch
 

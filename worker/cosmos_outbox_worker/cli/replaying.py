@@ -21,7 +21,7 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, StartFrom
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.plan import event_page
+from cosmos_outbox.relay.lanes import event_page
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _PAGE_SIZE = 100
