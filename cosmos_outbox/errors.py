@@ -290,6 +290,12 @@ class CommitOutcomeUnknown(StoreError):
         return super().__str__() + ("" if self.commit_id is None else of)
 
 
+# One document stands against what a commit writes, and nothing is written
+REFUSALS = (NotFound, Conflict, PreconditionFailed)
+# The store is busy or away: what is safe to repeat is tried again
+BUSY = (TooManyRequests, StoreUnavailable)
+
+
 class RangeGone(OutboxError):
     """The physical partition was split or merged; its lease must be replaced by leases of the new ranges."""
 

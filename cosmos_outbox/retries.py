@@ -11,14 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from cosmos_outbox.errors import (
-    ConfigurationError,
-    Conflict,
-    NotFound,
-    PreconditionFailed,
-    StoreUnavailable,
-    TooManyRequests,
-)
+from cosmos_outbox.errors import BUSY, REFUSALS, ConfigurationError, StoreUnavailable
 
 ResultT = TypeVar("ResultT")
 ArgumentsT = ParamSpec("ArgumentsT")
@@ -102,7 +95,7 @@ async def retry_reads(call: Callable[[], Awaitable[ResultT]], options: RetryOpti
         attempt += 1
         try:
             return await deadline.attempt(call)
-        except (TooManyRequests, StoreUnavailable) as failure:
+        except BUSY as failure:
             if not await deadline.pause(attempt, failure.retry_after):
                 raise
 
@@ -119,7 +112,7 @@ async def retry_on_conflict(step: Callable[[], Awaitable[ResultT]], options: Ret
         attempt += 1
         try:
             return await deadline.attempt(step)
-        except (PreconditionFailed, Conflict, NotFound, StoreUnavailable, TooManyRequests) as error:
+        except (*REFUSALS, *BUSY) as error:
             if not await deadline.pause(attempt, error.retry_after):
                 raise StoreUnavailable(f"No attempt succeeded in time: {error}") from error
 

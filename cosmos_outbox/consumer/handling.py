@@ -32,8 +32,7 @@ _HALTED = 4  # A slot is free soon for another key: only an attempt shows which 
 _MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
 # While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
 _OUTAGES = (
-    errors.TooManyRequests,
-    errors.StoreUnavailable,
+    *errors.BUSY,
     errors.CommitOutcomeUnknown,
     errors.AccessDenied,
     errors.ConfigurationError,

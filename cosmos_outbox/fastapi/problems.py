@@ -135,7 +135,7 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
         _log(request, error)
     headers: dict[str, str] = {}
     # None for CommitOutcomeUnknown: a caller that repeats a creation would make a second one.
-    if isinstance(error, (errors.TooManyRequests, errors.StoreUnavailable)):
+    if isinstance(error, errors.BUSY):
         headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
     elif isinstance(error, errors.PreconditionFailed) and error.actual:
         headers["ETag"] = error.actual

@@ -10,14 +10,7 @@ from dataclasses import dataclass, field
 from cosmos_outbox.documents import Document, copied_size, event_document, event_meta
 from cosmos_outbox.domain.events import DomainEvent, lost_part, new_id
 from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys, UsageError
-from cosmos_outbox.partition_key import (
-    ON_PARTITION_KEY,
-    KeyPaths,
-    PartitionKey,
-    check_id,
-    check_partition_key,
-    identity,
-)
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
 from cosmos_outbox.write.event_sizes import MESSAGE_OVERHEAD_BYTES, EventSizes, check_correlation
 from cosmos_outbox.write.identity_map import Change, Part
@@ -69,8 +62,8 @@ def assembled(
     correlation: Mapping[str, str],
     published: Mapping[str, Sequence[DomainEvent]],
     sizes: EventSizes,
+    paths: KeyPaths,
     record: CommitRecord | None = None,
-    paths: KeyPaths = ON_PARTITION_KEY,
 ) -> PendingCommit:
     """
     Return what a commit of these entities writes.
@@ -80,8 +73,8 @@ def assembled(
         correlation: what to store with every event.
         published: for the id of a domain event, the events to write in its place.
         sizes: what becomes of large events.
-        record: what the commit is for. Defaults to none.
         paths: where the container's documents keep their partition key.
+        record: what the commit is for. Defaults to none.
 
     Raises:
         MixedPartitionKeys, BatchTooLarge: one transactional batch cannot hold it.

@@ -76,11 +76,11 @@ class Submission:
                 result = await self._deadline.attempt(
                     self._store.commit, self.commit.partition_key, self.commit.writes
                 )
-            except (errors.Conflict, errors.NotFound, errors.PreconditionFailed) as refusal:
+            except errors.REFUSALS as refusal:
                 if await self._was_written(refusal):
                     return await self._resolved()
                 raise await self._with_what_is_stored(refusal) from refusal.__cause__
-            except (errors.TooManyRequests, errors.StoreUnavailable) as failure:
+            except errors.BUSY as failure:
                 if await self._was_applied(failure):
                     return await self._resolved()
                 await self._pause_or_give_up(failure)

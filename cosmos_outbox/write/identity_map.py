@@ -56,7 +56,6 @@ class Part:
     tracked: Tracked
     partition_key: PartitionKey
     change: Change  # never NONE
-    version: int
     counted: int | None  # the version for consumers; None if the document does not count
     taken: CommitEvents
     document: Document | None  # None to delete it
@@ -130,7 +129,6 @@ class Tracked:
             tracked=self,
             partition_key=key,
             change=Change.UPDATE if self.change is Change.NONE else self.change,
-            version=progress.version + 1,
             counted=counted,
             taken=progress.taken(self.created_event),
             document=document,
@@ -426,10 +424,9 @@ class IdentityMap:
         for part in parts:
             model, deleted = part.tracked.model, part.change is Change.DELETE
             # With its old version, a deleted object would look like a stored one that no etag guards.
-            version, etag = (0, None) if deleted else (part.version, etags.get(part.tracked.id))
-            part.tracked.progress.committed(
-                version=version, etag=etag, taken=part.taken, stored=part.document
-            )
+            progress = part.tracked.progress
+            version, etag = (0, None) if deleted else (progress.version + 1, etags.get(part.tracked.id))
+            progress.committed(version=version, etag=etag, taken=part.taken, stored=part.document)
             if isinstance(model, dict) and "_etag" in model:
                 # The caller read it with the SDK, and may give it to the next unit of work.
                 model["_etag"] = etag

@@ -315,7 +315,7 @@ class UnitOfWork:
             raise
         except errors.OutboxError as refusal:
             self._unresolved = None  # it is known not to be written
-            if isinstance(refusal, (errors.Conflict, errors.NotFound, errors.PreconditionFailed)):
+            if isinstance(refusal, errors.REFUSALS):
                 self._entities.undo(refusal, self._dispatch.caused_by if self._dispatch else ())
                 self._dispatch = None
                 self._after_commit.clear()

@@ -58,7 +58,12 @@ async def open_cosmos_client(
         raise ConfigurationError("Give either a Cosmos DB connection string or an endpoint.")
     async with AsyncExitStack() as stack:
         if connection_string is not None:
-            url, credential = _parse_connection_string(connection_string)
+            parts = connection_parts(connection_string)
+            url, credential = parts.get("accountendpoint", ""), parts.get("accountkey", "")
+            if not url or not credential:
+                raise ConfigurationError(
+                    "The Cosmos DB connection string must read 'AccountEndpoint=https://…;AccountKey=…;'."
+                )
         else:
             url = str(endpoint)
         _ensure_readable(url, credential)
@@ -190,16 +195,6 @@ def connection_parts(connection_string: str) -> dict[str, str]:
     """
     pairs = (part.strip().partition("=") for part in connection_string.split(";"))
     return {name.casefold(): value for name, _, value in pairs}
-
-
-def _parse_connection_string(connection_string: str) -> tuple[str, str]:
-    parts = connection_parts(connection_string)
-    endpoint, key = parts.get("accountendpoint"), parts.get("accountkey")
-    if not endpoint or not key:
-        raise ConfigurationError(
-            "The Cosmos DB connection string must read 'AccountEndpoint=https://…;AccountKey=…;'."
-        )
-    return endpoint, key
 
 
 def _ensure_readable(url: str, credential: object) -> None:

@@ -23,15 +23,7 @@ from typing import Any
 
 from cosmos_outbox import errors, ports
 from cosmos_outbox.documents import Document
-from cosmos_outbox.partition_key import (
-    ON_PARTITION_KEY,
-    FeedRange,
-    PartitionKey,
-    identity,
-    key_paths_of,
-    key_text,
-    parts_of,
-)
+from cosmos_outbox.partition_key import FeedRange, PartitionKey, identity, key_paths_of, key_text, parts_of
 
 _AFTER = "after:"
 _KEY_SPACE = 1 << 126  # effective partition keys lie in 00…3F, as Cosmos DB's hash keys do
@@ -63,7 +55,7 @@ class MemoryContainer:
         self,
         *,
         ranges: int = 1,
-        key_paths: str | Sequence[str] = str(ON_PARTITION_KEY),
+        key_paths: str | Sequence[str] = "/partitionKey",
         now: Callable[[], float] = time.time,
     ) -> None:
         self.key_paths = key_paths_of([key_paths] if isinstance(key_paths, str) else key_paths)

@@ -26,6 +26,7 @@ def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) 
         correlation=correlation or {},
         published={},
         sizes=PREMIUM,
+        paths=ON_PARTITION_KEY,
     )
 
 
