@@ -242,9 +242,11 @@ async def _create_missing(
                 await store.create(lease.raw)
                 created.append(lease)
         else:
+            if not left:
+                return created, left
             attempt += 1
             delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(left.values()))
-            if not left or loop.time() + delay > until:
+            if loop.time() + delay > until:
                 return created, left
             await asyncio.sleep(delay)
             ids, left = {}, {}

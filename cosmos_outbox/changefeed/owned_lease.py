@@ -251,13 +251,11 @@ class OwnedLease:
             async with asyncio.timeout_at(self.trusted_until):
                 while True:
                     attempt += 1
-                    sent_at, at_least = loop.time(), None
+                    sent_at, at_least, properties = loop.time(), None, self._properties()
                     # The timeout above only strikes at the next pause, and after a freeze there may be none before
                     # the request is on its way.
                     suspended = self.ensure_trusted()
-                    changed = self.lease.with_changes(
-                        now=worker.utcnow(), properties=self._properties(), **changes
-                    )
+                    changed = self.lease.with_changes(now=worker.utcnow(), properties=properties, **changes)
                     try:
                         written = from_document(
                             await worker.store.replace(changed.raw, etag=self.lease.etag or "")
