@@ -10,7 +10,7 @@ message are one transactional batch; the message is completed only then.
       routes      the handler of a subject and version, and the event it is given
       policy      the rules
     handling      one message: is its key parked? have it take effect, wait for a store that is away, or give up
-      effects     did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
+      inbox       did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
       threads     where the handler's blocking calls run
       stored_messages   a message as a document of the parked store
 
@@ -47,8 +47,8 @@ Limits: what a handler does outside of the unit of work is done again with each 
 """
 
 from cosmos_outbox.consumer.consumer import Consumer
-from cosmos_outbox.consumer.effects import HandlerStuck
 from cosmos_outbox.consumer.handling import Handling
+from cosmos_outbox.consumer.inbox import HandlerStuck
 from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.messages import Message
 

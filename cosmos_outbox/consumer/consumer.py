@@ -13,8 +13,8 @@ from typing import Any, TypeVar, overload
 from opentelemetry import trace
 from pydantic import BaseModel
 
-from cosmos_outbox.consumer.effects import Effects
 from cosmos_outbox.consumer.handling import Handling
+from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
 from cosmos_outbox.domain.events import DomainEvent
@@ -234,7 +234,7 @@ class Consumer:
             if outbox is None:
                 raise UsageError(f"The consumer {self.name!r} has no outbox: give it one, or `bind` it.")
             outbox_of = lambda message: outbox  # noqa: E731 - one line says it
-        effects = Effects(
+        inbox = Inbox(
             self.name,
             self._routes,
             self.policy,
@@ -243,7 +243,7 @@ class Consumer:
             notify=notify,
             tracer_provider=tracer_provider,
         )
-        return Handling(effects, parking)
+        return Handling(inbox, parking)
 
 
 def _one_of(kind: type[ChoiceT], name: str, value: ChoiceT | str) -> ChoiceT:

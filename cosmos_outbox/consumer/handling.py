@@ -11,8 +11,8 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from cosmos_outbox import errors, records
-from cosmos_outbox.consumer.effects import Effect, Effects, HandlerStuck
-from cosmos_outbox.consumer.policy import OnFailure
+from cosmos_outbox.consumer.inbox import Effect, HandlerStuck, Inbox
+from cosmos_outbox.consumer.policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
@@ -21,8 +21,6 @@ from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.retries import Backoff
 
-# So many keys parked while no message takes effect show that the fault is not the messages'
-_BELIEVED_IN_A_ROW = 5
 _BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)
 _BETWEEN_DELAYS = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
 # While others take effect, a message waits for 8 s at most, because it occupies a slot
@@ -91,23 +89,23 @@ class Handling:
     Handles the messages of one consumer: a handler for a SessionProcessor, and what sends parked messages on at a release.
 
     Args:
-        effects: of its messages, by its handlers and rules.
+        inbox: has its messages take effect once, by its handlers and rules.
         parking: holds the messages of parked keys; needed where the policy is to park.
 
     Raises:
         ConfigurationError: there is no parked store, and the policy is to park.
     """
 
-    def __init__(self, effects: Effects, parking: Parking | None) -> None:
-        if parking is None and effects.policy.on_failure is OnFailure.PARK:
+    def __init__(self, inbox: Inbox, parking: Parking | None) -> None:
+        if parking is None and inbox.policy.on_failure is OnFailure.PARK:
             raise errors.ConfigurationError(
-                f"The consumer {effects.name!r} parks messages that it cannot handle, and has no parked store: name one "
+                f"The consumer {inbox.name!r} parks messages that it cannot handle, and has no parked store: name one "
                 'or say on_failure="dead_letter".'
             )
-        self._effects, self._parking = effects, parking
-        self._name, self._routes, self._policy = effects.name, effects.routes, effects.policy
-        self._notify = effects.notify
-        self.scope = Scope(processor=effects.name, container=effects.source)
+        self._inbox, self._parking = inbox, parking
+        self._name, self._routes, self._policy = inbox.name, inbox.routes, inbox.policy
+        self._notify = inbox.notify
+        self.scope = Scope(processor=inbox.name, container=inbox.source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
         self._delays = 0  # since a message took effect
         self._delays_of: dict[str, int] = {}  # of each message that waits
@@ -118,7 +116,7 @@ class Handling:
     @property
     def halted(self) -> bool:
         """Say whether messages wait because the handlers fail on all of them."""
-        return self._given_up >= _BELIEVED_IN_A_ROW
+        return self._given_up >= HALT_AFTER_KEYS
 
     @property
     def delayed(self) -> bool:
@@ -163,7 +161,7 @@ class Handling:
             try:
                 message = self._keyed(message_of(parked.event, edited=parked.original is not None))
                 key = parked.event["partitionKey"]
-                effect = await self._effects.take(message, key, attempt=attempt, released=True)
+                effect = await self._inbox.take(message, key, attempt=attempt, released=True)
             except _OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
@@ -171,7 +169,7 @@ class Handling:
                     return Sent(events=number, refusal=error)
                 delay = _BETWEEN_WRITERS.delay(contention.times)
                 told = {"attempt": attempt, "delay_seconds": delay, "error": error}
-                self._effects.report(message, key, records.AttemptFailed, **told)
+                self._inbox.report(message, key, records.AttemptFailed, **told)
                 await asyncio.sleep(delay)
                 continue
             if effect is Effect.UNKNOWN:
@@ -194,14 +192,14 @@ class Handling:
             return False
         # A copy must not wait for a release that comes after its record was deleted.
         if await self._was_taken(message):
-            self._effects.repeated(message, key)
+            self._inbox.repeated(message, key)
             return True
         held = await parking.hold(key, [HeldMessage(message, key)], scope=self.scope)
         if held.not_held:  # an operator released the key
             state.parked = False
             return False
         outcome = {None: "held", EventStatus.SENT: "repeated"}.get(held.decided, "dropped")
-        self._effects.report(message, key, records.MessageHandled, outcome=outcome)
+        self._inbox.report(message, key, records.MessageHandled, outcome=outcome)
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
@@ -214,7 +212,7 @@ class Handling:
         while True:
             attempt += 1
             try:
-                effect = await self._effects.take(message, key, attempt=attempt)
+                effect = await self._inbox.take(message, key, attempt=attempt)
             except _OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
@@ -224,7 +222,7 @@ class Handling:
                 final = permanent or self.halted or (not contended and counted >= self._policy.attempts)
                 backoff = _BETWEEN_WRITERS if contended else self._policy.backoff
                 delay = None if final else backoff.delay(contention.times if contended else counted)
-                self._effects.report(
+                self._inbox.report(
                     message, key, records.AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
                 )
                 if delay is None:
@@ -251,7 +249,7 @@ class Handling:
 
     async def _was_taken(self, message: Message) -> bool:
         try:
-            return await self._effects.was_taken(message)
+            return await self._inbox.was_taken(message)
         except _OUTAGES:
             raise
         except Exception:  # noqa: BLE001 - the release reports what is wrong with the message
@@ -286,7 +284,7 @@ class Handling:
         try:
             # Another process may have been first, so that this one failed on what that one wrote
             if await self._was_taken(message):
-                self._effects.repeated(message, key)
+                self._inbox.repeated(message, key)
                 return Complete()
             if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
                 counts = True  # as what is parked: if handlers fail on everything, the others wait
@@ -304,7 +302,7 @@ class Handling:
         finally:
             self._given_up -= not counts
         told = {"reason": failure.reason, "attempts": attempts, "error": error}
-        self._effects.report(message, key, records.MessageGivenUp, outcome="parked", **told)
+        self._inbox.report(message, key, records.MessageGivenUp, outcome="parked", **told)
         return Complete()
 
     def _dead_letter(
@@ -312,7 +310,7 @@ class Handling:
     ) -> DeadLetter:
         reason = reason or type(error).__name__
         told = {"reason": reason, "error": error}
-        self._effects.report(message, key, records.MessageGivenUp, outcome="dead-lettered", **told)
+        self._inbox.report(message, key, records.MessageGivenUp, outcome="dead-lettered", **told)
         return DeadLetter(reason=reason, description=errors.said(error))
 
     def _named(self, message: Message) -> str:
@@ -320,7 +318,7 @@ class Handling:
             raise errors.MessageUnreadable(
                 "The message has no id, so it cannot be distinguished from a repetition."
             )
-        return message.session_id or key_text(self._effects.key_of(message))
+        return message.session_id or key_text(self._inbox.key_of(message))
 
 
 def _unknown(message: Message) -> errors.MessageError:

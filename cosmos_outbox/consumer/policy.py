@@ -1,4 +1,4 @@
-"""Policy: what a consumer does with messages that it cannot handle or does not know."""
+"""Policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all others wait."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from cosmos_outbox.messages import Message
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.retries import Backoff
 
+# So many keys parked while no message takes effect show that the fault is not the messages': the others wait
+HALT_AFTER_KEYS = 5
 # A process whose event loop is blocked loses the message at hand, then also the session that it was waiting for
 _LOST_AT_ONCE = 2
 

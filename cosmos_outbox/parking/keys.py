@@ -55,7 +55,7 @@ class ParkedKeys:
 
     Args:
         store: the parked store.
-        send: sends held events; only `release` needs it. For events of an outbox, `relay.resend.resending(publisher)`.
+        send: sends held events; only `release` needs it. For events of an outbox, `relay.parked_events.resending(publisher)`.
         scope: which processor, and which container of events. Defaults to the one of batches that name none, as in tests.
         retry: for how long one operation on the store is tried. Defaults to 10 s.
         utcnow: the clock of the records; no decision about order depends on it.

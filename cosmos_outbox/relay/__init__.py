@@ -9,12 +9,12 @@ event of the page, or the parked store holds it; only then does the processor mo
     relay      rounds of a page: some keys are sent, others held                              (relay.py)
     lanes      a page parsed once, its events by key and lane; each lane's share, sent in order
                                                                                               (lanes.py)
-    topics     sent to side by side; is a refusal the message's fault, or the topic's?        (topics.py)
+    refusals   topics are sent to side by side; is a refusal the message's fault, or theirs?  (refusals.py)
 
     on a message's way:    routing (to which topics), cloudevents (its form), spans (of each send)
                                                                               (routing.py, cloudevents.py, spans.py)
     around the handler:    deletion (of what was sent)                        (deletion.py)
-    for operators:         resend (held events of a released key)             (resend.py)
+    for operators:         parked events (of a released key, sent again)      (parked_events.py)
 
 A *lane* is one ordered stream to the topic. All events of a partition key in a page are on one lane; many keys share a
 lane, and one batch carries the messages of many keys. A page uses only as many lanes as it has full batches. A key may

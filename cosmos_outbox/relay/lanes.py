@@ -19,7 +19,7 @@ from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll,
 from cosmos_outbox.messages import OutboundMessage, message_of
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, Record
-from cosmos_outbox.relay.topics import Refusals, Topics
+from cosmos_outbox.relay.refusals import Refusals, Topics
 from cosmos_outbox.retries import Backoff
 
 EventKey = tuple[str, str]  # partition key and id: an id is unique only inside its partition key

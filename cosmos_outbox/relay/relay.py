@@ -26,7 +26,7 @@ from cosmos_outbox.relay.lanes import (
     event_page,
     group_by_key,
 )
-from cosmos_outbox.relay.topics import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side

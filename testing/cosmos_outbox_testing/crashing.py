@@ -18,8 +18,8 @@ from cosmos_outbox.ports import Write
 from cosmos_outbox.records import Record
 from cosmos_outbox_testing.calls import Call
 from cosmos_outbox_testing.consuming import Delivered
+from cosmos_outbox_testing.crash_steps import Step, about_of, given, is_inbox, operation_of
 from cosmos_outbox_testing.harness import OutboxHarness
-from cosmos_outbox_testing.steps import Step, about_of, given, is_inbox, operation_of
 
 ResultT = TypeVar("ResultT")
 APPLICATION, RELAY = "application", "relay"

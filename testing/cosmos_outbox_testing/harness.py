@@ -24,7 +24,7 @@ from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store
 from cosmos_outbox.records import Record, log_hook
-from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.calls import Around, surrounded

@@ -25,7 +25,7 @@ from cosmos_outbox.ports import MAX_EVENT_BYTES, ChangeBatch, StartFrom, Write, 
 from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox_worker.cli.replaying import Found, read_events
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG

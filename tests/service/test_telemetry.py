@@ -35,8 +35,8 @@ from cosmos_outbox.adapters.servicebus import processing
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import MessagesPublished, names_of
+from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.telemetry import opened_telemetry
 from demo.child_processes import Children
 from demo.stack import StackOptions, open_stack

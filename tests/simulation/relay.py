@@ -36,8 +36,8 @@ from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import ChangeBatch, Notes, ParkedStore, Publisher
 from cosmos_outbox.records import KeyParked, Record
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.resend import resending
-from cosmos_outbox.relay.topics import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff, RetryOptions
 from tests.support.versioned_parked import Link, Service, Session
 

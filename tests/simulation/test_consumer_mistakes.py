@@ -16,7 +16,7 @@ import pytest
 
 from cosmos_outbox import Outbox
 from cosmos_outbox.consumer import Handling, handling
-from cosmos_outbox.consumer.effects import Effects
+from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.stored_messages import HeldMessage
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.messages import Message
@@ -209,7 +209,7 @@ MISTAKES = {
     "an outage is taken for a failure of the message": OutagesAreFailures,
     "a message counts as handled before its effect is committed": planted(
         (
-            Effects,
+            Inbox,
             "take",
             "if asks and await is_stored(uow, record.id, effect_key):",
             "if record.id in self._ignored or self._ignored.add(record.id):",

@@ -35,9 +35,9 @@ from cosmos_outbox.ports import Publisher, Subscription
 from cosmos_outbox.proxies import proxy_for
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
-from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.spans import Around
-from cosmos_outbox.relay.topics import Topics
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.fleet import Fleet
 from cosmos_outbox_worker.settings import Settings, require_service_bus

@@ -12,7 +12,7 @@ from threading import Event, current_thread
 import pytest
 
 from cosmos_outbox.consumer import threads
-from cosmos_outbox.consumer.effects import HandlerStuck, called
+from cosmos_outbox.consumer.inbox import HandlerStuck, called
 from cosmos_outbox.consumer.threads import DaemonThreads
 from cosmos_outbox.errors import HandlerTimeout
 from tests.support.patience import HUNG_SECONDS

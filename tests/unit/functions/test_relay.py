@@ -26,7 +26,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import Record
-from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.parked_events import resending
 from tests.support.effort import examples
 from tests.support.event_documents import event
 from tests.support.functions_host import documents

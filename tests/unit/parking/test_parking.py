@@ -33,7 +33,7 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, event
 from tests.support.parked_stores import Passing

@@ -26,7 +26,7 @@ from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.documents import NO_ETAG, KeyState, held_id
 from cosmos_outbox.parking.park import key_in
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
-from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import event
 from tests.unit.parking.test_documents import tampered

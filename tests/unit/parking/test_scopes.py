@@ -15,7 +15,7 @@ from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Notes
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.resend import resending
+from cosmos_outbox.relay.parked_events import resending
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_parking import World, parked
 

@@ -9,8 +9,8 @@ import pytest
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, MessageRejected
 from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.routing import Routes, parse_routes
-from cosmos_outbox.relay.topics import Topics
 
 ROUTES = Routes(
     default=("events",),

@@ -1,5 +1,5 @@
 """
-Topics: each message is sent to the topics of its route, side by side; whether a refusal is its fault or the topic's is judged here alone.
+Refusals: each message is sent to the topics of its route; whether a refusal is the message's fault or its topic's is judged here alone.
 
 A broker that refuses a message and names it as the cause may refuse every other message as well; one that fails without
 naming a message may fail because of it. What else the topic accepts decides:

@@ -1,5 +1,5 @@
 """
-Steps: how the calls of a scenario's ports are named, and which of them are points at which a process may die.
+Crash steps: the calls of a scenario's ports at which a process may die, and how they are named.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Effects: a message takes effect once: its handler runs for a bounded time, and one batch takes what it changed and the inbox's record.
+Inbox: each message takes effect once. Its handler runs for a bounded time; one batch takes what it changed, and the inbox's record.
 
 The inbox has one record for each message that took effect, `inbox.<consumer>.<message id>`. Of any number of attempts, one creates it. Its
 time to live deletes it once no copy of the message can come.
@@ -58,9 +58,9 @@ class Effect(Enum):
     UNKNOWN = auto()  # the same, where that is an error
 
 
-class Effects:
+class Inbox:
     """
-    Calls the handlers of one consumer.
+    Calls the handlers of one consumer, and commits what each message changed with its record.
 
     Args:
         name: of the consumer.

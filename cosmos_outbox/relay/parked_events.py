@@ -1,4 +1,4 @@
-"""Resend: the held events of a parked key leave as the messages that the relay would have sent, in order."""
+"""Parked events: those of a released key leave as the messages that the relay would have sent, in order."""
 
 from __future__ import annotations
 
