@@ -57,15 +57,14 @@ async def open_cosmos_client(
     if (connection_string is None) == (endpoint is None):
         raise ConfigurationError("Give either a Cosmos DB connection string or an endpoint.")
     async with AsyncExitStack() as stack:
+        url = str(endpoint)
         if connection_string is not None:
             parts = connection_parts(connection_string)
-            url, credential = parts.get("accountendpoint", ""), parts.get("accountkey", "")
+            url, credential = parts.get("accountendpoint", ""), parts.get("accountkey")
             if not url or not credential:
                 raise ConfigurationError(
                     "The Cosmos DB connection string must read 'AccountEndpoint=https://…;AccountKey=…;'."
                 )
-        else:
-            url = str(endpoint)
         _ensure_readable(url, credential)
         if credential is None:
             from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import ClientError
@@ -156,15 +156,11 @@ class _Answer:
 
     @property
     def retry_after(self) -> float | None:
-        milliseconds = _header(self.headers, "x-ms-retry-after-ms")
+        milliseconds = header(self.headers, "x-ms-retry-after-ms")
         try:
             return None if milliseconds is None else max(0.0, float(milliseconds) / 1000)
         except ValueError:
             return None
-
-    @property
-    def of(self) -> dict[str, Any]:
-        return {"document_id": self.document_id, "partition_key": self.partition_key}
 
     def meaning(self) -> errors.OutboxError:
         found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failed)
@@ -178,11 +174,10 @@ class _Answer:
         code = f"{self.status}/{self.sub_status}" if self.sub_status else f"{self.status}"
         known = [f"document {self.document_id!r}"] if self.document_id is not None else []
         known += [f"partition key {self.partition_key!r}"] if self.partition_key is not None else []
-        activity = _header(self.headers, "x-ms-activity-id")
+        activity = header(self.headers, "x-ms-activity-id")
         known += [f"activity id {activity}"] if activity else []
-        return f"{advice} Cosmos DB answered {code}: {self.reason}" + (
-            f" ({', '.join(known)})" if known else ""
-        )
+        about = f" ({', '.join(known)})" if known else ""
+        return f"{advice} Cosmos DB answered {code}: {self.reason}{about}"
 
     @property
     def reason(self) -> str:
@@ -200,18 +195,17 @@ def _path_of(error: HttpResponseError) -> tuple[str, ...]:
     return tuple(map(unquote, path.split("/")))
 
 
-def _with_advice(kind: type[errors.StoreError]) -> Callable[[_Answer], errors.StoreError]:
-    return lambda answer: kind(answer.after(str(kind())))
+def _with_advice(kind: type[errors.StoreError], **said: Any) -> Callable[[_Answer], errors.StoreError]:
+    return lambda answer: kind(answer.after(str(kind())), **said)
 
 
-def _refused(answer: _Answer) -> errors.StoreUnavailable:
-    return errors.StoreUnavailable(answer.after(str(errors.StoreUnavailable())), applied=False)
+_refused = _with_advice(errors.StoreUnavailable, applied=False)
+_outcome_unknown = _with_advice(errors.StoreUnavailable)
 
 
-def _failed(answer: _Answer) -> errors.StoreUnavailable:
+def _failed(answer: _Answer) -> errors.StoreError:
     # Unless the batch was rolled back, the service may have executed the request before it gave up.
-    applied: Literal[False] | None = False if answer.rolled_back else None
-    return errors.StoreUnavailable(answer.after(str(errors.StoreUnavailable())), applied=applied)
+    return _refused(answer) if answer.rolled_back else _outcome_unknown(answer)
 
 
 def _forbidden(answer: _Answer) -> errors.AccessDenied:
@@ -242,7 +236,7 @@ def _not_found(answer: _Answer) -> errors.OutboxError:
     match answer.path:
         case ["dbs", _, "colls", _]:
             return _missing(answer)
-    return errors.NotFound(**answer.of)
+    return errors.NotFound()
 
 
 # By status and sub-status, or by status alone. Anything else is a fault of the service with an unknown outcome.
@@ -258,15 +252,15 @@ _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], errors.OutboxError]
     (410, 1007): lambda _: errors.RangeGone(),  # a split is being completed
 }
 _BY_STATUS: Mapping[int, Callable[[_Answer], errors.OutboxError]] = {
-    304: lambda answer: errors.NotModified(etag=_header(answer.headers, "etag")),
+    304: lambda answer: errors.NotModified(etag=header(answer.headers, "etag")),
     400: _with_advice(errors.InvalidRequest),
     401: lambda answer: errors.AccessDenied(answer.after(_KEY), refused_by="credential"),
     403: _forbidden,
     404: _not_found,
     405: _with_advice(errors.InvalidRequest),
-    409: lambda answer: errors.Conflict(**answer.of),
+    409: lambda _: errors.Conflict(),
     410: _refused,
-    412: lambda answer: errors.PreconditionFailed(**answer.of),
+    412: lambda _: errors.PreconditionFailed(),
     413: _with_advice(errors.RequestTooLarge),
     424: _refused,  # another operation of the batch failed
     429: _with_advice(errors.TooManyRequests),
@@ -274,5 +268,5 @@ _BY_STATUS: Mapping[int, Callable[[_Answer], errors.OutboxError]] = {
 }
 
 
-def _header(headers: Mapping[str, Any], name: str) -> str | None:
+def header(headers: Mapping[str, Any], name: str) -> str | None:
     return next((str(value) for key, value in headers.items() if str(key).lower() == name), None)

@@ -83,7 +83,7 @@ class CosmosChangeFeed:
             async for _ in self._pages(response, 1, **_from_start(feed_range, StartFrom.NOW)):
                 break
         range_id = response.range_id()
-        if response.sub_ranges() != 1 or range_id is None:
+        if range_id is None or not response.of_one_range():
             raise RangeGone  # split since the ranges were listed
         return range_id
 
@@ -110,7 +110,7 @@ class CosmosChangeFeed:
         ):
             # The SDK refreshed its cache and asked the new container with the old one's position: not our page.
             raise ContainerRecreated
-        if response.sub_ranges() != 1:
+        if not response.of_one_range():
             # The SDK followed a split by itself and may have read more than the lease covers, or does not say what it read.
             raise RangeGone
         if response.etag is None or not response.etag.startswith('"'):
@@ -257,16 +257,13 @@ class _Read:
         """Return the id of the physical partition that answered, with which its session token starts."""
         return None if "," in self.session_token else self.session_token.partition(":")[0] or None
 
-    def sub_ranges(self) -> int:
-        """
-        Return over how many ranges the SDK spread the call, by its continuation token; 0 if that cannot be read.
-        """
+    def of_one_range(self) -> bool:
+        """Say whether the SDK's continuation token names one range, and so whether it spread the call over no other."""
         try:
             token = json.loads(base64.b64decode(self._headers["etag"], validate=True))
-            ranges = token["continuation"]["continuation"]
+            return len(token["continuation"]["continuation"]) == 1
         except (KeyError, TypeError, ValueError):
-            return 0
-        return len(ranges) if isinstance(ranges, list) else 0
+            return False
 
 
 def _moved(document: Document) -> Document:

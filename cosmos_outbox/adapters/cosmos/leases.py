@@ -13,7 +13,7 @@ from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import header, translated
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable
 from cosmos_outbox.ports import Document, Listing
 
@@ -58,7 +58,10 @@ class CosmosLeases:
                 response_hook=lambda received, body: headers.update(received, listed=body["Documents"]),
             )
             documents = tuple([_stored(document) async for document in items])
-            return Listing(documents=documents, read_at=_service_time(headers))
+            # The service's clock decides expiry; our own is used if a proxy removed the header.
+            date = header(headers, "date")
+            read_at = parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)
+            return Listing(documents=documents, read_at=read_at)
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         async with _called():
@@ -99,9 +102,3 @@ def _stored(document: Any) -> Document:
         case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:  # a datetime can hold it
             return dict(document)
     raise ValueError(f"no stored document: {document!r:.300}")
-
-
-def _service_time(headers: Mapping[str, Any]) -> datetime:
-    # The service's clock decides expiry; our own is used if a proxy removed the header.
-    date = next((value for name, value in headers.items() if name.lower() == "date"), None)
-    return parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)

@@ -10,7 +10,7 @@ from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox.adapters.cosmos.containers import open_container
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.store import CosmosStore, named
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document
 
@@ -35,7 +35,7 @@ class CosmosParked(CosmosStore):
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
         query = "SELECT VALUE c.id FROM c WHERE ARRAY_CONTAINS(@ids, c.id)"
-        found = await self._all(query, {"@ids": list(document_ids)}, partition_key=partition_key)
+        found = await self._all(query, {"@ids": list(document_ids)}, partition_key)
         return frozenset(found)
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
@@ -52,12 +52,9 @@ class CosmosParked(CosmosStore):
         query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey'"
         return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query, {}))
 
-    async def _all(self, query: str, parameters: Mapping[str, Any], **key: Any) -> list[Any]:
+    async def _all(self, query: str, parameters: Mapping[str, Any], key: str | None = None) -> list[Any]:
         async with translated():
-            items = self._container.query_items(
-                query, parameters=named(parameters), max_item_count=_KEYS_A_PAGE, **key
-            )
-            return [item async for item in items]
+            return [item async for item in self.items(query, parameters, _KEYS_A_PAGE, key)]
 
     async def _page(
         self, query: str, parameters: Mapping[str, Any], partition_key: str, limit: int

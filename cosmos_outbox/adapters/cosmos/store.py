@@ -8,6 +8,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from azure.core import MatchConditions
+from azure.core.async_paging import AsyncItemPaged
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox import errors
@@ -59,11 +60,22 @@ class CosmosStore:
         return document
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
+        headers: Mapping[str, Any] = {}
+
+        def note(received: Mapping[str, Any], _: object) -> None:
+            nonlocal headers
+            headers = received
+
         try:
+            # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the
+            # success of the first as a conflict with another program.
             async with translated(document_ids=[write.id for write in writes], partition_key=partition_key):
-                return await self._write(partition_key, writes)
+                outcomes = await self._container.execute_item_batch(
+                    [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
+                )
+                etags = tuple([outcome.get("eTag") for outcome in outcomes])
         except errors.StoreError as error:
-            headers: Mapping[str, Any] = getattr(error.__cause__, "headers", None) or {}
+            headers = getattr(error.__cause__, "headers", None) or {}
             self._remember(partition_key, headers.get(SESSION_TOKEN))
             if isinstance(error, errors.PreconditionFailed):
                 expected = next((write.etag for write in writes if write.id == error.document_id), None)
@@ -71,6 +83,8 @@ class CosmosStore:
                     expected=expected, document_id=error.document_id, partition_key=partition_key
                 ) from error.__cause__
             raise
+        self._remember(partition_key, headers.get(SESSION_TOKEN))
+        return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
 
     async def list(
         self,
@@ -104,11 +118,7 @@ class CosmosStore:
             raise errors.InvalidRequest(
                 "The service did not issue this continuation token."
             )  # a header could not carry it
-        key = {} if partition_key is None else {"partition_key": _sdk_key(partition_key)}
-        items = self._container.query_items(
-            sql, parameters=named(parameters), max_item_count=page_size, **key
-        )
-        pages: Any = items.by_page(continuation)
+        pages: Any = self.items(sql, parameters, page_size, partition_key).by_page(continuation)
         async with translated():
             async for page in pages:
                 documents = tuple([document async for document in page])
@@ -116,21 +126,13 @@ class CosmosStore:
                     return Page(documents=documents, continuation=pages.continuation_token)
         return Page(documents=(), continuation=None)
 
-    async def _write(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
-        headers: Mapping[str, Any] = {}
-
-        def note(received: Mapping[str, Any], _: object) -> None:
-            nonlocal headers
-            headers = received
-
-        # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the success
-        # of the first as a conflict with another program.
-        outcomes = await self._container.execute_item_batch(
-            [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
-        )
-        etags = tuple([outcome.get("eTag") for outcome in outcomes])
-        self._remember(partition_key, headers.get(SESSION_TOKEN))
-        return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
+    def items(
+        self, sql: str, parameters: Mapping[str, Any], page_size: int, key: PartitionKey | None
+    ) -> AsyncItemPaged[Any]:
+        """Return what the SDK reads the answer of a query with."""
+        named = [{"name": name, "value": value} for name, value in parameters.items()]
+        where = {} if key is None else {"partition_key": _sdk_key(key)}
+        return self._container.query_items(sql, parameters=named, max_item_count=page_size, **where)
 
     def _remember(self, partition_key: PartitionKey, session: str | None) -> None:
         if not session:
@@ -159,11 +161,6 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
             "deleted; set its default time to live to -1."
         )
     return CosmosStore(proxy, key_paths)
-
-
-def named(parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the parameters of a query as the SDK takes them."""
-    return [{"name": name, "value": value} for name, value in parameters.items()]
 
 
 def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]]:

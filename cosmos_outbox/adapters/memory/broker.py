@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -96,7 +97,7 @@ class MemoryBroker:
         if self.down or fault in (Fault.LOST, Fault.LATE):
             if fault is Fault.LATE and not self.down:
                 loop = asyncio.get_running_loop()
-                loop.call_later(self.late_seconds, self._store_if_acceptable, tuple(batch))
+                loop.call_later(self.late_seconds, self._arrive_late, tuple(batch))
             raise BrokerUnavailable
         if fault is Fault.BUSY:
             raise BrokerUnavailable(retry_after=2.0)
@@ -119,8 +120,9 @@ class MemoryBroker:
             except ValueError as error:
                 raise MessageRejected(str(error)) from error
 
-    def _store_if_acceptable(self, batch: Sequence[OutboundMessage]) -> None:
-        if not any(self.rejects(message) or self.chokes(message) for message in batch):
+    def _arrive_late(self, batch: Sequence[OutboundMessage]) -> None:
+        with suppress(PublishError):
+            self._check(batch)
             self._store(batch)
 
     def _store(self, batch: Sequence[OutboundMessage]) -> None:

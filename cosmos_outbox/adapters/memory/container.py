@@ -15,7 +15,7 @@ import json
 import marshal
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -251,9 +251,8 @@ class MemoryContainer:
 
     def documents(self) -> tuple[Document, ...]:
         """Return all documents that have not expired, for assertions of a test."""
-        return tuple(
-            copied(document) for partition in self._partitions for document in self._visible(partition)
-        )
+        found = (document for partition in self._partitions for document in partition.documents.values())
+        return tuple(copied(document) for document in found if self._alive(document))
 
     def _moved(self, parents: Sequence[_Partition], feed_range: FeedRange) -> _Partition:
         child = _Partition(str(next(self._next_id)), feed_range, max(parent.lsn for parent in parents))
@@ -323,9 +322,6 @@ class MemoryContainer:
     def _alive(self, document: Document) -> bool:
         ttl = document.get("ttl")
         return not isinstance(ttl, int) or ttl < 0 or self._now() < document["_ts"] + ttl
-
-    def _visible(self, partition: _Partition) -> Iterator[Document]:
-        return (document for document in partition.documents.values() if self._alive(document))
 
 
 def copied(document: Mapping[str, Any]) -> Document:

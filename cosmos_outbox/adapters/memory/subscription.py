@@ -175,10 +175,7 @@ class MemorySession:
 
     @property
     def trusted_until(self) -> float:
-        return min(
-            self.expires_at,
-            self.expires_at - self._subscription.lock_seconds + self._subscription.trust_seconds,
-        )
+        return self.expires_at - self._subscription.lock_seconds + self._subscription.trust_seconds
 
     @property
     def expires_at(self) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any
@@ -48,7 +48,7 @@ class Entity:
     label: str
     settings: Any = None
     exists: bool = True
-    subscriptions: tuple[Entity, ...] = field(default=())
+    subscriptions: tuple[Entity, ...] = ()
 
 
 class Refusal(StrEnum):
@@ -118,11 +118,9 @@ async def topic_described(client: ServiceBusAdministrationClient, name: str) -> 
     topic = await _described(f"Topic {name!r}", client.get_topic(name))
     if topic.settings is None:
         return topic
-    subscriptions = [
-        Entity(label=source_label(name, one.name), settings=one)
-        async for one in client.list_subscriptions(name)
-    ]
-    return Entity(label=topic.label, settings=topic.settings, subscriptions=tuple(subscriptions))
+    found = [one async for one in client.list_subscriptions(name)]
+    described = (Entity(label=source_label(name, one.name), settings=one) for one in found)
+    return replace(topic, subscriptions=tuple(described))
 
 
 async def source_described(

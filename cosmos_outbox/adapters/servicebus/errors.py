@@ -93,7 +93,7 @@ def names_nothing(error: sdk.ServiceBusError) -> bool:
     return isinstance(error, sdk.MessagingEntityNotFoundError) or _status(error) == _NOT_FOUND
 
 
-def leaves_link_usable(error: sdk.ServiceBusError) -> bool:
+def leaves_link_usable(error: BaseException) -> bool:
     """Say whether the broker answered on a link that stays open, so that the sender may go on."""
     # After a rejected disposition it would stay open too, but the SDK closes it anyway.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)

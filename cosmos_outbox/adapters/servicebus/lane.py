@@ -154,7 +154,7 @@ class Lane:
                 f"Service Bus neither confirmed nor refused the messages within {self._timeout:g} s."
             )
         failure = sending.exception()
-        if failure is not None and not (isinstance(failure, ServiceBusError) and leaves_link_usable(failure)):
+        if failure is not None and not leaves_link_usable(failure):
             self._drop()
         return failure
 

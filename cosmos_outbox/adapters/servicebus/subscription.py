@@ -249,11 +249,12 @@ class ServiceBusSession:
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
     """Return a message of the SDK without its types: text is text, whichever way it came."""
+    body = received.body  # no iterator but an AMQP value, of a sender in another language
     return Message(
         message_id=received_id(received.message_id) or "",
         session_id=received_text(received.session_id),
         subject=received_text(received.subject) or "",
-        body=_body(received),
+        body=body_bytes([*body] if isinstance(body, Iterator) else [body]),
         content_type=received_text(received.content_type),
         correlation_id=received_id(received.correlation_id),
         properties=properties_of(received),
@@ -301,9 +302,3 @@ def processing(
         correlation_id=received_id(message.correlation_id),
     ) as span:
         yield span
-
-
-def _body(received: ServiceBusReceivedMessage) -> bytes:
-    body = received.body
-    # Else an AMQP value, of a sender in another language
-    return body_bytes([*body] if isinstance(body, Iterator) else [body])
