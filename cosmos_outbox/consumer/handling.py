@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from cosmos_outbox import errors, records
-from cosmos_outbox.consumer.inbox import Effect, HandlerStuck, Inbox
+from cosmos_outbox.consumer.inbox import OUTAGES, Effect, HandlerStuck, Inbox
 from cosmos_outbox.consumer.policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.messages import Message
@@ -28,14 +28,6 @@ _MOST_ALONE = 5
 _MOST_MESSAGES = 1000  # whose delays are counted
 _HALTED = 4  # A slot is free soon for another key: only an attempt shows which key can be handled
 _MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
-# While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
-_OUTAGES = (
-    *errors.BUSY,
-    errors.CommitOutcomeUnknown,
-    errors.AccessDenied,
-    errors.ConfigurationError,
-    errors.ParkingError,
-)
 _CONTENTION = (errors.Conflict, errors.PreconditionFailed)
 _PERMANENT = (errors.UsageError, errors.MessageUnreadable, errors.UnknownVersion, HandlerStuck)
 
@@ -162,7 +154,7 @@ class Handling:
                 message = self._keyed(message_of(parked.event, edited=parked.original is not None))
                 key = parked.event["partitionKey"]
                 effect = await self._inbox.take(message, key, attempt=attempt, released=True)
-            except _OUTAGES:
+            except OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 if not contention.is_new(error) or isinstance(error, self._routes.permanent(message)):
@@ -191,8 +183,7 @@ class Handling:
         if not state.parked:
             return False
         # A copy must not wait for a release that comes after its record was deleted.
-        if await self._was_taken(message):
-            self._inbox.repeated(message, key)
+        if await self._inbox.was_taken(message, key):
             return True
         held = await parking.hold(key, [HeldMessage(message, key)], scope=self.scope)
         if held.not_held:  # an operator released the key
@@ -207,13 +198,20 @@ class Handling:
             return Complete()
         often = message.delivery_count >= self._policy.max_deliveries
         if often and state.counts_losses and message.subject in self._routes.subjects:
-            return await self._lost(message, key, state)
+            # Before the broker dead-letters it, so that later ones do not overtake it; also if the consumer is halted: the broker would
+            # not wait.
+            lost = errors.DeliveredTooOften(
+                f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
+                "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
+                "then release the key."
+            )
+            return await self._give_up(message, key, state, lost, message.delivery_count)
         attempt, contention = 0, _Contention()
         while True:
             attempt += 1
             try:
                 effect = await self._inbox.take(message, key, attempt=attempt)
-            except _OUTAGES:
+            except OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
                 permanent = isinstance(error, (*_PERMANENT, *self._routes.permanent(message)))
@@ -225,15 +223,20 @@ class Handling:
                 self._inbox.report(
                     message, key, records.AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
                 )
+                if delay is None and self.halted:
+                    self._notify(
+                        records.ConsumerHalted(consumer=self._name, keys=self._given_up, error=error)
+                    )
+                    return Retry(after_seconds=_BETWEEN_DELAYS.delay(_HALTED), counted=False)
                 if delay is None:
-                    return await self._failed(message, key, state, error, attempt)
-            else:
-                if effect is Effect.UNKNOWN:
-                    return self._dead_letter(message, key, _unknown(message), reason="UnknownSubject")
-                if effect is Effect.TAKEN:
-                    self._given_up = 0
-                return Complete()
-            await (asyncio.sleep(delay) if contended else session.pause(delay))
+                    return await self._give_up(message, key, state, error, attempt)
+                await (asyncio.sleep(delay) if contended else session.pause(delay))
+                continue
+            if effect is Effect.UNKNOWN:
+                return self._dead_letter(message, key, _unknown(message), reason="UnknownSubject")
+            if effect is Effect.TAKEN:
+                self._given_up = 0
+            return Complete()
 
     def _delayed(self, message: Message, key: str, error: Exception) -> Retry:
         """Have a message wait for a store, longer each time that one has to, and no less than what the service asked for."""
@@ -247,34 +250,6 @@ class Handling:
         self._notify(records.ConsumingDelayed(**told, delay_seconds=delay, error=error))
         return Retry(after_seconds=delay, counted=False)
 
-    async def _was_taken(self, message: Message) -> bool:
-        try:
-            return await self._inbox.was_taken(message)
-        except _OUTAGES:
-            raise
-        except Exception:  # noqa: BLE001 - the release reports what is wrong with the message
-            return False
-
-    async def _lost(self, message: Message, key: str, state: _SessionState) -> Settlement:
-        """
-        Give up a message delivered many times without an outcome, before the broker dead-letters it: later ones would overtake it.
-        """
-        error = errors.DeliveredTooOften(
-            f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
-            "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
-            "then release the key."
-        )
-        # Also if the consumer is halted: the broker would not wait
-        return await self._give_up(message, key, state, error, message.delivery_count)
-
-    async def _failed(
-        self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
-    ) -> Settlement:
-        if not self.halted:
-            return await self._give_up(message, key, state, error, attempts)
-        self._notify(records.ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
-        return Retry(after_seconds=_BETWEEN_DELAYS.delay(_HALTED), counted=False)
-
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int
     ) -> Settlement:
@@ -283,8 +258,7 @@ class Handling:
         self._given_up += 1  # before anything is awaited, as other sessions fail meanwhile
         try:
             # Another process may have been first, so that this one failed on what that one wrote
-            if await self._was_taken(message):
-                self._inbox.repeated(message, key)
+            if await self._inbox.was_taken(message, key):
                 return Complete()
             if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
                 counts = True  # as what is parked: if handlers fail on everything, the others wait

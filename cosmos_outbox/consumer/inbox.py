@@ -33,7 +33,6 @@ from cosmos_outbox.sessions.held_session import cancelled
 from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import (
-    UnitOfWork,
     commit_with,
     committer,
     is_stored,
@@ -41,6 +40,14 @@ from cosmos_outbox.write.unit_of_work import (
 )
 
 _LONGEST_NAME = 200
+# While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
+OUTAGES = (
+    *errors.BUSY,
+    errors.CommitOutcomeUnknown,
+    errors.AccessDenied,
+    errors.ConfigurationError,
+    errors.ParkingError,
+)
 
 
 class HandlerStuck(errors.HandlerTimeout):
@@ -107,25 +114,30 @@ class Inbox:
         """
         began = asyncio.get_running_loop().time()
         if (found := self.routes.find(message)) is None:
-            return self._without_handler(message, key)
+            if self.policy.unknown is OnUnknown.DEAD_LETTER:
+                return Effect.UNKNOWN
+            if message.subject not in self._ignored:
+                self._ignored.add(message.subject)
+                self.notify(SubjectIgnored(consumer=self.name, subject=message.subject))
+            self.report(message, key, MessageHandled, outcome="ignored")
+            return Effect.IGNORED
         outbox = self._outbox_of(message)
         paths = outbox.key_paths
         asks = released or attempt > 1 or _may_be_known(message, created_at=found.created_at)
-        effect_key = self._key_in(paths, message)
-        ttl = KEPT_FOREVER if released else int(self.policy.record_ttl.total_seconds())
+        effect_key = self.key_of(message, paths)
         document = {
             "id": self._record_id(message),
             **paths.fields(effect_key),
             "type": INBOX_TYPE,
             "consumer": self.name,
-            "ttl": ttl,
+            "ttl": KEPT_FOREVER if released else int(self.policy.record_ttl.total_seconds()),
             "messageId": message.message_id,
             "handledAt": utc_now().isoformat(),
         }
         record = CommitRecord(partition_key=effect_key, document=document)
         async with outbox.unit_of_work(found.route.kind) as uow:
             if asks and await is_stored(uow, record.id, effect_key):
-                return self.repeated(message, key)
+                return self._repeated(message, key)
 
             async def handled() -> None:
                 await found.route.handler(found.event, message, uow)
@@ -144,8 +156,20 @@ class Inbox:
                 await called(
                     handled, of=self.name, subject=message.subject, within=self.policy.handler_timeout
                 )
-                if not await _committed(uow, record, of=self.name):
-                    return self.repeated(message, key)
+                try:
+                    await commit_with(uow, record)
+                except errors.MixedPartitionKeys as error:
+                    advice = (
+                        f"a handler of {self.name!r} writes under the key of its message, together with the record that it was handled. "
+                        "Let it record an event, and have a consumer of that event write the other key; or name the key of all effects "
+                        "by `partition_key=`"
+                    )
+                    raise errors.MixedPartitionKeys(error.first, error.second, advice=advice) from error
+                except errors.Conflict as refusal:
+                    # What is stored under the record's id is the record: every write of it is part of an effect, here of another process.
+                    if refusal.document_id != record.id:
+                        raise
+                    return self._repeated(message, key)
         age = None if message.enqueued_at is None else (utc_now() - message.enqueued_at).total_seconds()
         seconds = asyncio.get_running_loop().time() - began
         self.report(
@@ -164,26 +188,36 @@ class Inbox:
         of = {"consumer": self.name, "subject": message.subject, "message_id": message.message_id}
         self.notify(kind(**of, key=key, **said))
 
-    async def was_taken(self, message: Message) -> bool:
-        """Say whether the inbox knows a message."""
-        async with self._outbox_of(message).unit_of_work() as uow:
-            return await is_stored(uow, self._record_id(message), self.key_of(message))
+    async def was_taken(self, message: Message, key: str) -> bool:
+        """Say whether the inbox knows a message, and report it then."""
+        try:
+            async with self._outbox_of(message).unit_of_work() as uow:
+                taken = await is_stored(uow, self._record_id(message), self.key_of(message))
+        except OUTAGES:
+            raise
+        except Exception:  # noqa: BLE001 - the release reports what is wrong with the message
+            return False
+        if taken:
+            self._repeated(message, key)
+        return taken
 
-    def repeated(self, message: Message, key: str) -> Effect:
+    def _repeated(self, message: Message, key: str) -> Effect:
         """Report that a message took effect before."""
         self.report(message, key, MessageHandled, outcome="repeated")
         return Effect.REPEATED
 
-    def key_of(self, message: Message) -> PartitionKey:
+    def key_of(self, message: Message, paths: KeyPaths | None = None) -> PartitionKey:
         """
         Return the partition key of a message's effect.
+
+        Args:
+            message: to be handled.
+            paths: of the container of its effect, where the caller has them.
 
         Raises:
             MessageUnreadable: it has no session, or one that names no key of the container, and the policy names no other place.
         """
-        return self._key_in(self._outbox_of(message).key_paths, message)
-
-    def _key_in(self, paths: KeyPaths, message: Message) -> PartitionKey:
+        paths = paths or self._outbox_of(message).key_paths
         if self.policy.partition_key is not None:
             return self.policy.partition_key(message)
         if message.session_id is None:
@@ -201,35 +235,6 @@ class Inbox:
 
     def _record_id(self, message: Message) -> str:
         return f"{self._inbox}.{_short(message.message_id)}"
-
-    def _without_handler(self, message: Message, key: str) -> Effect:
-        if self.policy.unknown is OnUnknown.DEAD_LETTER:
-            return Effect.UNKNOWN
-        if message.subject not in self._ignored:
-            self._ignored.add(message.subject)
-            self.notify(SubjectIgnored(consumer=self.name, subject=message.subject))
-        self.report(message, key, MessageHandled, outcome="ignored")
-        return Effect.IGNORED
-
-
-async def _committed(uow: UnitOfWork, record: CommitRecord, *, of: str) -> bool:
-    """
-    Commit the effect of a message with its record; return False if the message took effect elsewhere meanwhile.
-    """
-    try:
-        await commit_with(uow, record)
-    except errors.MixedPartitionKeys as error:
-        advice = (
-            f"a handler of {of!r} writes under the key of its message, together with the record that it was handled. Let it record an "
-            "event, and have a consumer of that event write the other key; or name the key of all effects by `partition_key=`"
-        )
-        raise errors.MixedPartitionKeys(error.first, error.second, advice=advice) from error
-    except errors.Conflict as refusal:
-        # What is stored under the record's id is the record: every write of it is part of an effect
-        if refusal.document_id != record.id:
-            raise
-        return False
-    return True
 
 
 async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
@@ -303,8 +308,7 @@ def _short(name: str) -> str:
     # Two names with dots could form the same id
     try:
         check_id(name)
+        usable = len(name.encode()) <= _LONGEST_NAME and "." not in name
     except errors.UsageError:
         usable = False
-    else:
-        usable = len(name.encode()) <= _LONGEST_NAME and "." not in name
     return name if usable else f"sha256-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()}"

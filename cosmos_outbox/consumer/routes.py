@@ -98,7 +98,7 @@ class Routes:
         """
         if (versions := self._routes.get(message.subject)) is None:
             return None
-        payload = payload_of(message)
+        payload = _payload(message)
         created_at = _created_at(payload)
         version = None if None in versions else _schema_version(message)
         while version not in versions:
@@ -121,7 +121,7 @@ class Routes:
         return tuple(error for route in routes for error in route.permanent)
 
 
-def payload_of(message: Message) -> dict[str, Any]:
+def _payload(message: Message) -> dict[str, Any]:
     """
     Return the JSON object that a message carries; that of a CloudEvent is its data.
 

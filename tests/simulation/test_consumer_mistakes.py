@@ -172,7 +172,7 @@ class SettlementsAreBelieved(Simulation):
 class OutagesAreFailures(Simulation):
     async def play(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(handling, "_OUTAGES", ())
+            patch.setattr(handling, "OUTAGES", ())
             await super().play()
 
 
