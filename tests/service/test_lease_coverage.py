@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -19,7 +20,8 @@ PHYSICAL = (
 
 def lease(name: str, low: str, high: str, *, version: int = 0, owner: str | None = None) -> Lease:
     made = new_lease("p", name, FeedRange(min=low, max=high), version=version)
-    return made.with_changes(now=NOW, owner=owner)
+    owned = made.with_changes(now=NOW, owner=owner)
+    return replace(owned, raw={**owned.raw, "_ts": NOW.timestamp()})
 
 
 WHOLE, LEFT, RIGHT = lease("0", "", "40"), lease("2", "", "20"), lease("3", "20", "40")
