@@ -22,7 +22,7 @@ MAXIMA = {
     "adapters/servicebus": 863,
     "amqp": 1_300,
     "blocking": 295,
-    "changefeed": 1_790,
+    "changefeed": 1_789,
     "consumer": 912,
     "domain": 354,
     "fastapi": 321,

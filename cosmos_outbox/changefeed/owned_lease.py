@@ -125,11 +125,10 @@ class OwnedLease:
         self.progress = Progress(moved_at=acquired_at)
         self.notes = Notes(lease.properties.get(NOTES))
         self.drain = asyncio.Event()
-        self.handover_requested = self.unfinished_split = self.splitting = False
+        self.handover_requested = self.unfinished_split = self.splitting = self._ended = False
         self.continuation = lease.continuation  # up to where all changes are done, perhaps not saved yet
         self.pages = self._pages_saved = 0
-        self._ended = False
-        self._checkpoint_seconds = 0.0
+        self._trust_seconds, self._checkpoint_seconds = worker.options.trust_seconds, 0.0
         self._written(lease, acquired_at, 0)
         self._suspended_before = suspended_before
         self._marks: dict[str, str | None] = {}
@@ -307,7 +306,7 @@ class OwnedLease:
     def _written(self, lease: Lease, sent_at: float, pages: int) -> None:
         options = self.worker.options
         self.lease = replace(lease, range=lease.range or self.range)
-        self.trusted_until = sent_at + options.trust_seconds  # on the loop's clock
+        self.trusted_until = sent_at + self._trust_seconds  # on the loop's clock
         self._renew_at = sent_at + options.renew_interval.total_seconds()
         self._checkpoint_at = sent_at + self._checkpoint_seconds
         if pages > self._pages_saved:

@@ -88,7 +88,7 @@ MISTAKES = {
     ),
     "trust never ends": Mistake(
         owner=owned_lease.OwnedLease, name="_written",
-        right="sent_at + options.trust_seconds", wrong="sent_at + 3600",
+        right="sent_at + self._trust_seconds", wrong="sent_at + 3600",
         story=TWO + CUT_OFF, said="both trust",
     ),
     "the work goes on after the lease is lost": Mistake(
