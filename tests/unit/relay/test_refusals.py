@@ -193,3 +193,24 @@ async def test_refusals_with_something_accepted_between_them_have_nothing_sent_a
         await world.relay(batch(event(f"bad{number}")))
     assert not [arrival for arrival in world.broker.arrivals if arrival.duplicate]
     assert 3 * BELIEVED_IN_A_ROW == len(await parked_keys(world))
+
+
+async def test_of_messages_with_none_to_compare_a_few_are_blamed_and_each_only_after_many_attempts() -> None:
+    refusals, blamed = Refusals(believed=BELIEVED_IN_A_ROW), list[int]()
+
+    async def fail(messages: Sequence[OutboundMessage]) -> None:
+        raise BrokerUnavailable("no", condition="amqp:internal-error")
+
+    for number in range(2 * BELIEVED_IN_A_ROW):
+        message = OutboundMessage(
+            message_id=str(number), session_id="k", subject="S", body=b"", properties={}
+        )
+        for attempt in range(1, 4 * UNCLEAR_ATTEMPTS):
+            with suppress(BrokerUnavailable, TopicRefusesAll):
+                try:
+                    await refusals.judge(fail, [message], lambda: 0)
+                except MessageRejected:
+                    blamed.append(attempt)
+                    break
+
+    assert [3 * UNCLEAR_ATTEMPTS] * BELIEVED_IN_A_ROW == blamed
