@@ -9,7 +9,16 @@ from datetime import timedelta
 
 import pytest
 
-from cosmos_outbox import Commit, DomainEvent, Entity, Outbox, PreconditionFailed, UnitOfWork, UsageError
+from cosmos_outbox import (
+    Commit,
+    DomainEvent,
+    Entity,
+    NotFound,
+    Outbox,
+    PreconditionFailed,
+    UnitOfWork,
+    UsageError,
+)
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.retries import RetryOptions
@@ -106,6 +115,19 @@ async def test_a_refused_or_rolled_back_attempt_forgets_its_hooks(container: Mem
         (await mine.repository(Note).read("n")).change("once more")
         await mine.commit()
     assert [] == seen
+
+
+async def test_a_change_of_what_another_program_deleted_is_refused_and_forgotten(container: MemoryContainer):
+    await written(container, Note(id="n"))
+    async with Outbox(container).unit_of_work() as mine, Outbox(container).unit_of_work() as theirs:
+        (await mine.repository(Note).read("n")).change("mine")
+        await theirs.repository(Note).delete("n", hard=True)
+        await theirs.commit()
+        with pytest.raises(NotFound) as refusal:
+            await mine.commit()
+        assert mine.was_refused(refusal.value)
+        mine.rollback()
+        assert Commit() == await mine.commit()
 
 
 async def test_hooks_wait_while_the_store_is_away_and_handlers_add_theirs_once(container: MemoryContainer):
