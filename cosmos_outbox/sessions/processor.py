@@ -146,23 +146,22 @@ class SessionProcessor:
 
     async def _serve(self) -> None:
         task, began = cast("asyncio.Task[None]", asyncio.current_task()), asyncio.get_running_loop().time()
-        session = await self._accepted(began)
-        if session is not None and (held := await self._given_slot(task, session)) is not None:
-            await self._hold(task, held, began)
-
-    async def _given_slot(self, task: asyncio.Task[None], session: Session) -> HeldSession | None:
-        """Return a session with a slot, or one in trouble; None if it got none in time, and was given back."""
+        if (session := await self._accepted(began)) is None:
+            return
         self._accepting[task], slotted = asyncio.get_running_loop().time(), False
         due = self._due.get(session.id)
         try:
             await self._end_before(session.id)
-            slotted = due is not None or await self._slots.take(self._patience(session))
+            # It waits for a slot until another had its turn, and not until its lock is in doubt.
+            left = session.trusted_until - asyncio.get_running_loop().time()
+            patience = min(_AHEAD_SECONDS + self._handled_in, left / 2)
+            slotted = due is not None or await self._slots.take(patience)
         finally:
             if not slotted:
                 with suppress(Exception):
                     await session.close()
         if slotted:
-            return HeldSession(
+            held = HeldSession(
                 session,
                 self._handler,
                 self._options,
@@ -171,17 +170,13 @@ class SessionProcessor:
                 notify=self._heard,
                 due=due,
             )
+            await self._hold(task, held, began)
+            return
         # Each call that waits would take the session again, before another process can.
         self._stuck = True
         for call in self._accepting:
             if call is not task:
                 call.cancel()
-        return None
-
-    def _patience(self, session: Session) -> float:
-        """Return how long a session waits for a slot: until another had its turn, and not until its lock is in doubt."""
-        left = session.trusted_until - asyncio.get_running_loop().time()
-        return min(_AHEAD_SECONDS + self._handled_in, left / 2)
 
     async def _end_before(self, session: str | None) -> None:
         # This process lost the session without noticing: the old handler must not run beside the new one.

@@ -71,7 +71,16 @@ async def open_cosmos_client(
 
             credential = DefaultAzureCredential()
             stack.push_async_callback(credential.close)
-        description = _FirstDescription()
+        description = "null"
+
+        def note(response: PipelineResponse[Any, Any]) -> None:
+            # Of the account, the first: the SDK reads it at start and drops the id.
+            nonlocal description
+            request, answer = response.http_request, response.http_response
+            first = description == "null" and urlsplit(request.url).path.strip("/") == ""
+            if first and request.method == "GET" and answer.status_code == HTTPStatus.OK:
+                description = answer.text()
+
         # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
         transport = AioHttpTransport(use_env_settings=any_proxy())
         client = CosmosClient(
@@ -80,7 +89,7 @@ async def open_cosmos_client(
             connection_policy=_without_retries(),
             retry_total=0,
             read_timeout=read_timeout_seconds,
-            raw_response_hook=description,
+            raw_response_hook=note,
             transport=transport,
         )
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
@@ -88,7 +97,7 @@ async def open_cosmos_client(
         async with translated():
             await client.__aenter__()
         polls = partial(LeanPolls, transport, timeout_seconds=read_timeout_seconds)
-        _ACCOUNTS[client] = _account(description.text, url, polls)
+        _ACCOUNTS[client] = _account(description, url, polls)
         yield client
 
 
@@ -129,25 +138,6 @@ def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
         if suffix and (first == account or first.startswith(f"{account}-")):
             return f"{account}.{suffix}"
     return account
-
-
-class _FirstDescription:
-    """
-    A response hook that keeps the account's first description; the SDK reads it at start and drops the id.
-    """
-
-    def __init__(self) -> None:
-        self.text = "null"
-
-    def __call__(self, response: PipelineResponse[Any, Any]) -> None:
-        request, answer = response.http_request, response.http_response
-        if (
-            self.text == "null"
-            and request.method == "GET"
-            and urlsplit(request.url).path.strip("/") == ""
-            and answer.status_code == HTTPStatus.OK
-        ):
-            self.text = answer.text()
 
 
 def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Account:

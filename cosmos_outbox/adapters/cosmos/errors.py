@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -154,19 +154,13 @@ class _Answer:
     path: tuple[str, ...] = ()  # dbs, NAME, colls, NAME, docs, NAME
     needed: str = ""
 
-    @property
-    def retry_after(self) -> float | None:
-        milliseconds = header(self.headers, "x-ms-retry-after-ms")
-        try:
-            return None if milliseconds is None else max(0.0, float(milliseconds) / 1000)
-        except ValueError:
-            return None
-
     def meaning(self) -> errors.OutboxError:
         found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failed)
         error = found(self)
         error.document_id, error.partition_key = self.document_id, self.partition_key
-        error.retry_after = self.retry_after
+        with suppress(ValueError):  # it is absent, or no number
+            milliseconds = float(header(self.headers, "x-ms-retry-after-ms") or "")
+            error.retry_after = max(0.0, milliseconds / 1000)
         return error
 
     def after(self, advice: str) -> str:

@@ -168,7 +168,7 @@ class MemorySession:
         self.message: Message | None = None  # delivered, and not settled
         self._unread = False  # it was delivered when the session was accepted
         queue.holders.append(self)
-        self._locked()
+        self._locked_at = self._loop.time()
         if session_id is None:
             self._take()
             self._unread = True
@@ -194,7 +194,7 @@ class MemorySession:
 
     async def renew(self) -> None:
         self._require_lock()
-        self._locked()
+        self._locked_at = self._loop.time()
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
         self._require_lock()
@@ -227,11 +227,8 @@ class MemorySession:
     def _take(self) -> Message:
         self.message = self._queue.ready.popleft()
         if self.id is None:
-            self._locked()
+            self._locked_at = self._loop.time()
         return self.message
-
-    def _locked(self) -> None:
-        self._locked_at = self._loop.time()
 
     def _require_lock(self) -> None:
         self._subscription.check()

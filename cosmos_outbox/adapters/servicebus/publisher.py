@@ -75,10 +75,11 @@ def open_service_bus_client(
     # certificates again for each connection, which stops the loop for 40 ms.
     options: dict[str, Any] = {"retry_total": 0, "ssl_context": verified_tls()}
     if websockets:
-        options |= {
-            "transport_type": TransportType.AmqpOverWebsocket,
-            "http_proxy": _as_the_sdk_has_it(proxy),
-        }
+        options["transport_type"] = TransportType.AmqpOverWebsocket
+        if proxy is not None:
+            url = urlsplit(proxy)
+            host = f"{url.scheme}://{url.netloc.removesuffix(f':{url.port}')}"
+            options["http_proxy"] = {"proxy_hostname": host, "proxy_port": url.port or 80}
     if connection_string is not None:
         try:
             if websockets and (own := _OWN_PORT.search(connection_string)):
@@ -99,14 +100,6 @@ def verified_tls() -> ssl.SSLContext:
     """
     named = any(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
     return ssl.create_default_context(cafile=None if named else certifi.where())
-
-
-def _as_the_sdk_has_it(proxy: str | None) -> dict[str, Any] | None:
-    if proxy is None:
-        return None
-    url = urlsplit(proxy)
-    host = f"{url.scheme}://{url.netloc.removesuffix(f':{url.port}')}"
-    return {"proxy_hostname": host, "proxy_port": url.port or 80}
 
 
 class ServiceBusPublisher:
