@@ -15,13 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from cosmos_outbox import errors
-from cosmos_outbox.changefeed.leases import (
-    NOTES,
-    STANDSTILL,
-    Lease,
-    from_document,
-    handover_requested_by,
-)
+from cosmos_outbox.changefeed.leases import NOTES, STANDSTILL, Lease, from_document, handover_requested_by
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.reader import Budget
 from cosmos_outbox.partition_key import FeedRange

@@ -8,6 +8,7 @@ LSNs that count as done, and the worker would skip it unnoticed. A lagging repli
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from cosmos_outbox.changefeed.reader import lsn_of
 from cosmos_outbox.errors import ConfigurationError
@@ -15,6 +16,18 @@ from cosmos_outbox.errors import ConfigurationError
 # Properties of a lease, both with the lowest LSN that was seen of its range. AHEAD: the lease is halted. BEHIND: not decided
 # yet, for the range may have been read from a replica that lags.
 AHEAD, BEHIND = "positionAhead", "rangeBehind"
+_LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its lease for this long
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """A range whose newest LSN is below the position: the lowest that was seen, and since when."""
+
+    lowest: int
+    since: float
+
+    def may_be_a_lagging_replica(self, now: float) -> bool:
+        return now - self.since <= _LAGS_FOR_SECONDS
 
 
 def position_at(lsn: int) -> str:

@@ -12,13 +12,7 @@ from typing import Literal
 
 from cosmos_outbox.changefeed.leases import start_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
-from cosmos_outbox.changefeed.position import (
-    AHEAD,
-    BEHIND,
-    ahead_of,
-    behind_in,
-    position_at,
-)
+from cosmos_outbox.changefeed.position import AHEAD, BEHIND, Regression, ahead_of, behind_in, position_at
 from cosmos_outbox.changefeed.reader import Reader, lsn_of, newest_below
 from cosmos_outbox.errors import ContainerRecreated, RangeGone
 from cosmos_outbox.ports import ChangeBatch, ChangePage
@@ -29,7 +23,6 @@ _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
 _TOGETHER_SECONDS = 0.05
-_LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its lease for this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +30,6 @@ class _From:
     """Where the next page is still to be read from."""
 
     continuation: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Regression:
-    """A range whose newest LSN is below the position: the lowest that was seen, and since when."""
-
-    lowest: int
-    since: float
 
 
 _Following = ChangePage | _From | None
@@ -77,7 +62,7 @@ class Pump:
         self._start = start_of(owned.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
         self._empty_pages = 0
-        self._regression: _Regression | None = None
+        self._regression: Regression | None = None
 
     @property
     def _longest(self) -> float:
@@ -98,7 +83,7 @@ class Pump:
         owned, properties = self._owned, self._owned.lease.properties
         if BEHIND in properties:  # the previous owner could not decide it
             if (lowest := behind_in(properties, owned.continuation)) is not None:
-                self._regression = _Regression(lowest, asyncio.get_running_loop().time())
+                self._regression = Regression(lowest, asyncio.get_running_loop().time())
             else:
                 owned.mark({BEHIND: None})
         try:
@@ -127,7 +112,7 @@ class Pump:
         before = self._regression
         if not page.documents and (newest := newest_below(owned.continuation, page)) is not None:
             lowest, since = (newest, now) if before is None else (min(before.lowest, newest), before.since)
-            return await self._wait_for(_Regression(lowest, since), now)
+            return await self._wait_for(Regression(lowest, since), now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
             self._regression = None
             self._notify(self._told_ahead("rewound", before.lowest))
@@ -227,8 +212,8 @@ class Pump:
         )
         return delay
 
-    async def _wait_for(self, regression: _Regression, now: float) -> _Following:
-        if now - regression.since <= _LAGS_FOR_SECONDS:
+    async def _wait_for(self, regression: Regression, now: float) -> _Following:
+        if regression.may_be_a_lagging_replica(now):
             self._regression = regression
             if now > regression.since:  # seen twice: save it, as this worker may be killed
                 self._owned.mark({BEHIND: str(regression.lowest)})

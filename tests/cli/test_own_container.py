@@ -12,7 +12,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay
-from cosmos_outbox_worker.cli.replaying import read_events
+from cosmos_outbox_worker.cli.replay import read_events
 from tests.support.local import Local
 from tests.support.own_container import NAME, create_container, place
 

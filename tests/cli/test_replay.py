@@ -16,7 +16,7 @@ from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.parked_events import resending
-from cosmos_outbox_worker.cli.replaying import Found, Replayed, replay, sending_to
+from cosmos_outbox_worker.cli.replay import Found, Replayed, replay, sending_to
 from tests.support.event_documents import batch, event
 
 EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))

@@ -26,7 +26,7 @@ from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.parked_events import resending
-from cosmos_outbox_worker.cli.replaying import Found, read_events
+from cosmos_outbox_worker.cli.replay import Found, read_events
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
 from tests.support.patience import HUNG_SECONDS

@@ -1,14 +1,16 @@
-"""Lifecycle: the first SIGTERM or SIGINT drains a worker or a consumer, the second aborts it."""
+"""Lifecycle: the first SIGTERM or SIGINT drains a worker or a consumer, the second aborts it; its process ends whatever stays."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 from collections.abc import Callable, Coroutine
 
 # Signals within this time count as one: GNU timeout sends its own to the process and to its group.
 _SAME_SIGNAL_SECONDS = 0.25
+_END_SECONDS = 5.0  # of tasks that were cancelled, at the end of the process
 
 _logger = logging.getLogger(__name__)
 
@@ -61,3 +63,21 @@ async def run_until_signalled(
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+async def end_without_what_stays(logger: logging.Logger, exit_code: Callable[[], int]) -> None:
+    """
+    End the process where a task swallows its cancellation, as a handler may: the loop would wait for it for ever.
+
+    What the program held is given back by now, and the log says which task it was.
+    """
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it was ended anyway
+    stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else set()
+    if stays:
+        logger.error("%s.ended without %s, which swallows its cancellation", logger.name, stays.pop())
+        code = exit_code()
+        logging.shutdown()
+        os._exit(code)

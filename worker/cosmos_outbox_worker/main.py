@@ -23,12 +23,11 @@ from cosmos_outbox_worker import logs
 from cosmos_outbox_worker.assembly import assembled
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, load_consumer
 from cosmos_outbox_worker.consuming import assembled_consumer
-from cosmos_outbox_worker.lifecycle import Aborted, run_until_signalled
+from cosmos_outbox_worker.lifecycle import Aborted, end_without_what_stays, run_until_signalled
 from cosmos_outbox_worker.named_consumer import consumer_named
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.settings import PREFIX, Settings, SettingsT, load, unknown_variables
 
-_END_SECONDS = 5.0  # of tasks that were cancelled, at the end of the process
 EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
     "2 a setting or resource cannot be used."
@@ -85,12 +84,11 @@ def _ended(
                 await run_until_signalled(program.run(), drain=program.drain, name=name)
             logger.info("%s.stopped", name)
         finally:
-            await _end_without_what_stays(logger, sys.exc_info()[1])
+            error = sys.exc_info()[1]
+            await end_without_what_stays(logger, lambda: _ended_by(error, name))
 
     try:
         asyncio.run(run())
-    except Aborted:
-        return 1
     except Exception as error:  # noqa: BLE001 - whatever ended the program is reported, and decides its exit code
         return _ended_by(error, name)
     return 0
@@ -108,28 +106,10 @@ def collect_seldom() -> None:
     gc.set_threshold(10_000)
 
 
-async def _end_without_what_stays(logger: logging.Logger, error: BaseException | None) -> None:
-    """
-    End the process where a task swallows its cancellation, as a handler may: the loop would wait for it for ever.
-
-    What the program held is given back by now, and the log says which task it was.
-    """
-    tasks = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in tasks:
-        task.cancel()
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it was ended anyway
-    stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else set()
-    if stays:
-        logger.error("%s.ended without %s, which swallows its cancellation", logger.name, stays.pop())
-        code = int(error is not None)
-        if isinstance(error, Exception) and not isinstance(error, Aborted):
-            code = _ended_by(error, logger.name)
-        logging.shutdown()
-        os._exit(code)
-
-
-def _ended_by(error: Exception, name: str) -> int:
-    """Report what ended the program; return its exit code."""
+def _ended_by(error: BaseException | None, name: str) -> int:
+    """Report what ended the program, if it did not end as asked; return its exit code."""
+    if isinstance(error, Aborted) or not isinstance(error, Exception):
+        return int(error is not None)
     cause = error
     while isinstance(cause, ExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]

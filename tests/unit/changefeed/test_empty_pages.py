@@ -11,7 +11,7 @@ from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.changefeed import Lag, estimate_lag
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.ports import ChangePage, StartFrom
-from cosmos_outbox_worker.cli.replaying import read_events
+from cosmos_outbox_worker.cli.replay import read_events
 from tests.support.changefeed_world import World
 
 

@@ -30,7 +30,7 @@ from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW, Topics
 from cosmos_outbox.relay.routing import parse_routes
-from cosmos_outbox_worker.cli.replaying import sending_to
+from cosmos_outbox_worker.cli.replay import sending_to
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place

@@ -1,8 +1,15 @@
-"""`cosmos-outbox replay`: send events again."""
+"""
+Replay: `cosmos-outbox replay` reads events past all leases, and sends them again as they were sent, without those that were dropped.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -11,16 +18,27 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cosmos_outbox.changefeed.leases import Lease
-from cosmos_outbox.errors import UsageError
-from cosmos_outbox.ports import StartFrom
+from cosmos_outbox.changefeed.reader import lsn_of
+from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.errors import MessageRejected, RangeGone, UsageError
+from cosmos_outbox.parking import ParkedKeys
+from cosmos_outbox.parking.documents import EventStatus
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths
+from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, StartFrom
+from cosmos_outbox.records import EventRejected, Record, log_hook
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.lanes import event_page
 from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
 from cosmos_outbox_worker.cli.output import answer, confirm, counted
-from cosmos_outbox_worker.cli.replaying import Replayed, Send, read_events, replay, sending_to, sent_up_to
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 from cosmos_outbox_worker.connection import Connection
 
 Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
 Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
+Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
+_PAGE_SIZE = 100
+_CHUNKS_A_SECOND = 10
+_EVERY_REFUSAL = 10**9
 
 
 @command
@@ -106,3 +124,182 @@ def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None
         lines.append("The workers are behind: what they have not sent yet is left to them.")
     lines += [f"Refused: event {one['event']!r} of {one['key']!r}: {one['error']}" for one in refused]
     answer(facts, *lines, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """
+    The wanted events of one page, in the order in which they are sent.
+
+    cut: the page has later changes than the last LSN to read.
+    """
+
+    documents: tuple[Document, ...]
+    events: tuple[StoredEvent, ...]
+    cut: bool = False
+
+
+async def read_events(
+    feed: ChangeFeed,
+    *,
+    start: StartFrom | datetime,
+    wanted: Callable[[StoredEvent], bool] = lambda _: True,
+    up_to: Callable[[FeedRange], float] = lambda _: math.inf,
+) -> AsyncIterator[Found]:
+    """
+    Yield the events of the container page by page, range after range.
+
+    Args:
+        feed: of the container.
+        start: where each range begins.
+        wanted: says whether to read an event. Defaults to all.
+        up_to: returns the last LSN of a range to read. Defaults to all.
+    """
+    container = await feed.describe()
+    at: dict[FeedRange, str | None] = dict.fromkeys(await feed.physical_ranges())
+    due = deque(at)
+    while due:
+        feed_range = due.popleft()
+        try:
+            page = await feed.read_page(
+                feed_range,
+                container_rid=container.container_rid,
+                continuation=at[feed_range],
+                start=start,
+                max_items=_PAGE_SIZE,
+            )
+        except RangeGone:  # it has split: its children go on from where it was
+            continuation = at.pop(feed_range)
+            physical = [one for one in await feed.physical_ranges() if one.overlaps(feed_range)]
+            children = [feed_range.intersection(one) for one in physical]
+            at |= dict.fromkeys(children, continuation)
+            due.extend(children)
+            continue
+        at[feed_range] = page.continuation
+        last = up_to(feed_range)
+        cut = bool(page.documents) and page.documents[-1]["_lsn"] > last
+        parsed = ((one, stored_event(one, container.key_paths)) for one in page.documents)
+        pairs = [(one, event) for one, event in parsed if event and event.lsn <= last and wanted(event)]
+        pairs.sort(key=lambda pair: pair[1].order)
+        yield Found(
+            documents=tuple(one for one, _ in pairs), events=tuple(event for _, event in pairs), cut=cut
+        )
+        if (page.documents or page.skipped) and not cut:
+            due.appendleft(feed_range)
+
+
+def sent_up_to(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
+    """
+    Return up to which LSN the workers have sent all events of a range, as their leases say; 0 if they do not.
+
+    Later events are left to the workers: a replay would send them before earlier events of their key.
+    """
+    done = [(lease.range, lsn_of(lease.continuation) or 0) for lease in leases]
+
+    def up_to(feed_range: FeedRange) -> int:
+        found = [lsn for own, lsn in done if own is None or own.overlaps(feed_range)]
+        return min(found, default=0)
+
+    return up_to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """
+    What a replay did.
+
+    left_out: how many events were not sent because they were dropped, or are held.
+    left_to_workers: there are events that the workers have not sent yet.
+    """
+
+    sent: int
+    left_out: int
+    left_to_workers: bool
+    refused: tuple[EventRejected, ...]
+
+
+async def replay(
+    pages: AsyncIterator[Found],
+    send: Send | None,
+    *,
+    parked: ParkedKeys | None,
+    per_second: float | None,
+    progress: Callable[[int], None],
+) -> Replayed:
+    """
+    Send the events of pages again; go on behind those that are refused.
+
+    Args:
+        pages: what to send.
+        send: sends events and returns those that are refused; None in a dry run.
+        parked: knows which events were dropped or sent with another payload.
+        per_second: the highest rate; a tenth of it is sent at once. Defaults to None: no limit.
+        progress: called with the number of events sent so far.
+    """
+    loop = asyncio.get_running_loop()
+    sent = left_out = 0
+    behind = False
+    refused: list[EventRejected] = []
+    async for page in pages:
+        due = page.documents if parked is None else await _as_sent(page, parked)
+        left_out += len(page.documents) - len(due)
+        behind |= page.cut
+        size = max(1, len(due) if per_second is None else int(per_second / _CHUNKS_A_SECOND))
+        for start in range(0, len(due), size):
+            chunk, began = due[start : start + size], loop.time()
+            rejected = () if send is None else await send(chunk)
+            refused += rejected
+            sent += len(chunk) - len(rejected)
+            progress(sent)
+            if per_second is not None:
+                # From the start of this chunk: time lost in an outage is not made up for at once.
+                await asyncio.sleep(max(0.0, began + len(chunk) / per_second - loop.time()))
+    return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
+
+
+def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send:
+    """
+    Return a function that sends events to a topic: the same messages under the same ids, in order per partition key.
+
+    Args:
+        publisher: the topic, or `Topics`.
+        paths: where the events keep their partition key. Defaults to `/partitionKey`.
+    """
+    refused: dict[tuple[str, str], EventRejected] = {}
+
+    def hear(record: Record) -> None:
+        log_hook(record)
+        if isinstance(record, EventRejected):
+            refused[record.partition_key, record.event_id] = record
+
+    # It parks nothing, so every refusal counts, and it goes on behind it
+    relay = Relay(publisher, believed=_EVERY_REFUSAL, notify=hear)
+
+    async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
+        refused.clear()
+        page = event_page(ChangeBatch(lease="replay", documents=tuple(documents), key_paths=paths))
+        while True:
+            left = tuple(delivery for delivery in page.events if delivery.key not in refused)
+            try:
+                await relay.handle(replace(page, events=left, malformed=()))
+            except MessageRejected:  # each round records a refusal for each unfinished key, so the loop ends
+                continue
+            return tuple(refused.values())
+
+    return send
+
+
+async def _as_sent(page: Found, parked: ParkedKeys) -> Sequence[Document]:
+    """Return the events of a page as they were sent, without those that were dropped, or are held."""
+    ids: dict[str, list[str]] = {}
+    for event in page.events:
+        ids.setdefault(event.partition_key, []).append(event.id)
+    known = {key: await parked.known(key, event_ids) for key, event_ids in ids.items()}
+    due = []
+    for document, event in zip(page.documents, page.events, strict=True):
+        record = known[event.partition_key].get(event.id)
+        if record is None:
+            due.append(document)
+        elif record.status is EventStatus.SENT:
+            due.append({**document, "data": record.event["data"]})
+    return due
