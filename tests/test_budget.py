@@ -33,7 +33,7 @@ MAXIMA = {
     "testing": 2_076,
     "the modules of the root": 1_067,
     "worker": 2_212,
-    "worker/cli": 1_119,
+    "worker/cli": 1_102,
     "worker/doctor": 636,
     "write": 1_570,
 }

@@ -7,24 +7,19 @@ import getpass
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from azure.core.credentials_async import AsyncTokenCredential
 
-from cosmos_outbox.consumer import Handling
 from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
 from cosmos_outbox.parking.documents import BY_HAND
-from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import ignore
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_worker.cli.running import opened
-from cosmos_outbox_worker.connection import Connection, connected
-from cosmos_outbox_worker.consumer_settings import load_consumer
-from cosmos_outbox_worker.named_consumer import consumer_named, made
+from cosmos_outbox_worker.cli.running import opened, opened_consumer
+from cosmos_outbox_worker.connection import Connection
 
 _COSMOS_SCOPE = "https://cosmos.azure.com/.default"
 OfConsumer = Annotated[
@@ -37,30 +32,23 @@ OfConsumer = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxHolder:
     """The workers of an outbox, which hold events."""
 
     outbox: Connection
-    noun, does, done, who = "event", "send", "sent", "workers"
+    keys: ParkedKeys
+    noun, about, does, done, who = "event", "action", "send", "sent", "workers"
 
     async def key_named(self, text: str) -> str:
         """Return the partition key that an operator named."""
         return await self.outbox.key_named(text)
-
-    async def keys(self) -> ParkedKeys:
-        """Return the parked keys."""
-        return await self.outbox.parked_keys()
 
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:
         """Open what a release needs, and yield the parked keys."""
         async with self.outbox.service_bus() as bus, self.outbox.publisher(bus, lanes=1) as publisher:
             yield await self.outbox.parked_keys(publisher=publisher)
-
-    @property
-    def credential(self) -> AsyncTokenCredential | None:
-        return self.outbox.credential
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
@@ -73,24 +61,19 @@ class OutboxHolder:
         return failure.error
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHolder:
-    """The processes of a consumer, which hold messages."""
+    """The processes of a consumer, which hold messages; `keys` has its handlers take those that are released."""
 
-    store: ParkedStore
-    handling: Handling
-    credential: AsyncTokenCredential | None
-    noun, does, done, who = "message", "handle", "handled", "consumers"
+    outbox: Connection
+    keys: ParkedKeys
+    noun, about, does, done, who = "message", "subject", "handle", "handled", "consumers"
 
     async def key_named(self, text: str) -> str:
         return text
 
-    async def keys(self) -> ParkedKeys:
-        return ParkedKeys(self.store, self.handling.release, scope=self.handling.scope)
-
-    @asynccontextmanager
-    async def releasing(self) -> AsyncIterator[ParkedKeys]:
-        yield await self.keys()
+    def releasing(self) -> AbstractAsyncContextManager[ParkedKeys]:
+        return nullcontext(self.keys)
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
@@ -134,12 +117,10 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
     """
     if consumer is None:
         async with opened() as outbox:
-            yield OutboxHolder(outbox)
+            yield OutboxHolder(outbox=outbox, keys=await outbox.parked_keys())
         return
-    source, settings = consumer_named(consumer), load_consumer(for_command=True)
-    async with connected(settings) as connection:
-        store = await retry_reads(connection.parked_store, RetryOptions())
+    async with opened_consumer(consumer, handles=True) as (outbox, settings, opened_one):
+        store = await retry_reads(outbox.parked_store, RetryOptions())
         parking = Parking(store, references=False)
-        data = await retry_reads(connection.store, RetryOptions())
-        handling = made(source, Outbox(data)).handling(source=settings.source, parking=parking, notify=ignore)
-        yield ConsumerHolder(store, handling, connection.credential)
+        handling = opened_one.handling(source=settings.source, parking=parking, notify=ignore)
+        yield ConsumerHolder(outbox=outbox, keys=ParkedKeys(store, handling.release, scope=handling.scope))

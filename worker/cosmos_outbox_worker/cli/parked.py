@@ -66,7 +66,7 @@ async def list_(
 ) -> None:
     """Show all parked keys, oldest first. Exit code 2 if one cannot be read; it is shown last."""
     async with opened_holder(consumer) as holder:
-        keys = await (await holder.keys()).list()
+        keys = await holder.keys.list()
     readable = [key for key in keys if isinstance(key, ParkedKey)]
     rows = [_key_row(key, holder) for key in keys]
     if by_error:
@@ -87,7 +87,7 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     """
     events: Sequence[ParkedEvent | Unreadable]
     async with opened_holder(consumer) as holder:
-        key, keys = await holder.key_named(key), await holder.keys()
+        key, keys = await holder.key_named(key), holder.keys
         try:
             parked = await keys.show(key)
             row, events = _key_row(parked.key, holder), (*parked.held, *parked.records, *parked.unreadable)
@@ -144,11 +144,11 @@ async def release(
         if dry_run:
             _print_chosen(chosen, holder.does, as_json=as_json)
             return
-        if data is not None and (first := await (await holder.keys()).first_held(chosen[0])) is not None:
+        if data is not None and (first := await holder.keys.first_held(chosen[0])) is not None:
             _require_named(data, first, noun)
             event_id = first.event_id
         confirm(f"Release {_named(chosen)}?", yes=yes)
-        by = operator or await operator_of(holder.credential)
+        by = operator or await operator_of(holder.outbox.credential)
         async with holder.releasing() as releasing:
 
             async def release_one(key: str) -> int:
@@ -169,7 +169,7 @@ async def _chosen(choice: Choice, holder: Holder) -> list[str]:
     Raises:
         KeyNotParked: one was named, and is not parked.
     """
-    keys = await holder.keys()
+    keys = holder.keys
     if choice.key is not None:
         key = await holder.key_named(choice.key)
         await keys.find(key)
@@ -215,7 +215,7 @@ async def park(
     has not parked it by itself. With --consumer its processes hold the messages of the key.
     """
     async with opened_holder(consumer) as holder:
-        noun, key, keys = holder.noun, await holder.key_named(key), await holder.keys()
+        noun, key, keys = holder.noun, await holder.key_named(key), holder.keys
         confirm(f"Hold all further {noun}s of {key!r}?", yes=yes)
         parked = await keys.park(key, reason=reason)
     said = f"{key!r} was parked already, with {counted(parked.held, f'held {noun}')}."
@@ -256,7 +256,7 @@ async def drop(
             return
         what = f"{noun} {event!r}" if event else f"the failed {noun}"
         confirm(f"Never {holder.does} {what} of {_named(chosen)}?", yes=yes)
-        keys, by = await holder.keys(), operator or await operator_of(holder.credential)
+        keys, by = holder.keys, operator or await operator_of(holder.outbox.credential)
 
         async def drop_one(key: str) -> int:
             failure = None if event else (await keys.find(key)).failure
@@ -295,11 +295,11 @@ async def purge(
     The key stays as the name of the partition. The event's own container keeps the event until its time to live ends.
     """
     async with opened_holder(consumer) as holder:
-        key, keys = await holder.key_named(key), await holder.keys()
+        key, keys = await holder.key_named(key), holder.keys
         records = [one for one in await keys.records(key) if isinstance(one, ParkedEvent)]
         ids = [event] if event else [one.event_id for one in records if one.status is not EventStatus.PURGED]
         confirm(f"Erase {counted(len(ids), 'record')} of {key!r} for good?", yes=yes)
-        by = operator or await operator_of(holder.credential)
+        by = operator or await operator_of(holder.outbox.credential)
         for one in ids:
             await keys.purge(key, one, reason=reason, by=by)
     said = f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {holder.noun}s stay."
@@ -321,7 +321,7 @@ def _key_row(key: ParkedKey | Unreadable, holder: Holder) -> dict[str, Any]:
 
 
 def _event_row(event: ParkedEvent | Unreadable, holder: Holder) -> dict[str, Any]:
-    noun, about = holder.noun, "action" if holder.noun == "event" else "subject"
+    noun, about = holder.noun, holder.about
     names = (noun, about, "status", "parked_at", "closed_at", "note", "data", "original", "decisions")
     row = dict.fromkeys(names)
     if isinstance(event, Unreadable):

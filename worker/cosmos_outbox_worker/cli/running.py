@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.output import INTERRUPTED, print_json
 from cosmos_outbox_worker.connection import Connection, connected
@@ -57,16 +58,23 @@ def opened() -> AbstractAsyncContextManager[Connection]:
 
 
 @asynccontextmanager
-async def opened_consumer(named: str) -> AsyncIterator[tuple[Connection, ConsumerSettings, Consumer]]:
+async def opened_consumer(
+    named: str, *, handles: bool = False
+) -> AsyncIterator[tuple[Connection, ConsumerSettings, Consumer]]:
     """
     Open what the environment names for a consumer, and yield it, the settings and the consumer that an option names.
+
+    Args:
+        named: the option.
+        handles: its handlers are to be called, so its container has to exist. Defaults to False.
 
     Raises:
         ConfigurationError: one line for every error in the environment; or there is no such consumer.
     """
     source, settings = consumer_named(named), load_consumer(for_command=True)
     async with connected(settings) as outbox:
-        yield outbox, settings, made(source, Outbox(CosmosStore(outbox.data)))
+        store = await retry_reads(outbox.store, RetryOptions()) if handles else CosmosStore(outbox.data)
+        yield outbox, settings, made(source, Outbox(store))
 
 
 def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callable[Parameters, None]:
