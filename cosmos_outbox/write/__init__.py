@@ -7,13 +7,13 @@ In the order of a commit, from the application down:
     unit_of_work     what is committed together
       repository       entities by type: create, read, list, query, delete
       own_documents    the same for models of the application's own, as they are
-      identity_map     one object for each document: what is known of it, and what will happen to it
+      change_tracking  one object for each document: what is known of it, and what will happen to it
       dispatch         handlers inside the process, before the save
       batch            all that one commit writes, assembled once
       commit           sent, repeated where that is safe, resolved where an answer was lost
 
 And what a commit meets where it cannot go on as usual:
 
-    storable         the refusal of a value that could not be read back as it is
+    unstorable       the refusal of a value that could not be read back as it is
     event_sizes      what becomes of large events
 """

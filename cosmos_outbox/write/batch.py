@@ -12,9 +12,9 @@ from cosmos_outbox.domain.events import DomainEvent, lost_part, new_id
 from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys, UsageError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
+from cosmos_outbox.write.change_tracking import Change, Part
 from cosmos_outbox.write.event_sizes import MESSAGE_OVERHEAD_BYTES, EventSizes, check_correlation
-from cosmos_outbox.write.identity_map import Change, Part
-from cosmos_outbox.write.storable import UNWRITABLE, no_json, refused, unwritable
+from cosmos_outbox.write.unstorable import UNWRITABLE, no_json, refused, unwritable
 
 _OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
 _KINDS = {Change.CREATE: WriteKind.CREATE, Change.UPDATE: WriteKind.REPLACE, Change.DELETE: WriteKind.DELETE}

@@ -10,7 +10,7 @@ from typing import Any
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS
-from cosmos_outbox.write.identity_map import IdentityMap, Tracked
+from cosmos_outbox.write.change_tracking import IdentityMap, Tracked
 
 MAX_CHAIN = 16
 PublicEvents = DomainEvent | Sequence[DomainEvent] | None

@@ -19,8 +19,8 @@ from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, Usag
 from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.identity_map import Change, IdentityMap, Stored, Tracked
-from cosmos_outbox.write.storable import UNWRITABLE, unwritable
+from cosmos_outbox.write.change_tracking import Change, IdentityMap, Stored, Tracked
+from cosmos_outbox.write.unstorable import UNWRITABLE, unwritable
 
 ModelT = TypeVar("ModelT")
 KeyOf = Callable[[Mapping[str, Any]], Any]

@@ -17,7 +17,7 @@ from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, Usag
 from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.identity_map import Change, IdentityMap
+from cosmos_outbox.write.change_tracking import Change, IdentityMap
 
 _logger = logging.getLogger("cosmos_outbox.repository")
 EntityT = TypeVar("EntityT", bound=Entity)

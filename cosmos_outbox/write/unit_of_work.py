@@ -21,10 +21,10 @@ from cosmos_outbox.partition_key import PartitionKey, check_partition_key
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.batch import CommitRecord, assembled
+from cosmos_outbox.write.change_tracking import IdentityMap
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
 from cosmos_outbox.write.event_sizes import EventSizes
-from cosmos_outbox.write.identity_map import IdentityMap
 from cosmos_outbox.write.own_documents import DocumentMapper, Documents, JsonMapper
 from cosmos_outbox.write.repository import Repository
 

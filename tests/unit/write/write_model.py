@@ -14,7 +14,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Document, Write, WriteKind
-from cosmos_outbox.write.identity_map import Tracked
+from cosmos_outbox.write.change_tracking import Tracked
 from tests.support import notes
 from tests.support.notes import NoteEvent, Remark
 

@@ -1,4 +1,4 @@
-"""Storable: the refusal of a value that could not be read back as it is, which names the field at fault."""
+"""Unstorable: the refusal of a value that could not be read back as it is, which names the field at fault."""
 
 from __future__ import annotations
 

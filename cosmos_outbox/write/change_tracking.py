@@ -1,6 +1,6 @@
 """
-IdentityMap: the documents of one unit of work, one object per type, id and partition key; what is known of each, and what is to be
-done with it.
+Change tracking: the documents of one unit of work, one object per type, id and partition key; what is known of each, and what the
+next commit does with it.
 
 A tracked document has two faces: an entity is the document itself, and one of the application's own models (`own_documents`) has
 it beside it.
@@ -32,7 +32,7 @@ from cosmos_outbox.domain.entities import CommitEvents, Entity, Progress, altere
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UsageError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
-from cosmos_outbox.write.storable import UNWRITABLE, refused, unwritable
+from cosmos_outbox.write.unstorable import UNWRITABLE, refused, unwritable
 
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 Stored = Mapping[str, Any]
