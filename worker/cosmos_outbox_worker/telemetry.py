@@ -30,7 +30,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.partition_key import FeedRange
-from cosmos_outbox.ports import ChangeFeed, ChangePage, MonitoredContainer
+from cosmos_outbox.ports import ChangeFeed, ChangePage
 from cosmos_outbox.records import Record, level_of, names_of
 from cosmos_outbox_worker.series import CONSUMER_SERIES, Count, worker_series
 
@@ -127,15 +127,8 @@ class MeteredFeed:
 
     def __init__(self, feed: ChangeFeed, *, charged: Callable[[float], None]) -> None:
         self._feed, self._charged = feed, charged
-
-    async def describe(self) -> MonitoredContainer:
-        return await self._feed.describe()
-
-    async def physical_ranges(self) -> tuple[FeedRange, ...]:
-        return await self._feed.physical_ranges()
-
-    async def partition_id(self, feed_range: FeedRange) -> str:
-        return await self._feed.partition_id(feed_range)
+        self.describe, self.physical_ranges = feed.describe, feed.physical_ranges
+        self.partition_id = feed.partition_id
 
     async def read_page(self, feed_range: FeedRange, **options: Any) -> ChangePage:
         page = await self._feed.read_page(feed_range, **options)
