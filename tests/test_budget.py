@@ -32,8 +32,8 @@ MAXIMA = {
     "sessions": 581,
     "testing": 2_076,
     "the modules of the root": 1_067,
-    "worker": 2_212,
-    "worker/cli": 1_102,
+    "worker": 2_208,
+    "worker/cli": 1_097,
     "worker/doctor": 636,
     "write": 1_570,
 }

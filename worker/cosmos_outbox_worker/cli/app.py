@@ -6,6 +6,7 @@ import logging
 import sys
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -15,7 +16,7 @@ from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox_worker.cli import leases as lease_commands
 from cosmos_outbox_worker.cli import parked, status
 from cosmos_outbox_worker.cli.holders import OfConsumer
-from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
+from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.replay import replay_command
 from cosmos_outbox_worker.cli.running import (
@@ -126,11 +127,10 @@ async def bootstrap(
     chosen = start_given(start)
     async with opened() as outbox:
         prefix = await outbox.prefix()
-        listing = await outbox.leases.list(f"{prefix}..")
-        refuse_future(chosen, listing.read_at)
-        before = {lease.id for lease in leases_in(listing)}
+        listed = partial(leases_for, chosen, prefix=prefix, store=outbox.leases)
+        before = {lease.id for lease in (await listed())[0]}
         left = await create_leases(prefix, feed=outbox.feed, store=outbox.leases, start=chosen)
-        leases = leases_in(await outbox.leases.list(f"{prefix}.."))
+        leases, _ = await listed()
     rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
     answer({"leases": rows}, table_of(rows, empty="The container has no ranges."), as_json=as_json)
     for one, error in left.items():

@@ -11,7 +11,7 @@ import typer
 from cosmos_outbox.changefeed.leases import START, Lease, from_document, start_property
 from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.ports import LeaseStore, Listing, StartFrom
+from cosmos_outbox.ports import LeaseStore, StartFrom
 from cosmos_outbox_worker.cli.output import NO_LEASES, answer, confirm, table_of
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
 from cosmos_outbox_worker.health import clock_time, readable_time
@@ -49,14 +49,23 @@ async def reset(
     answer({"dry_run": dry_run, "leases": rows}, table_of(rows, title=title), as_json=as_json)
 
 
-def leases_in(listing: Listing) -> tuple[Lease, ...]:
+async def leases_for(
+    start: StartFrom | datetime, *, prefix: str, store: LeaseStore
+) -> tuple[tuple[Lease, ...], datetime]:
     """
-    Return the leases of a listing, in the order of their tokens.
+    Return the leases in the order of their tokens, for a command that begins at a start, and the service's time.
 
     Raises:
-        ConfigurationError: one is damaged.
+        ConfigurationError: a lease is damaged.
+        UsageError: the start is in the future: which earlier events are left out would depend on when the next program reads the feed.
     """
-    return tuple(sorted(map(from_document, listing.documents), key=lambda lease: in_order(lease.token)))
+    listing = await store.list(f"{prefix}..")
+    now = listing.read_at
+    if isinstance(start, datetime) and start > now:
+        raise UsageError(
+            f"{start.isoformat()} is in the future: for the service it is {clock_time(now)}. Name an earlier time, or 'now'."
+        )
+    return tuple(sorted(map(from_document, listing.documents), key=lambda lease: in_order(lease.token))), now
 
 
 def in_order(token: str) -> tuple[int, str]:
@@ -79,10 +88,7 @@ async def reset_leases(
         UsageError: a worker owns a lease, there is none, or the start is in the future.
         PreconditionFailed: a worker took a lease meanwhile; those before it are reset.
     """
-    listing = await store.list(f"{prefix}..")
-    now = listing.read_at
-    refuse_future(start, now)
-    leases = leases_in(listing)
+    leases, now = await leases_for(start, prefix=prefix, store=store)
     if not leases:
         raise UsageError(NO_LEASES)
     if owners := sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)}):
@@ -110,16 +116,3 @@ def start_given(text: str) -> StartFrom | datetime:
         return start_named(text)
     except ValueError as error:
         raise UsageError(f"The start {text!r} {error}.") from None
-
-
-def refuse_future(start: StartFrom | datetime, now: datetime) -> None:
-    """
-    Refuse a start in the future: which earlier events are left out would depend on when the next program reads the feed.
-
-    Raises:
-        UsageError: it is later than `now`, which is on the service's clock.
-    """
-    if isinstance(start, datetime) and start > now:
-        raise UsageError(
-            f"{start.isoformat()} is in the future: for the service it is {clock_time(now)}. Name an earlier time, or 'now'."
-        )

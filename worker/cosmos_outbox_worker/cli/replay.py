@@ -28,10 +28,9 @@ from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, St
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.lanes import event_page
-from cosmos_outbox_worker.cli.leases import leases_in, refuse_future, start_given
+from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, confirm, counted
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
-from cosmos_outbox_worker.connection import Connection
 
 Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
 Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
@@ -64,7 +63,14 @@ async def replay_command(
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(opened())
         named = key and await outbox.key_named(key)
-        up_to = sent_up_to(await _leases_to_replay(outbox, start))
+        leases, _ = await leases_for(start, prefix=await outbox.prefix(), store=outbox.leases)
+        if start is StartFrom.NOW:
+            raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
+        if not leases:  # they say what is sent already
+            raise UsageError(
+                f"Processor {outbox.settings.processor_name!r} has no leases, so it is not known what its workers have sent. Set "
+                "OUTBOX_PROCESSOR_NAME to the workers' value."
+            )
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send | None = None  # a dry run
         if not dry_run:
@@ -80,7 +86,7 @@ async def replay_command(
                     outbox.feed,
                     start=start,
                     wanted=lambda one: named in (None, one.partition_key) and action in (None, one.action),
-                    up_to=up_to,
+                    up_to=sent_up_to(leases),
                 ),
                 send,
                 parked=parked,
@@ -90,25 +96,6 @@ async def replay_command(
     _print_replayed(replayed, dry_run=dry_run, as_json=as_json)
     if replayed.refused:
         raise typer.Exit(FAILED)
-
-
-async def _leases_to_replay(outbox: Connection, start: StartFrom | datetime) -> tuple[Lease, ...]:
-    """
-    Return the leases, which say what is sent already.
-
-    Raises:
-        UsageError: there are none, or no event can have been written since the start.
-    """
-    listing = await outbox.leases.list(f"{await outbox.prefix()}..")
-    refuse_future(start, listing.read_at)
-    if start is StartFrom.NOW:
-        raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
-    if leases := leases_in(listing):
-        return leases
-    raise UsageError(
-        f"Processor {outbox.settings.processor_name!r} has no leases, so it is not known what its workers have sent. Set "
-        "OUTBOX_PROCESSOR_NAME to the workers' value."
-    )
 
 
 def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None:
