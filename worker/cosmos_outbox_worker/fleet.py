@@ -128,11 +128,17 @@ class Fleet:
         Raises:
             OutboxError: the lease container cannot be read or written.
         """
-        by_id = await self._leases.partitioned_by_id()
+        by_id, name = await self._leases.partitioned_by_id(), self._id_of(own.worker)
         listed = _listed(await self._leases.list(self._head))
-        sign, etags = self._sign_of(own, by_id=by_id), {stored["id"]: stored["_etag"] for _, stored in listed}
+        own = replace(own, unready=_short(own.unready), errors=_short(own.errors))
+        sign = {
+            "id": name,
+            **({} if by_id else {"partitionKey": name}),
+            "ttl": int(own.kept.total_seconds()),
+            **_STORED.dump_python(own, mode="json", exclude={"silent_for"}),
+        }
         with suppress(Conflict, NotFound, PreconditionFailed):  # another process of this name was faster
-            if etag := etags.get(sign["id"]):
+            if etag := next((stored["_etag"] for _, stored in listed if stored["id"] == name), None):
                 await self._leases.replace(sign, etag=etag)
             else:
                 await self._leases.create(sign)
@@ -152,16 +158,6 @@ class Fleet:
         with suppress(OutboxError, TimeoutError):
             async with asyncio.timeout(_LEAVING_SECONDS):
                 await self._leases.delete(name, name)
-
-    def _sign_of(self, own: Heartbeat, *, by_id: bool) -> Document:
-        name = self._id_of(own.worker)
-        own = replace(own, unready=_short(own.unready), errors=_short(own.errors))
-        return {
-            "id": name,
-            **({} if by_id else {"partitionKey": name}),
-            "ttl": int(own.kept.total_seconds()),
-            **_STORED.dump_python(own, mode="json", exclude={"silent_for"}),
-        }
 
     def _id_of(self, worker: str) -> str:
         return f"{self._head}{_hash(worker)}"
