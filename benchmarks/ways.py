@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,7 +53,7 @@ PROCESSOR = "bench"
 Accepted = Callable[[int], None]
 
 
-async def _reached() -> None:
+async def _reached(_: ServiceBusClient) -> None:
     """The senders of a benchmark are open already."""
 
 
@@ -100,16 +99,15 @@ async def relay(
         )
         lease_store = CosmosLeases(database.get_container_client(leases))
         parked = await open_parked(client, DATABASE, PARKED)
-        health = WorkerVitals(
-            Settings(
-                cosmos_connection_string=SecretStr(cosmos),
-                cosmos_database=DATABASE,
-                cosmos_container=data,
-                topic=topic,
-                processor_name=PROCESSOR,
-                instance_name=name,
-            )
+        settings = Settings(
+            cosmos_connection_string=SecretStr(cosmos),
+            cosmos_database=DATABASE,
+            cosmos_container=data,
+            topic=topic,
+            processor_name=PROCESSOR,
+            instance_name=name,
         )
+        health = WorkerVitals(settings)
         relaying = Relay(publisher, parking=Parking(parked), notify=notify)
         deletion = await stack.enter_async_context(
             Deletion(relaying.handle, CosmosStore(container), delete=(), others=_no_others, notify=notify)
@@ -139,17 +137,16 @@ async def relay(
             observe=lambda: setattr(telemetry, "observed", health.snapshot()),
             notify=notify,
         )
-        watching = asyncio.create_task(
-            poll(
-                program,
-                health,
-                lag=partial(estimate_lag, PROCESSOR, feed=feed, leases=lease_store),
-                scope=scope,
-                parked=parked,
-                fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
-                reach=_reached,
-            )
+        outbox: Any = SimpleNamespace(
+            settings=settings,
+            lag=lambda expiration: estimate_lag(
+                PROCESSOR, feed=feed, leases=lease_store, expiration=expiration
+            ),
+            scope=scope,
+            fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
+            reach_topics=_reached,
         )
+        watching = asyncio.create_task(poll(program, health, outbox, bus, parked))
         await asyncio.wait({running, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
         processor.stop()
         for other in (stopping, watching):

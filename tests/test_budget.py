@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 581,
     "testing": 2_076,
     "the modules of the root": 1_067,
-    "worker": 2_208,
+    "worker": 2_187,
     "worker/cli": 1_097,
     "worker/doctor": 636,
     "write": 1_570,

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,18 +143,16 @@ async def watching(
     async def scope() -> Scope:
         return Scope(processor="p", container=(await feed.describe()).container_rid)
 
+    outbox: Any = SimpleNamespace(
+        settings=worker_settings(),
+        lag=lambda expiration: estimate_lag("p", feed=feed, leases=leases, expiration=expiration),
+        scope=scope,
+        fleet=Fleet(leases, processor="p", container="c"),
+        reach_topics=lambda bus: reach(),
+    )
+    program: Any = SimpleNamespace(health=watched, observe=observe, notify=notify)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(
-            poll(
-                SimpleNamespace(health=watched, observe=observe, notify=notify),
-                watched,
-                lag=partial(estimate_lag, "p", feed=feed, leases=leases),
-                scope=scope,
-                parked=parked or MemoryParked(),
-                fleet=Fleet(leases, processor="p", container="c"),
-                reach=reach,
-            )
-        )
+        task = group.create_task(poll(program, watched, outbox, None, parked or MemoryParked()))
         yield
         task.cancel()
 

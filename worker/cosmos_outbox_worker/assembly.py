@@ -18,7 +18,7 @@ from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.parking.first_run import has_run
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.deletion import Deletion, Others
+from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.fleet import Phase
@@ -65,7 +65,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             deleted that other processors may not have read.
     """
     async with opened_parts(settings, topic="" if settings.routes else settings.topic) as parts:
-        stack, connection, telemetry = parts.stack, parts.connection, parts.telemetry
+        stack, telemetry, connection, parked = parts
         bus = await stack.enter_async_context(connection.service_bus())
         health = WorkerVitals(settings)
         worker = Worker(health, telemetry)
@@ -79,13 +79,20 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         async def earlier_life() -> str | None:
             if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
                 return "a worker of this processor showed life lately"
-            if parts.parked is not None and await has_run(parts.parked, await connection.scope()):
+            if parked is not None and await has_run(parked, await connection.scope()):
                 return "the parked container notes that this processor had leases"
             return None
 
-        if settings.delete_after_publish:
-            await _refuse_to_delete_what_others_read(connection.others)
-        parking = None if parts.parked is None else Parking(parts.parked)
+        # Where the store does not answer, the processor waits until it does; until then nothing is deleted.
+        with suppress(StoreError):
+            if settings.delete_after_publish and (
+                found := await retry_reads(connection.others, RetryOptions())
+            ):
+                raise ConfigurationError(
+                    f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
+                    "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
+                )
+        parking = None if parked is None else Parking(parked)
         deletion = await stack.enter_async_context(
             Deletion(
                 Relay(publisher, parking=parking, notify=notify).handle,
@@ -103,29 +110,8 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             hooks=(notify, deletion.hear),
         )
         await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
-        worker.poll = partial(
-            poll,
-            worker,
-            health,
-            lag=partial(connection.lag, timedelta(seconds=settings.lease_expiration_seconds)),
-            scope=connection.scope,
-            parked=parts.parked,
-            fleet=connection.fleet,
-            reach=partial(connection.reach_topics, bus),
-        )
+        worker.poll = partial(poll, worker, health, connection, bus, parked)
         yield worker
-
-
-async def _refuse_to_delete_what_others_read(others: Others) -> None:
-    try:
-        found = await retry_reads(others, RetryOptions())
-    except StoreError:  # the processor waits until the store answers; until then nothing is deleted
-        return
-    if found:
-        raise ConfigurationError(
-            f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
-            "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
-        )
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:

@@ -66,22 +66,21 @@ async def assembled_consumer(
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
-    async with opened_parts(settings, topic=None) as parts:
-        connection, parked = parts.connection, parts.parked
-        tracers = parts.telemetry.tracer_provider
+    async with opened_parts(settings, topic=None) as (stack, telemetry, connection, parked):
+        tracers = telemetry.tracer_provider
         store = await retry_reads(connection.store, RetryOptions())
         consumer = made(source, Outbox(store, tracer_provider=tracers))
         if parked is None and consumer.policy.on_failure is OnFailure.PARK:
             unset = finding("parked-container.unset", consumer)
             raise ConfigurationError(f"{unset.message} {unset.fix}")
         health = ConsumerVitals(settings, consumer.name)
-        program = RunningConsumer(health, parts.telemetry)
+        program = RunningConsumer(health, telemetry)
         notify = program.notify
         parking = None if parked is None else Parking(parked, references=False)
         handling = health.handling = consumer.handling(
             source=settings.source, parking=parking, notify=notify, tracer_provider=tracers
         )
-        subscription = await parts.stack.enter_async_context(connection.subscription(settings, notify=notify))
+        subscription = await stack.enter_async_context(connection.subscription(settings, notify=notify))
         program.processor = health.processor = SessionProcessor(
             WatchedSubscription(subscription, reached=health.reached),
             handling,

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
+from azure.servicebus.aio import ServiceBusClient
+
 from cosmos_outbox.background import raise_if_cancelled
-from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.parking.first_run import note_first_run
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import WatchFailed
-from cosmos_outbox_worker.fleet import Fleet
+from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.health import parked_seen
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.worker_health import WorkerVitals
@@ -27,12 +29,9 @@ _BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
 async def poll(
     program: Program[Any, Any],
     health: WorkerVitals,
-    *,
-    lag: Callable[[], Awaitable[Lag]],
-    scope: Callable[[], Awaitable[Scope]],
+    outbox: Connection,
+    bus: ServiceBusClient,
     parked: ParkedStore | None,
-    fleet: Fleet,
-    reach: Callable[[], Awaitable[None]],
 ) -> None:
     """
     Poll what waits and what is parked until cancelled. A poll that fails changes nothing and is reported.
@@ -40,17 +39,15 @@ async def poll(
     Args:
         program: it is observed, and hears what fails.
         health: of the program; it learns the results.
-        lag: returns what waits.
-        scope: returns whose parked keys are the processor's.
+        outbox: tells what waits; its fleet gets this worker's heartbeat.
+        bus: a link to each topic is opened there until that succeeds once, for a worker is not ready before.
         parked: where keys are parked; None if the worker parks none.
-        fleet: the workers of the processor; it gets this one's heartbeat.
-        reach: opens a link to each topic; called until it succeeds once, for a worker is not ready before.
     """
     begun, noted = False, set[Scope]()
 
     async def poll_lag() -> Iterable[Exception]:
         nonlocal begun
-        measured = await lag()
+        measured = await outbox.lag(timedelta(seconds=outbox.settings.lease_expiration_seconds))
         health.measured(measured)
         begun = begun or bool(measured.leases)
         return [
@@ -61,7 +58,7 @@ async def poll(
     async def poll_keys() -> Iterable[Exception]:
         if parked is None:
             return ()
-        ours = await scope()
+        ours = await outbox.scope()
         if begun and ours not in noted:
             await note_first_run(parked, ours)
             noted.add(ours)
@@ -75,7 +72,7 @@ async def poll(
         nonlocal beating
         try:
             async with asyncio.timeout(_BEAT_SECONDS):
-                health.met(await fleet.beat(health.heartbeat()))
+                health.met(await outbox.fleet.beat(health.heartbeat()))
         except (OutboxError, TimeoutError) as error:
             # Report it once: no task waits for it, and the other polls report the same outage.
             beating, news = False, beating
@@ -90,7 +87,7 @@ async def poll(
         nonlocal reached
         if not reached:
             try:
-                await reach()
+                await outbox.reach_topics(bus)
             except OutboxError as error:
                 health.unreached(str(error))
                 raise

@@ -8,8 +8,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from cosmos_outbox.changefeed import ChangeFeedProcessor
 from cosmos_outbox.errors import ConfigurationError
@@ -83,8 +82,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
         return serving_health(self.snapshot, metrics=self.metrics, address=address)
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(NamedTuple):
     """What every program needs open; `stack` closes it, and what else is opened."""
 
     stack: AsyncExitStack
