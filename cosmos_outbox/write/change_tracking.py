@@ -114,7 +114,8 @@ class Tracked:
         key, content, counted = self.now()
         check_partition_key(key, paths, of=self)
         progress, document = self.progress, None
-        if progress.version > 0:
+        # New, and not to be created, is what another unit of work deleted meanwhile
+        if progress.version > 0 or self.change is not Change.CREATE:
             self._check_stored(key, paths)
         if self.change is not Change.DELETE:
             try:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosmos_outbox import Outbox, TooManyRequests, UsageError
+from cosmos_outbox import Outbox, TooManyRequests, UnitOfWork, UsageError
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write
@@ -76,3 +76,22 @@ async def test_what_was_read_and_changed_is_refused_until_it_is_committed(outbox
             other.repository(Note).update(note)
         await reader.commit()
         other.repository(Note).update(note)
+
+
+async def test_what_another_unit_of_work_deleted_overwrites_nothing_that_came_after_it(outbox: Outbox):
+    async with outbox.unit_of_work() as first:
+        first.repository(Note).create(Note(id="n"))
+        await first.commit()
+    reader, other = outbox.unit_of_work(), outbox.unit_of_work()
+    note = await reader.repository(Note).read("n")
+    other.repository(Note).update(note)
+    await other.repository(Note).delete("n", hard=True)
+    await other.commit()
+    await outbox.run(lambda unit: recreated(unit, "of another program"))
+    with pytest.raises(UsageError, match="has no etag"):
+        await reader.commit()
+    assert "of another program" == (await outbox.unit_of_work().repository(Note).read("n")).text
+
+
+async def recreated(unit: UnitOfWork, text: str) -> None:
+    unit.repository(Note).create(Note(id="n", text=text))
