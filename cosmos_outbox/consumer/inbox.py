@@ -217,13 +217,13 @@ class Inbox:
         Raises:
             MessageUnreadable: it has no session, or one that names no key of the container, and the policy names no other place.
         """
-        paths = paths or self._outbox_of(message).key_paths
         if self.policy.partition_key is not None:
             return self.policy.partition_key(message)
         if message.session_id is None:
             raise errors.MessageUnreadable(
                 "The message has no session, so it does not say the partition key of its effect; give `partition_key=`."
             )
+        paths = paths or self._outbox_of(message).key_paths
         if len(paths.levels) == 1:
             return message.session_id  # a string is its own text, also one that looks like a list
         try:

@@ -331,6 +331,25 @@ async def test_messages_wait_for_a_store_that_is_away_and_none_is_parked_or_coun
     assert [] == world.of(MessageGivenUp, "parked")
 
 
+async def test_a_message_without_a_session_waits_while_its_outbox_cannot_be_named():
+    outages = [StoreUnavailable("The list of tenants is away.", applied=False)]
+
+    def outbox_of(_: Message) -> Outbox:
+        if outages:
+            raise outages.pop()
+        return Outbox(world.container)
+
+    world = World(
+        invoicing(outbox_of=outbox_of, partition_key=lambda message: "o1"),
+        subscription=MemorySubscription(sessions=False),
+    )
+    world.subscription.deliver(message(OrderPaid(order_id="o1"), session_id=None))
+    await world.run()
+
+    assert [] == world.subscription.dead_letters
+    assert 1 == len(world.documents("invoice"))
+
+
 async def test_a_message_without_id_or_key_is_dead_lettered_with_the_reason():
     world = await ran(invoicing(), Message(message_id="", session_id="o1", subject="OrderPaid"))
 
