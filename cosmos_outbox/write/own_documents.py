@@ -95,7 +95,8 @@ class TrackedModel(Tracked):
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         document = self.content()
-        version = document.get("version")
+        # What the model does not know, its code does not count
+        version = None if "version" in self._others else document.get("version")
         counts = isinstance(version, int) and not isinstance(version, bool)
         return self._key_of(document), document, version if counts else None
 

@@ -114,6 +114,19 @@ async def test_the_type_and_version_of_a_document_are_those_of_its_events(
     assert ("legacyOrder", told) == (meta["entityType"], meta.get("entityVersion"))
 
 
+async def test_a_version_that_the_model_does_not_know_is_not_told(
+    container: MemoryContainer, uow: UnitOfWork
+):
+    uow.save({"id": "o", "partitionKey": "o", "version": 7})
+    await uow.commit()
+    uow.rollback()
+    order = await uow.documents(Order).read("o")
+    uow.record(OrderPaid(order_id="o"), about=order)
+    await uow.commit()
+    assert "entityVersion" not in events(container)[0]["meta"]
+    assert 7 == content(container, "o")["version"]
+
+
 @pytest.mark.parametrize("model_type", [dict, Order, Basket])
 async def test_what_was_read_and_changed_is_written_and_the_rest_of_the_document_stays(
     container: MemoryContainer, uow: UnitOfWork, model_type: type[Any]
