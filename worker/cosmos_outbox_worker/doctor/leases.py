@@ -199,8 +199,7 @@ async def _processors(outbox: Connection) -> Processors:
 
 
 async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
-    prefix = await outbox.prefix()
-    listing = await outbox.leases.list(f"{prefix}..")
+    listing = await outbox.leases.list(f"{await outbox.prefix()}..")
     now = listing.read_at
     skew = datetime.now(UTC) - now
     physical = await outbox.feed.physical_ranges()

@@ -33,30 +33,6 @@ async def try_documents(
     Once the service is busy or does not answer, only the deletion is tried.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
-    attempts = _attempts(container, name, paths)
-    unanswered, all_allowed = False, True
-    for operation in operations:
-        if unanswered and operation != "delete":
-            continue
-
-        async def attempt(call: Callable[[], Awaitable[object]] = attempts[operation]) -> None:
-            # 404 and 409 are only returned to an authorised caller, so here they count as success.
-            with suppress(NotFound, Conflict):
-                async with translated(document_ids=[name]):
-                    await call()
-
-        try:
-            await retry_reads(attempt, RetryOptions())
-        except OutboxError as error:
-            unanswered |= isinstance(error, UNANSWERED)
-            findings.note(f"{operation} {what}", error)
-            all_allowed = False
-    return all_allowed
-
-
-def _attempts(
-    container: ContainerProxy, name: str, paths: KeyPaths
-) -> Mapping[str, Callable[[], Awaitable[object]]]:
     # Fits /id too. If it may not be deleted, its time to live removes it.
     levels = [name for _ in paths.levels]
     document = {"id": name, **paths.fields(tuple(levels)), "ttl": 60}
@@ -66,7 +42,7 @@ def _attempts(
         async for _ in container.query_items("SELECT * FROM c", partition_key=key):
             pass
 
-    return {
+    attempts: Mapping[str, Callable[[], Awaitable[object]]] = {
         "create": lambda: container.create_item(document),
         "read": lambda: container.read_item(name, key),
         "replace": lambda: container.replace_item(name, document),
@@ -74,3 +50,21 @@ def _attempts(
         "write batches of": lambda: container.execute_item_batch([("replace", (name, document))], key),
         "delete": lambda: container.delete_item(name, key),
     }
+    unanswered, all_allowed = False, True
+    for operation in operations:
+        if unanswered and operation != "delete":
+            continue
+
+        async def attempt(operation: str = operation) -> None:
+            # 404 and 409 are only returned to an authorised caller, so here they count as success.
+            with suppress(NotFound, Conflict):
+                async with translated(document_ids=[name]):
+                    await attempts[operation]()
+
+        try:
+            await retry_reads(attempt, RetryOptions())
+        except OutboxError as error:
+            unanswered |= isinstance(error, UNANSWERED)
+            findings.note(f"{operation} {what}", error)
+            all_allowed = False
+    return all_allowed
