@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 581,
     "testing": 2_076,
     "the modules of the root": 1_067,
-    "worker": 2_187,
-    "worker/cli": 1_097,
-    "worker/doctor": 636,
+    "worker": 2_185,
+    "worker/cli": 1_095,
+    "worker/doctor": 631,
     "write": 1_570,
 }
 _FREE = {

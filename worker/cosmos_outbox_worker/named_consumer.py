@@ -11,7 +11,6 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
 
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
@@ -45,7 +44,7 @@ def consumer_named(name: str) -> ConsumerSource:
             f"There is no module {error.name!r}. {name!r} is looked for in {here} and among the installed packages."
         ) from None
     try:
-        found: Any = getattr(module, attribute)
+        found: ConsumerSource = getattr(module, attribute)
     except AttributeError:
         near = get_close_matches(attribute, vars(module), n=1)
         hint = f" Did you mean {module_name}:{near[0]}?" if near else ""
@@ -55,8 +54,7 @@ def consumer_named(name: str) -> ConsumerSource:
         raise ConfigurationError(
             f"{name} is {found!r}, and should be a Consumer, or a plain function that takes the Outbox and returns one."
         )
-    source: ConsumerSource = found
-    return source
+    return found
 
 
 def made(source: ConsumerSource, outbox: Outbox) -> Consumer:

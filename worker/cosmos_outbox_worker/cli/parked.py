@@ -342,16 +342,11 @@ def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
     columns = {name: value for name, value in row.items() if name not in ("original", "decisions")}
     decisions = row["decisions"] or ()
     said = [f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}" for one in decisions]
-    columns |= {"closed_at": readable_time(row["closed_at"]), "data": _shortened(row["data"])}
+    data = json.dumps(row["data"], ensure_ascii=False)
+    if len(data) > _SHOWN_CHARACTERS:  # most events that are parked are too large
+        data = f"{data[:_SHOWN_CHARACTERS]}… ({len(data)} characters; --json has all)"
+    columns |= {"closed_at": readable_time(row["closed_at"]), "data": data}
     return _shown(columns | {"note": "; ".join(said) or row["note"]})
-
-
-def _shortened(data: object) -> str:
-    # Most events that are parked are too large.
-    text = json.dumps(data, ensure_ascii=False)
-    if len(text) <= _SHOWN_CHARACTERS:
-        return text
-    return f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters; --json has all)"
 
 
 def _require_named(data: Mapping[str, Any], event: ParkedEvent, noun: str) -> None:
