@@ -284,7 +284,8 @@ class Relay:
             async with self._holding:
                 held = await parking.hold(key, stream, failure, scope=progress.scope)
         except OutboxError as error:  # other partition keys go on
-            progress.full = progress.full or isinstance(error, ParkingFull)
+            # At the limit of keys this one got no name; at that of its events it has one.
+            progress.full |= isinstance(error, ParkingFull) and failure is not None and key not in parked
             progress.errors.append(error)
             record = records.ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)
             self._sender.report(record, stream)

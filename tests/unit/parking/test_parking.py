@@ -386,6 +386,18 @@ async def test_beyond_the_limit_of_events_the_lease_halts_until_they_are_release
     assert ["b/1", "c/1", "b/2", "b/3", "b/4", "b/5"] == world.ids
 
 
+async def test_a_queue_that_is_full_takes_no_room_from_keys_that_are_to_be_parked() -> None:
+    world = World(max_keys=2, max_events=2)
+    world.reject("a/1", "b/1", "c/1")
+    await world.relay(world.page(event("a", 1), event("a", 2), event("b", 1)))
+    world.reject("a/1", "c/1")
+    await world.operator.release("b")  # the lease still names it
+    with pytest.raises(ParkingFull, match="2 events"):
+        await world.relay(world.page(event("a", 3), event("c", 1)))
+    assert ["c/1"] == await world.held("c")
+    assert 1 == len(world.told_of(ParkingFailed))
+
+
 @pytest.mark.parametrize("lost", range(14))
 async def test_an_answer_that_is_lost_changes_nothing(lost: int) -> None:
     """Of all the answers of parking, appending and releasing, each one is lost once."""
