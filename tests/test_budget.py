@@ -32,8 +32,8 @@ MAXIMA = {
     "sessions": 581,
     "testing": 2_076,
     "the modules of the root": 1_067,
-    "worker": 2_185,
-    "worker/cli": 1_095,
+    "worker": 2_184,
+    "worker/cli": 1_085,
     "worker/doctor": 631,
     "write": 1_570,
 }

@@ -161,8 +161,7 @@ class Connection:
         receiver: Callable[..., Any] = ServiceBusSubscription
         if settings.receiver == "amqp":
             receiver = functools.partial(lean_receiver().FallbackSubscription, notify=notify)
-        receivers = receivers_for(settings.concurrent_sessions)
-        options = {"sessions": settings.sessions, "receivers": receivers}
+        options = {"sessions": settings.sessions, "receivers": receivers_for(settings.concurrent_sessions)}
         source = settings.topic, settings.subscription
         async with self.service_bus() as bus, receiver(bus, *source, **options) as opened:
             yield opened

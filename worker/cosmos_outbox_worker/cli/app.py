@@ -14,22 +14,12 @@ import typer
 from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox_worker.cli import leases as lease_commands
-from cosmos_outbox_worker.cli import parked, status
+from cosmos_outbox_worker.cli import parked, running, status
 from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.replay import replay_command
-from cosmos_outbox_worker.cli.running import (
-    FAILED,
-    UNSEEN,
-    WARNED,
-    AsJson,
-    Commands,
-    Expiration,
-    command,
-    opened,
-    opened_consumer,
-)
+from cosmos_outbox_worker.cli.running import FAILED, UNSEEN, WARNED, AsJson, Commands, Expiration, command
 from cosmos_outbox_worker.doctor.check import Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, unopened
 from cosmos_outbox_worker.logs import names_no_leak, printable
@@ -95,10 +85,10 @@ async def doctor(
     found = Findings()
     try:
         if consumer is not None:
-            async with opened_consumer(consumer) as (outbox, settings, checked):
+            async with running.opened_consumer(consumer) as (outbox, settings, checked):
                 await check_consumer(outbox, found, settings, checked)
         else:
-            async with opened() as outbox:
+            async with running.opened() as outbox:
                 if api:
                     await check_application(outbox, found)
                 else:
@@ -125,7 +115,7 @@ async def bootstrap(
     Create the leases that are missing, and nothing else: so a deployment fixes where the first worker begins.
     """
     chosen = start_given(start)
-    async with opened() as outbox:
+    async with running.opened() as outbox:
         prefix = await outbox.prefix()
         listed = partial(leases_for, chosen, prefix=prefix, store=outbox.leases)
         before = {lease.id for lease in (await listed())[0]}
