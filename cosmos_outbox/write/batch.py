@@ -158,7 +158,8 @@ class _Batch:
             self.size += size
             if size > MESSAGE_OVERHEAD_BYTES:  # smaller ones fit into any message
                 document, *payload = self.sizes.fitted(document, size_bytes=size, partition_key=key)
-                self.size += copied_size(document) if payload else 0
+                if payload:
+                    self.size += copied_size(document) + len(event.id) + _OPERATION_OVERHEAD_BYTES
                 self.payloads += [Write(kind=WriteKind.CREATE, id=one["id"], document=one) for one in payload]
             self.writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
 

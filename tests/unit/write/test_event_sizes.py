@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -18,7 +19,8 @@ from cosmos_outbox import (
     stored_event,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.errors import EventTooLarge
+from cosmos_outbox.domain.events import fixed
+from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
 from cosmos_outbox.messages import OutboundMessage, message_of
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import events, stored
@@ -95,6 +97,25 @@ async def test_a_claim_check_stores_a_large_payload_beside_its_event_and_leaves_
     assert "x" * STANDARD == found["page"]
     assert body["id"] == found["id"]
     assert json.loads(small.body) == await claimed_payload(json.loads(small.body), container.read)
+
+
+async def test_the_limit_of_a_batch_counts_a_payload_beside_its_event_as_an_operation(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def counted(container: MemoryContainer, **sizes: Any) -> int:
+        with fixed(now=datetime(2026, 1, 1, tzinfo=UTC), ids=lambda: "e"):
+            with monkeypatch.context() as smaller:
+                smaller.setattr("cosmos_outbox.write.batch.MAX_BATCH_BYTES", 1)
+                with pytest.raises(BatchTooLarge) as refused:
+                    await scanned(container, "x" * STANDARD, **sizes)
+            await scanned(container, "x" * STANDARD, **sizes)
+        return int(str(refused.value).partition(" operations and ")[2].split()[0])
+
+    whole = await counted(MemoryContainer(), max_message_bytes=2 * STANDARD)
+    beside = await counted(container := MemoryContainer(), claim_check=True)
+    [event] = events(container)
+    sent = {name: value for name, value in event.items() if not name.startswith("_")}
+    assert whole + len(json.dumps(sent, separators=(",", ":"))) + len("e") + 64 == beside
 
 
 async def test_a_payload_that_is_gone_is_not_found():
