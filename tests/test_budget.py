@@ -22,7 +22,7 @@ MAXIMA = {
     "adapters/servicebus": 858,
     "amqp": 1_300,
     "blocking": 295,
-    "changefeed": 1_789,
+    "changefeed": 1_779,
     "consumer": 912,
     "domain": 354,
     "fastapi": 321,

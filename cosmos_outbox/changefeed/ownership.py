@@ -279,7 +279,6 @@ async def _split(owned: OwnedLease) -> Exception | None:
         errors.LeaseLost,
         errors.RangeGone,
         errors.StoreError,
-        errors.StoreUnavailable,
         TimeoutError,
     ) as error:
         await _release(owned)

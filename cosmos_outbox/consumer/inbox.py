@@ -91,7 +91,7 @@ class Inbox:
         tracer_provider: trace.TracerProvider | None,
     ) -> None:
         self.name, self.routes, self.policy, self.source = name, routes, policy, source
-        self._inbox = f"inbox.{_short(name)}"
+        self._prefix = f"inbox.{_short(name)}"
         self.notify = guarded(notify)
         self._outbox_of = outbox_of
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
@@ -234,7 +234,7 @@ class Inbox:
             ) from error
 
     def _record_id(self, message: Message) -> str:
-        return f"{self._inbox}.{_short(message.message_id)}"
+        return f"{self._prefix}.{_short(message.message_id)}"
 
 
 async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:

@@ -83,8 +83,9 @@ def assembled(
         UsageError: two documents have one id, or the container takes no such partition key or event id.
     """
     commit_id = new_id()
+    if record is not None:  # those of the parts are checked with them
+        check_partition_key(record.partition_key, paths, of="the record of an effect")
     key = parts[0].partition_key if record is None else record.partition_key
-    check_partition_key(key, paths, of="the record of an effect")
     for part in parts:
         if identity(part.partition_key) != identity(key):
             raise _mixed(part, key)

@@ -43,9 +43,8 @@ class Submission:
         self._store, self._options = store, options
         self.commit = commit
         self._loop = asyncio.get_running_loop()
-        self._first_sent: tuple[float, float] | None = (
-            None  # when, and how long the machine had been asleep by then
-        )
+        # When, and how long the machine had been asleep by then
+        self._first_sent: tuple[float, float] | None = None
         self._sent = False  # by an earlier call
         self.attempts = 0  # of the current call
         # Once it is known to be in the store; the etags by document id
