@@ -6,22 +6,19 @@ The message of an event is a pure function of it, so every resend by any worker 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from cosmos_outbox.documents import StoredEvent, json_bytes
-from cosmos_outbox.partition_key import bytes_of
+from cosmos_outbox.partition_key import broker_id, bytes_of
 
-MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
 # So long after it took a message the broker still knows its id: half of the window that duplicate detection has by default
 REMEMBERED_FOR = timedelta(minutes=5)
-HASHED = "sha256:"  # begins every id that replaces one the broker would not take
 
 _PROPERTIES = {
     "traceparent": "traceparent",
@@ -85,10 +82,10 @@ def message_of(event: StoredEvent) -> OutboundMessage:
     Return the message that carries an event; it has a property for each known field of the event's `meta`.
     """
     return OutboundMessage(
-        message_id=broker_id(event.id),
-        session_id=broker_id(event.partition_key),
         subject=text(event.action),
         properties=_properties(event.meta),
+        message_id=broker_id(event.id),
+        session_id=broker_id(event.partition_key),
         body=json_bytes(event.data),
     )
 
@@ -145,11 +142,6 @@ def _most_bytes(value: PropertyValue) -> int:
     return 4 * len(value) if isinstance(value, str) else 8  # UTF-8 takes at most four bytes for a character
 
 
-def delivered(message: OutboundMessage) -> Message:
-    """Return a message as a subscription delivers it, but for what the broker adds."""
-    return Message(**{named.name: getattr(message, named.name) for named in fields(message)})
-
-
 def received_text(value: Any) -> Any:
     """Return a value of AMQP without its types: binary as text, for the SDK hands over text as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
@@ -167,19 +159,6 @@ def received_id(value: Any) -> str | None:
         except UnicodeDecodeError:
             return value.hex()
     return str(value) if isinstance(value, (UUID, int)) else None
-
-
-def broker_id(name: str) -> str:
-    """
-    Return the id of a name at Service Bus: the name itself or, if the broker would not take it, its marked hash.
-
-    A name that looks like a hash is hashed too, so that two names never share an id.
-    """
-    # In UTF-16 units; none where the name holds half of a surrogate pair
-    length = len(name) if name.isascii() else bytes_of(name) and len(name.encode("utf-16-le")) // 2
-    if length and length <= MAX_ID_LENGTH and not name.startswith(HASHED):
-        return name
-    return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def text(value: str) -> str:

@@ -8,6 +8,7 @@ that of any other key is the compact JSON of the list of its parts: `[5]`, `[tru
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -21,6 +22,8 @@ KeyPart = str | int | float | bool
 PartitionKey = KeyPart | tuple[KeyPart, ...]
 
 MOST_LEVELS = 3
+MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
+HASHED = "sha256:"  # begins every id that replaces one the broker would not take
 _ID, _MAX_ID_BYTES = re.compile(r"(?!\.{1,2}$)[^/\\?#\t\r\n]*[^/\\?#\t\r\n ]"), 1023
 _MAX_KEY_BYTES = 2048
 _A_TEXT = f"1 to {_MAX_KEY_BYTES} bytes of valid text"
@@ -49,6 +52,19 @@ def key_text(key: PartitionKey) -> str:
         return parts[0]
     # What is no key has a text too, so that an error can compare it with another one.
     return json.dumps([*map(_canonical, parts)], ensure_ascii=False, separators=(",", ":"), default=repr)
+
+
+def broker_id(name: str) -> str:
+    """
+    Return the id of a name at Service Bus: the name itself or, if the broker would not take it, its marked hash.
+
+    A name that looks like a hash is hashed too, so that two names never share an id.
+    """
+    # In UTF-16 units; none where the name holds half of a surrogate pair
+    length = len(name) if name.isascii() else bytes_of(name) and len(name.encode("utf-16-le")) // 2
+    if length and length <= MAX_ID_LENGTH and not name.startswith(HASHED):
+        return name
+    return HASHED + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:

@@ -1,5 +1,6 @@
 """
-DomainEvent: something that happened to an entity, published under its name and schema version; and where new ids and times come from.
+DomainEvent: something that happened to an entity, published under its name and schema version; what a document recorded since its last
+commit; and where new ids and times come from.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -19,10 +21,14 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import SchemaSerializer
 from pydantic_core.core_schema import any_schema, plain_serializer_function_ser_schema
 
+from cosmos_outbox.errors import UsageError
 from cosmos_outbox.partition_key import bytes_of
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+# Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
+# PreconditionFailed instead of overwriting what another program may have written since.
+UNKNOWN_ETAG = '"unknown"'
 _LOST, _LOSSY, _ANY = "\0lost", (tuple, set, frozenset, Decimal), any_schema()
 _ENVELOPE = {"id", "action", "created_at", "createdAt"}
 _IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, uuid.UUID, Enum)
@@ -103,12 +109,12 @@ class DomainEvent(BaseModel):
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
         super().__pydantic_init_subclass__(**kwargs)
         refuse_taken_names(cls, DomainEvent)
-        for name, field in (cls.model_fields | cls.model_computed_fields).items():
+        for name, said in (cls.model_fields | cls.model_computed_fields).items():
             inherited = DomainEvent.model_fields.get(name)
-            if inherited and getattr(field, "default_factory", None) is inherited.default_factory:
+            if inherited and getattr(said, "default_factory", None) is inherited.default_factory:
                 continue
             kinds = "alias", "validation_alias", "serialization_alias"
-            if taken := _ENVELOPE & names_in(name, *(getattr(field, kind, None) for kind in kinds)):
+            if taken := _ENVELOPE & names_in(name, *(getattr(said, kind, None) for kind in kinds)):
                 raise TypeError(
                     f"{cls.__name__} cannot have a field named {max(taken)!r} of its own, nor read or write {name!r} under that "
                     "name: each event has one, by which it is recognized when it comes again. Give the field another "
@@ -147,6 +153,86 @@ class DomainEvent(BaseModel):
         """Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action."""
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitEvents:
+    """
+    The events that a commit writes, and the ids of the recorded ones that it settles (also those that creation implies).
+    """
+
+    events: tuple[DomainEvent, ...] = ()
+    settled: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Progress:
+    """Kept by an entity itself, and beside a model of the application's own."""
+
+    version: int = 0
+    etag: str | None = None  # under which the document may be replaced; None before the first commit
+    stored: Mapping[str, Any] | None = None  # the document as it was last read or written
+    recorded: list[DomainEvent] = field(default_factory=list)
+    created: DomainEvent | None = None
+    closed: str | None = None  # why no commit writes it
+    tracked_by: Callable[[], Any] | None = field(default=None, compare=False)  # a weak reference
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copy and a pickle belong to no unit of work, and a weak reference cannot be pickled.
+        kept = self.version, self.etag, self.stored, list(self.recorded), self.created, self.closed
+        return Progress, kept
+
+    @property
+    def shown_etag(self) -> str | None:
+        """Return the etag, if it is known."""
+        return None if self.etag == UNKNOWN_ETAG else self.etag
+
+    def record(self, event: DomainEvent, *, kind: str, document_id: str) -> None:
+        """
+        Record that something happened to the document of this type and id.
+
+        Raises:
+            UsageError: no commit would write it.
+        """
+        if self.closed is not None:
+            raise UsageError(
+                f"{kind} {document_id!r} {self.closed}, so no commit would write {event.action}: read it again and change that "
+                "object."
+            )
+        event = event.frozen()
+        if event.coalesce:
+            for position, earlier in enumerate(self.recorded):
+                if earlier.action == event.action:
+                    self.recorded[position] = event
+                    return
+        self.recorded.append(event)
+
+    def taken(self, created_event: Callable[[], DomainEvent | None] | None) -> CommitEvents:
+        """Return what a commit writes now, of a new document with the event that says it was created."""
+        settled = frozenset([event.id for event in self.recorded])
+        created = created_event() if created_event and self.version == 0 else None
+        if created is None:
+            return CommitEvents(events=tuple(self.recorded), settled=settled)
+        created = created.frozen()
+        if self.created is not None:
+            # A repeated commit must write the id that the first attempt may have written.
+            first = {"id": self.created.id, "created_at": self.created.created_at}
+            created = created.model_copy(update=first)
+        self.created = created
+        followed_by = (event for event in self.recorded if not event.implied_by_creation)
+        return CommitEvents(events=(created, *followed_by), settled=settled)
+
+    def committed(
+        self,
+        *,
+        version: int,
+        etag: str | None,
+        taken: CommitEvents = CommitEvents(),
+        stored: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Note a successful commit: the events it settled are dropped, those recorded since stay."""
+        self.recorded = [event for event in self.recorded if event.id not in taken.settled]
+        self.version, self.etag, self.stored, self.created = version, etag, stored, None
 
 
 def found(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:

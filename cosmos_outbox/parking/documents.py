@@ -27,8 +27,7 @@ from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.documents import Document, copied_size
 from cosmos_outbox.errors import ParkingError, UsageError, said
-from cosmos_outbox.messages import HASHED, broker_id
-from cosmos_outbox.partition_key import check_id
+from cosmos_outbox.partition_key import HASHED, broker_id, check_id
 from cosmos_outbox.ports import Write, WriteKind
 
 KEY_ID = "outbox.key"

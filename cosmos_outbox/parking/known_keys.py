@@ -6,9 +6,9 @@ import asyncio
 import json
 
 from cosmos_outbox.errors import ParkingError, ParkingFull
-from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import Scope
 from cosmos_outbox.parking.park import Parking
+from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import Notes
 
 POLL_TIMEOUT_SECONDS = 1.0  # the longest that a silent store may delay a page

@@ -24,7 +24,6 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     RequestTooLarge,
 )
-from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking.documents import (
     BY_HAND,
     KEY_ID,
@@ -42,6 +41,7 @@ from cosmos_outbox.parking.documents import (
     new_key,
     readable_keys,
 )
+from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
 

@@ -216,13 +216,15 @@ class Relay:
             return self._found.by_hand
 
         async with asyncio.TaskGroup() as group:
-            sent = self._sender.send(
-                to_send.values(),
-                first_lane=progress.lease.first_lane,
-                parked=len(progress.lease.parked) + len(progress.failures),
-                parked_meanwhile=parked_meanwhile,
-                group=group,
-            )
+            sent = LaneResult()
+            if to_send:
+                sent = self._sender.send(
+                    to_send.values(),
+                    first_lane=progress.lease.first_lane,
+                    parked=len(progress.lease.parked) + len(progress.failures),
+                    parked_meanwhile=parked_meanwhile,
+                    group=group,
+                )
             holding = {
                 key: group.create_task(self._hold(self._parking, progress, key, stream))
                 for key, stream in to_hold.items()

@@ -87,7 +87,7 @@ def assembled(
         check_partition_key(record.partition_key, paths, of="the record of an effect")
     key = parts[0].partition_key if record is None else record.partition_key
     for part in parts:
-        if identity(part.partition_key) != identity(key):
+        if part.partition_key is not key and identity(part.partition_key) != identity(key):
             raise _mixed(part, key)
     recorded = [
         (part, event)
@@ -95,6 +95,8 @@ def assembled(
         for own in part.taken.events
         for event in published.get(own.id, (own,))
     ]
+    for _, event in recorded:
+        check_id(event.id, of=f"the event {event.action}")
     batch = _Batch(key, paths.fields(key), sizes)
     if recorded:
         batch.add_events(recorded, commit_id, correlation)
@@ -141,7 +143,6 @@ class _Batch:
         if correlation:
             check_correlation(correlation)
         for place, (part, event) in enumerate(recorded):
-            check_id(event.id, of=f"the event {event.action}")
             of = part.tracked
             meta = event_meta(
                 of.kind, of.id, version=part.counted, commit_id=commit_id, correlation=correlation

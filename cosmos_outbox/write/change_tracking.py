@@ -28,8 +28,8 @@ from cosmos_outbox.documents import (
     first_error,
     may_follow_the_clock,
 )
-from cosmos_outbox.domain.entities import CommitEvents, Entity, Progress, altered_field, progress_of
-from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.entities import Entity, altered_field, progress_of
+from cosmos_outbox.domain.events import CommitEvents, DomainEvent, Progress
 from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UsageError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
 from cosmos_outbox.write.unstorable import UNWRITABLE, refused, unwritable

@@ -14,7 +14,8 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosmos_outbox.documents import first_error, json_bytes, stripped
-from cosmos_outbox.domain.entities import RESERVED_TYPES, CommitEvents, Entity, Progress
+from cosmos_outbox.domain.entities import RESERVED_TYPES, Entity
+from cosmos_outbox.domain.events import Progress
 from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
 from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Document, Store
@@ -208,7 +209,7 @@ class Documents(Generic[ModelT]):
         if own.kind in RESERVED_TYPES:
             _check_type(own)
         if etag is not None:
-            own.progress.committed(version=1, etag=etag, taken=CommitEvents())
+            own.progress.committed(version=1, etag=etag)
         self._entities.add(own, Change.CREATE if etag is None else Change.UPDATE)
         return model
 
@@ -242,7 +243,7 @@ class Documents(Generic[ModelT]):
                 field=field,
                 reason=reason,
             ) from error
-        own.progress.committed(version=1, etag=document["_etag"], taken=CommitEvents())
+        own.progress.committed(version=1, etag=document["_etag"])
         return own
 
 

@@ -20,7 +20,7 @@ from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.partition_key import PartitionKey, check_partition_key
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox.write.batch import CommitRecord, assembled
+from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assembled
 from cosmos_outbox.write.change_tracking import IdentityMap
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
@@ -234,7 +234,7 @@ class UnitOfWork:
             settled = None
             try:
                 if self._unresolved is not None:  # first, as newer changes may depend on it
-                    settled = await self._submit(self._unresolved)
+                    settled = await self._submit(self._unresolved.commit)
                 newer = await self._commit_changes(record)
             except BaseException:
                 self._entities.failed = True
@@ -288,7 +288,7 @@ class UnitOfWork:
             if pending.events:
                 span.set_attributes(_CREATE)
             try:
-                commit = await self._submit(Submission(self._store, pending, self._options))
+                commit = await self._submit(pending)
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__name__)
                 raise
@@ -307,8 +307,9 @@ class UnitOfWork:
             raise
         self._dispatch = dispatch
 
-    async def _submit(self, submission: Submission) -> Commit:
-        self._unresolved, pending = submission, submission.commit
+    async def _submit(self, pending: PendingCommit) -> Commit:
+        submission = self._unresolved or Submission(self._store, pending, self._options)
+        self._unresolved = submission
         try:
             await submission.send()
         except errors.CommitOutcomeUnknown:

@@ -30,8 +30,8 @@ from cosmos_outbox.errors import (
     SubscriptionUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.messages import OutboundMessage, broker_id
-from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.partition_key import PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import Write
 from cosmos_outbox_testing.calls import Call
 

@@ -10,7 +10,6 @@ OutboxHarness: an outbox, its worker and a topic in memory; one call relays ever
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
@@ -19,7 +18,7 @@ from cosmos_outbox.consumer.stored_messages import message_of as held_message
 from cosmos_outbox.documents import stored_event
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.messages import Message, OutboundMessage, delivered, message_of
+from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store
@@ -120,8 +119,7 @@ class OutboxHarness:
             fields: other fields of the `Message`, such as `delivery_count`.
         """
         message = sent_message(what, key_text(key)) if isinstance(what, DomainEvent) else what
-        message = delivered(message) if isinstance(message, OutboundMessage) else message
-        return self._subscribed(consumer).subscription.deliver(replace(message, **fields))
+        return self._subscribed(consumer).subscription.deliver(message, **fields)
 
     async def relay_all(self) -> list[OutboundMessage]:
         """

@@ -17,10 +17,9 @@ from cosmos_outbox import DomainEvent, Entity, NotFound, Outbox, UsageError
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import MixedPartitionKeys
-from cosmos_outbox.messages import broker_id
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.parking.documents import Scope
-from cosmos_outbox.partition_key import KeyPart, PartitionKey, key_text
+from cosmos_outbox.partition_key import KeyPart, PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import MAX_EVENT_BYTES, ChangeBatch, StartFrom, Write, WriteKind
 from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay

@@ -10,13 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
-from cosmos_outbox.messages import Message, OutboundMessage, delivered
+from cosmos_outbox.messages import Message, OutboundMessage
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
@@ -72,13 +72,14 @@ class MemorySubscription:
         self.settled: list[tuple[Message, Settlement]] = []
         self.confirms: Callable[[Message, Settlement], bool] = lambda message, settlement: True
 
-    def deliver(self, message: Message | OutboundMessage) -> Message:
+    def deliver(self, message: Message | OutboundMessage, **said: Any) -> Message:
         """
         Put a message at the end of its session; one without a session is dead-lettered, as Service Bus does.
         """
         self._last_number += 1
         if isinstance(message, OutboundMessage):
-            message = delivered(message)
+            message = Message(**{sent.name: getattr(message, sent.name) for sent in fields(message)})
+        message = replace(message, **said)
         enqueued_at = message.enqueued_at or utc_now()
         message = replace(message, sequence_number=self._last_number, enqueued_at=enqueued_at)
         if self.with_sessions and message.session_id is None:

@@ -18,7 +18,8 @@ from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from cosmos_outbox.messages import MAX_ID_LENGTH, MAX_PROPERTY_BYTES, OutboundMessage
+from cosmos_outbox.messages import MAX_PROPERTY_BYTES, OutboundMessage
+from cosmos_outbox.partition_key import MAX_ID_LENGTH
 
 # Types of AMQP 1.0 (part 1.6), each with one byte for its size and with four
 _STRING, _SYMBOL, _BINARY, _LIST, _MAP = (0xA1, 0xB1), (0xA3, 0xB3), (0xA0, 0xB0), (0xC0, 0xD0), (0xC1, 0xD1)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.documents import StoredEvent, stored_event
-from cosmos_outbox.messages import HASHED, OutboundMessage, broker_id, message_of
+from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.partition_key import HASHED, broker_id
 from tests.support.event_documents import event
 
 NAMES = st.text(st.characters(codec=None, categories=None), max_size=200)  # half surrogate pairs too
