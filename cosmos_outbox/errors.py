@@ -47,9 +47,10 @@ All errors of this library: one sentence each, saying what happened and what to 
 
 from __future__ import annotations
 
+import copyreg
 from dataclasses import dataclass, field
 from inspect import get_annotations
-from typing import ClassVar, Literal, dataclass_transform
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 # A PartitionKey, whose module raises these errors
 Key = str | int | float | bool | tuple[str | int | float | bool, ...]
@@ -64,6 +65,10 @@ class _Fields(Exception):
     def __init_subclass__(cls) -> None:
         if get_annotations(cls):
             dataclass(kw_only=True, eq=False, repr=False)(cls)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its fields, for a constructor may take other arguments: a test runner or a pool hands errors from process to process.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class OutboxError(_Fields):

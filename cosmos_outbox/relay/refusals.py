@@ -66,8 +66,9 @@ class Topics:
         around: Around = lambda topic, messages: nullcontext(),
     ) -> None:
         missing = [topic for topic in routes.topics if topic not in publishers] if routes else []
-        if missing:
-            raise errors.ConfigurationError(f"No publisher for topic {', '.join(missing)}.")
+        if missing or not publishers:
+            named = f"topic {', '.join(missing)}" if missing else "any topic"
+            raise errors.ConfigurationError(f"No publisher for {named}.")
         self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
         self.lanes = min(publisher.lanes for publisher in publishers.values())
 

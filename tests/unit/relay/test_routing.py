@@ -85,9 +85,10 @@ def test_a_line_that_cannot_be_meant_is_refused(line, mistake):
         parse_routes(line, default="events")
 
 
-def test_a_topic_without_a_publisher_is_refused():
-    with pytest.raises(ConfigurationError, match="deletions, orders"):
-        Topics({"events": MemoryBroker().publisher()}, ROUTES)
+@pytest.mark.parametrize(("routes", "missing"), [(ROUTES, "deletions, orders"), (None, "any topic")])
+def test_a_topic_without_a_publisher_is_refused(routes: Routes | None, missing: str):
+    with pytest.raises(ConfigurationError, match=missing):
+        Topics({"events": MemoryBroker().publisher()} if routes else {}, routes)
 
 
 async def test_an_error_counts_only_what_all_topics_have():

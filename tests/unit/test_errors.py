@@ -1,0 +1,21 @@
+"""Errors: what every one of them keeps, whatever it is about."""
+
+import pickle
+
+import pytest
+
+from cosmos_outbox import errors
+
+ERRORS = [
+    errors.NotFound("It is gone.", document_id="n1", partition_key=("t1", "u1")),
+    errors.UnstorableValue(of="Note", document_id="n1", partition_key="n1", field="x", reason="it is a set"),
+    errors.MixedPartitionKeys("a", "b", advice="commit one after another"),
+]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_an_error_that_another_process_raised_says_the_same_there(error: errors.OutboxError):
+    read = pickle.loads(pickle.dumps(error))  # noqa: S301 - its own
+
+    assert type(read) is type(error)
+    assert (str(read), vars(read)) == (str(error), vars(error))
