@@ -37,8 +37,8 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
-from cosmos_outbox_worker.fleet import Fleet
-from cosmos_outbox_worker.polling import poll
+from cosmos_outbox_worker.backlog_polls import poll
+from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.telemetry import MeteredFeed, opened_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
@@ -71,7 +71,7 @@ async def relay(
     page: int = PAGE,
 ) -> None:
     """
-    Run the relay as `service.assembly` puts it together, until `stop` is set; nothing is sent before `gate` is.
+    Run the relay as `worker_assembly` puts it together, until `stop` is set; nothing is sent before `gate` is.
 
     Logs, health, metrics, spans, the parked store, deletion and the polls of lag and parked keys are all there.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from cosmos_outbox.correlation import correlated
-from cosmos_outbox.documents import StoredEvent, claimed_payload, stored_event
 from cosmos_outbox.domain.entities import Entity, SoftDeletable
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import (
@@ -24,9 +23,10 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.partition_key import PartitionKey, key_of_text, key_text
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.stored_documents import StoredEvent, claimed_payload, stored_event
+from cosmos_outbox.write.application_documents import DocumentMapper, Documents
 from cosmos_outbox.write.event_sizes import EventSizes
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox.write.own_documents import DocumentMapper, Documents
 from cosmos_outbox.write.repository import EntityPage, Repository
 from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork
 

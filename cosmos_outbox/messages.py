@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from cosmos_outbox.documents import StoredEvent, json_bytes
 from cosmos_outbox.partition_key import broker_id, bytes_of
+from cosmos_outbox.stored_documents import StoredEvent, json_bytes
 
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024

@@ -6,15 +6,15 @@ Theory of operation
 The SDK takes a connection for each receiver and asks the socket again and again; here all sessions share one connection, and
 nothing runs while nothing comes.
 
-    fallback        the port: this client, or the SDK's receiver once trust is lost
-    trust           the faults that count, and when they are too many
-    subscription    the port, of sessions: opens the connection when it is needed, and again when it was lost
-    session         one session: messages, settlements, the lock
-    link            its link: credit and drain, deliveries put together from frames
-    signed_in       a connection with a token that is renewed; requests to $management
-    requests        questions and answers over $cbs and $management
-    connection      SASL, frames, channels, over TCP or TLS; whether the peer is still there
-    namespace       where the SDK's client would connect to, and its credential
+    sdk_fallback           the port: this client, or the SDK's receiver once trust is lost
+    peer_trust             the faults that count, and when they are too many
+    subscription           the port, of sessions: opens the connection when it is needed, and again when it was lost
+    session                one session: messages, settlements, the lock
+    link                   its link: credit and drain, deliveries put together from frames
+    signed_in_connection   a connection with a token that is renewed; requests to $management
+    requests               questions and answers over $cbs and $management
+    connection             SASL, frames, channels, over TCP or TLS; whether the peer is still there
+    namespace              where the SDK's client would connect to, and its credential
     frames, encoding, decoding, message, errors    what is on the wire
 
 What holds, and why
@@ -26,7 +26,7 @@ that does not even answer that, or is silent, loses the connection, and the next
 the broker may send only what this side granted credit for.
 """
 
-from cosmos_outbox_amqp.fallback import FallbackSubscription
+from cosmos_outbox_amqp.sdk_fallback import FallbackSubscription
 from cosmos_outbox_amqp.subscription import AmqpSubscription
 
 __all__ = ["AmqpSubscription", "FallbackSubscription"]

@@ -14,8 +14,8 @@ from cosmos_outbox_amqp.decoding import Described
 from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError
 from cosmos_outbox_amqp.link import ABANDONED, ACCEPTED, DEFERRED, Attached, Delivery, Link, dead_lettered
 from cosmos_outbox_amqp.message import Sections, message_of, moment
-from cosmos_outbox_amqp.signed_in import SignedIn
-from cosmos_outbox_amqp.trust import Trust
+from cosmos_outbox_amqp.peer_trust import Trust
+from cosmos_outbox_amqp.signed_in_connection import SignedIn
 
 _TICKS_AT_EPOCH, _TICKS_IN_MILLISECOND = 621_355_968_000_000_000, 10_000
 

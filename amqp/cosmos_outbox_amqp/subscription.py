@@ -13,13 +13,13 @@ from typing import Self
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.servicebus.receiving import check_options
-from cosmos_outbox.background import Background, retrieve
+from cosmos_outbox.background_tasks import Background, retrieve
 from cosmos_outbox_amqp.errors import AmqpError, Condition
 from cosmos_outbox_amqp.link import Link
 from cosmos_outbox_amqp.namespace import Namespace
+from cosmos_outbox_amqp.peer_trust import Trust
 from cosmos_outbox_amqp.session import AmqpSession
-from cosmos_outbox_amqp.signed_in import SignedIn
-from cosmos_outbox_amqp.trust import Trust
+from cosmos_outbox_amqp.signed_in_connection import SignedIn
 
 
 class AmqpSubscription:

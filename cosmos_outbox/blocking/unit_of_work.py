@@ -9,12 +9,12 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from cosmos_outbox.blocking.portal import Portal
+from cosmos_outbox.blocking.loop_thread import Portal
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import OutboxError, SharedUnitOfWork
+from cosmos_outbox.write.application_documents import DocumentMapper, Documents
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox.write.own_documents import DocumentMapper, Documents
 from cosmos_outbox.write.repository import Repository
 from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork, warn_of_what_is_left
 

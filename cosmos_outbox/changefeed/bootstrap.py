@@ -19,7 +19,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox import errors
-from cosmos_outbox.changefeed.coverage import ASK_AGAIN, asked_to_wait, identified, located, uncovered
 from cosmos_outbox.changefeed.leases import (
     BEGINNING,
     START,
@@ -32,6 +31,7 @@ from cosmos_outbox.changefeed.leases import (
     start_property,
 )
 from cosmos_outbox.changefeed.owned_lease import Worker
+from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, asked_to_wait, identified, located, uncovered
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom
 from cosmos_outbox.records import LeasesBalanced, LeasesLost

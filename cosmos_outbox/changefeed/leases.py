@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.documents import stripped
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer, StartFrom
+from cosmos_outbox.stored_documents import stripped
 
 INCREMENTAL_FEED = "Incremental Feed"
 BEGINNING = "beginning"

@@ -9,10 +9,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.retries import Backoff
+from cosmos_outbox.stored_documents import Document
 
 _ZERO = timedelta(0)
 EXPIRATION = timedelta(seconds=60)
@@ -37,7 +37,7 @@ class ProcessorOptions:
             but the memory of this processor.
         max_items: page size asked for while a lease is behind (100 else); a page may be longer, and is shorter where memory asks for it.
             Defaults to 1000.
-        memory_bytes: of memory that the pages of all leases may take, about; see `reader`. Defaults to 256 MiB.
+        memory_bytes: of memory that the pages of all leases may take, about; see `read_ahead`. Defaults to 256 MiB.
         wanted: returns whether the handler gets a change; others are dropped as soon as they are read, and count as done.
             It must not raise. Defaults to all.
         acquire_interval: between balancing passes; they come sooner where leases expire or are waited for. Defaults to 13 s.
@@ -45,7 +45,7 @@ class ProcessorOptions:
         expiration: a lease not written for so long is free. Defaults to 60 s.
         checkpoint_interval: least time between checkpoints. Defaults to 200 ms.
         min_poll_interval: after the first empty page. Defaults to 20 ms.
-        max_poll_interval: reached by doubling. Defaults to 1 s; with more than 250 leases on a worker it is longer, see `pump`.
+        max_poll_interval: reached by doubling. Defaults to 1 s; with more than 250 leases on a worker it is longer, see `polling`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `PageFailed`. Defaults to 10.

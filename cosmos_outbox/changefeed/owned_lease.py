@@ -17,7 +17,7 @@ from typing import Any
 from cosmos_outbox import errors
 from cosmos_outbox.changefeed.leases import NOTES, STANDSTILL, Lease, from_document, handover_requested_by
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.reader import Budget
+from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore, MonitoredContainer, Notes
 from cosmos_outbox.records import Hook, LeaseCheckpointed

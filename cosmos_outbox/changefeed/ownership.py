@@ -12,11 +12,11 @@ from datetime import timedelta
 from enum import StrEnum
 
 from cosmos_outbox import errors
-from cosmos_outbox.background import within
-from cosmos_outbox.changefeed.coverage import located
+from cosmos_outbox.background_tasks import within
 from cosmos_outbox.changefeed.leases import ByRange, Lease, from_document, signed, token_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease, Progress, Worker
-from cosmos_outbox.changefeed.pump import Pump
+from cosmos_outbox.changefeed.polling import Pump
+from cosmos_outbox.changefeed.range_coverage import located
 from cosmos_outbox.changefeed.splits import split
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer

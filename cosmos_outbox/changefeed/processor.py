@@ -9,10 +9,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.background import raise_if_cancelled, watched, within
+from cosmos_outbox.background_tasks import raise_if_cancelled, watched, within
 from cosmos_outbox.changefeed.balancing import plan, soon
 from cosmos_outbox.changefeed.bootstrap import Bootstrap
-from cosmos_outbox.changefeed.coverage import EVERY_KEY, uncovered
 from cosmos_outbox.changefeed.leases import (
     ByRange,
     Lease,
@@ -24,7 +23,8 @@ from cosmos_outbox.changefeed.leases import (
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.owned_lease import Worker
 from cosmos_outbox.changefeed.ownership import LeaseStatus, OwnedLeases
-from cosmos_outbox.changefeed.reader import Budget
+from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, uncovered
+from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import (
     ConfigurationError,
     ContainerRecreated,

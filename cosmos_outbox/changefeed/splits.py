@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from cosmos_outbox.changefeed.coverage import ASK_AGAIN, asked_to_wait, identified
 from cosmos_outbox.changefeed.leases import Lease, cut, from_document, new_lease, range_of
 from cosmos_outbox.changefeed.owned_lease import OwnedLease
+from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, asked_to_wait, identified
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, StoreError
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import LeaseStore

@@ -6,12 +6,12 @@ Theory of operation
 A handler changes data through a unit of work. What it changes, the events that it records and the *inbox's* record of the
 message are one transactional batch; the message is completed only then.
 
-    consumer      the handlers and the rules
-      routes      the handler of a subject and version, and the event it is given
-      policy      the rules
-    handling      one message: is its key parked? have it take effect, wait for a store that is away, or give up
-      inbox       did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
-      threads     where the handler's blocking calls run
+    consumer            the handlers and the rules
+      routes            the handler of a subject and version, and the event it is given
+      failure_policy    the rules
+    handling            one message: is its key parked? have it take effect, wait for a store that is away, or give up
+      inbox             did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
+      handler_threads   where the handler's blocking calls run
       stored_messages   a message as a document of the parked store
 
     delivered --> key parked? --yes--> held behind the others --> completed
@@ -47,9 +47,9 @@ Limits: what a handler does outside of the unit of work is done again with each 
 """
 
 from cosmos_outbox.consumer.consumer import Consumer
+from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import HandlerStuck
-from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.messages import Message
 
 __all__ = ["Consumer", "HandlerStuck", "Handling", "Message", "OnFailure", "OnUnknown", "Policy"]

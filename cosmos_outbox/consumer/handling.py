@@ -11,12 +11,12 @@ from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from cosmos_outbox import errors, records
+from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.inbox import OUTAGES, Effect, HandlerStuck, Inbox
-from cosmos_outbox.consumer.policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
-from cosmos_outbox.parking.documents import EventStatus, failure_of
+from cosmos_outbox.parking.parked_documents import EventStatus, failure_of
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.retries import Backoff

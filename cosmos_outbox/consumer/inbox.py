@@ -19,17 +19,17 @@ from typing import Any
 from opentelemetry import trace
 
 from cosmos_outbox import errors
-from cosmos_outbox.consumer.policy import OnUnknown, Policy
+from cosmos_outbox.consumer.failure_policy import OnUnknown, Policy
+from cosmos_outbox.consumer.handler_threads import calls_of_handler
 from cosmos_outbox.consumer.routes import Routes
-from cosmos_outbox.consumer.threads import calls_of_handler
 from cosmos_outbox.correlation import processing_message
-from cosmos_outbox.documents import KEPT_FOREVER
 from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.messages import REMEMBERED_FOR, Message
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
 from cosmos_outbox.sessions.held_session import cancelled
+from cosmos_outbox.stored_documents import KEPT_FOREVER
 from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import (

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from cosmos_outbox.documents import first_error
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
 from cosmos_outbox.messages import Message
+from cosmos_outbox.stored_documents import first_error
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]

@@ -12,9 +12,9 @@ from math import isfinite
 from typing import Any
 from uuid import UUID
 
-from cosmos_outbox.documents import Document, copied_size
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.messages import Message
+from cosmos_outbox.stored_documents import Document, copied_size
 
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
 # A value that JSON does not return unchanged is stored as `{"type", "text"}`: how each type becomes text, and text the value.

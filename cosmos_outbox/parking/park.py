@@ -13,7 +13,6 @@ from datetime import datetime
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
-from cosmos_outbox.documents import copied_size
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import (
     Conflict,
@@ -24,7 +23,7 @@ from cosmos_outbox.errors import (
     PreconditionFailed,
     RequestTooLarge,
 )
-from cosmos_outbox.parking.documents import (
+from cosmos_outbox.parking.parked_documents import (
     BY_HAND,
     KEY_ID,
     NO_ETAG,
@@ -44,6 +43,7 @@ from cosmos_outbox.parking.documents import (
 from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
+from cosmos_outbox.stored_documents import copied_size
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any
 
 from cosmos_outbox import errors
-from cosmos_outbox.parking.documents import (
+from cosmos_outbox.parking.park import key_in, parked_key
+from cosmos_outbox.parking.parked_documents import (
     KEY_ID,
     Decision,
     EventStatus,
@@ -26,7 +27,6 @@ from cosmos_outbox.parking.documents import (
     failure_of,
     readable_events,
 )
-from cosmos_outbox.parking.park import key_in, parked_key
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 

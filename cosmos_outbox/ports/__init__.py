@@ -5,7 +5,6 @@ Implementations live in `cosmos_outbox.adapters` (Azure, and `memory` for tests 
 all of them: those of publishers and subscriptions, in `cosmos_outbox_testing.contracts`, over yours too. Documents cross a port as stored JSON, so that fields of other programs survive.
 """
 
-from cosmos_outbox.documents import Document
 from cosmos_outbox.ports.change_feed import (
     ChangeBatch,
     ChangeFeed,
@@ -37,6 +36,7 @@ from cosmos_outbox.ports.subscription import (
     Settlement,
     Subscription,
 )
+from cosmos_outbox.stored_documents import Document
 
 __all__ = [
     "MAX_BATCH_BYTES",

@@ -7,8 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
 
-from cosmos_outbox.documents import Document
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths
+from cosmos_outbox.stored_documents import Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from cosmos_outbox.documents import Document
+from cosmos_outbox.stored_documents import Document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from cosmos_outbox.documents import Document
 from cosmos_outbox.ports.store import CommitResult, Write
+from cosmos_outbox.stored_documents import Document
 
 
 class ParkedStore(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from cosmos_outbox.documents import Document
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox.stored_documents import Document
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024

@@ -6,15 +6,13 @@ Theory of operation
 A change feed processor calls a `Relay` with every page of a lease. The relay returns when the broker has accepted every
 event of the page, or the parked store holds it; only then does the processor move the checkpoint.
 
-    relay      rounds of a page: some keys are sent, others held                              (relay.py)
-    lanes      a page parsed once, its events by key and lane; each lane's share, sent in order
-                                                                                              (lanes.py)
-    refusals   topics are sent to side by side; is a refusal the message's fault, or theirs?  (refusals.py)
+    relay           rounds of a page: some keys are sent, others held
+    sending_lanes   a page parsed once, its events by key and lane; each lane's share, sent in order
+    refusals        topics are sent to side by side; is a refusal the message's fault, or theirs?
 
     on a message's way:    routing (to which topics), cloudevents (its form), spans (of each send)
-                                                                              (routing.py, cloudevents.py, spans.py)
-    around the handler:    deletion (of what was sent)                        (deletion.py)
-    for operators:         parked events (of a released key, sent again)      (parked_events.py)
+    around the handler:    deletion (of what was sent)
+    for operators:         released_events (of a parked key, sent again)
 
 A *lane* is one ordered stream to the topic. All events of a partition key in a page are on one lane; many keys share a
 lane, and one batch carries the messages of many keys. A page uses only as many lanes as it has full batches. A key may

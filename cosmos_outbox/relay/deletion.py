@@ -15,12 +15,12 @@ from datetime import timedelta
 from typing import Self
 
 from cosmos_outbox import records
-from cosmos_outbox.documents import copied_size
 from cosmos_outbox.errors import NotFound
 from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, ChangeBatch, Store, Write, WriteKind
-from cosmos_outbox.relay.lanes import Delivery, PageHandler, event_page
+from cosmos_outbox.relay.sending_lanes import Delivery, PageHandler, event_page
 from cosmos_outbox.retries import Backoff
+from cosmos_outbox.stored_documents import copied_size
 
 ALL_ACTIONS = "*"
 # For a minute, a missing event proves that its commit was not applied (decision 5)

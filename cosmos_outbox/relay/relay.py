@@ -12,11 +12,12 @@ from typing import Literal
 
 from cosmos_outbox import records
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
-from cosmos_outbox.parking.documents import Failure, Scope, failure_of
-from cosmos_outbox.parking.known_keys import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.parking.park import FoundKeys, Parking
+from cosmos_outbox.parking.parked_documents import Failure, Scope, failure_of
+from cosmos_outbox.parking.parked_key_names import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.ports import ChangeBatch, Publisher
-from cosmos_outbox.relay.lanes import (
+from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.sending_lanes import (
     Delivery,
     EventKey,
     EventPage,
@@ -26,7 +27,6 @@ from cosmos_outbox.relay.lanes import (
     event_page,
     group_by_key,
 )
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side

@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
-from cosmos_outbox.background import retrieve
+from cosmos_outbox.background_tasks import retrieve
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement

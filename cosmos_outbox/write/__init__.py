@@ -3,17 +3,17 @@ The write side: what an application reads and changes, and its events, committed
 
 In the order of a commit, from the application down:
 
-    outbox           makes units of work; `run` does a change again where another writer was first
-    unit_of_work     what is committed together
-      repository       entities by type: create, read, list, query, delete
-      own_documents    the same for models of the application's own, as they are
-      change_tracking  one object for each document: what is known of it, and what will happen to it
-      dispatch         handlers inside the process, before the save
-      batch            all that one commit writes, assembled once
-      commit           sent, repeated where that is safe, resolved where an answer was lost
+    outbox                    makes units of work; `run` does a change again where another writer was first
+    unit_of_work              what is committed together
+      repository              entities by type: create, read, list, query, delete
+      application_documents   the same for models of the application's own, as they are
+      change_tracking         one object for each document: what is known of it, and what will happen to it
+      event_handlers          handlers inside the process, before the save
+      batch                   all that one commit writes, assembled once
+      commit                  sent, repeated where that is safe, resolved where an answer was lost
 
 And what a commit meets where it cannot go on as usual:
 
-    unstorable       the refusal of a value that could not be read back as it is
-    event_sizes      what becomes of large events
+    unstorable_values         the refusal of a value that could not be read back as it is
+    event_sizes               what becomes of large events
 """

@@ -7,14 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cosmos_outbox.documents import Document, copied_size, event_document, event_meta
 from cosmos_outbox.domain.events import DomainEvent, lost_part, new_id
 from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys, UsageError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
+from cosmos_outbox.stored_documents import Document, copied_size, event_document, event_meta
 from cosmos_outbox.write.change_tracking import Change, Part
 from cosmos_outbox.write.event_sizes import MESSAGE_OVERHEAD_BYTES, EventSizes, check_correlation
-from cosmos_outbox.write.unstorable import UNWRITABLE, no_json, refused, unwritable
+from cosmos_outbox.write.unstorable_values import UNWRITABLE, no_json, refused, unwritable
 
 _OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
 _KINDS = {Change.CREATE: WriteKind.CREATE, Change.UPDATE: WriteKind.REPLACE, Change.DELETE: WriteKind.DELETE}

@@ -2,7 +2,7 @@
 Change tracking: the documents of one unit of work, one object per type, id and partition key; what is known of each, and what the
 next commit does with it.
 
-A tracked document has two faces: an entity is the document itself, and one of the application's own models (`own_documents`) has
+A tracked document has two faces: an entity is the document itself, and one of the application's own models (`application_documents`) has
 it beside it.
 """
 
@@ -20,7 +20,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cosmos_outbox.documents import (
+from cosmos_outbox.domain.entities import Entity, altered_field, progress_of
+from cosmos_outbox.domain.events import CommitEvents, DomainEvent, Progress
+from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UsageError
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
+from cosmos_outbox.stored_documents import (
     Document,
     comparable,
     entity_data,
@@ -28,11 +32,7 @@ from cosmos_outbox.documents import (
     first_error,
     may_follow_the_clock,
 )
-from cosmos_outbox.domain.entities import Entity, altered_field, progress_of
-from cosmos_outbox.domain.events import CommitEvents, DomainEvent, Progress
-from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UsageError
-from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
-from cosmos_outbox.write.unstorable import UNWRITABLE, refused, unwritable
+from cosmos_outbox.write.unstorable_values import UNWRITABLE, refused, unwritable
 
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 Stored = Mapping[str, Any]
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """An entity that a unit of work tracks; `own_documents` has a subclass for models that are not their own documents."""
+    """An entity that a unit of work tracks; `application_documents` has a subclass for models that are not their own documents."""
 
     model: Any
     progress: Progress

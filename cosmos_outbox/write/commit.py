@@ -16,10 +16,10 @@ from datetime import timedelta
 from typing import Any
 
 from cosmos_outbox import errors
-from cosmos_outbox.documents import Document, stripped
 from cosmos_outbox.domain.events import UNKNOWN_ETAG
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Deadline, RetryOptions, suspended_seconds
+from cosmos_outbox.stored_documents import Document, stripped
 from cosmos_outbox.write.batch import PendingCommit
 
 _logger = logging.getLogger("cosmos_outbox.commit")

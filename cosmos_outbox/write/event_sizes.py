@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosmos_outbox.documents import CLAIM, Document
 from cosmos_outbox.domain.entities import PAYLOAD_TYPE
 from cosmos_outbox.domain.events import MAX_TTL
 from cosmos_outbox.errors import EventTooLarge, UsageError
 from cosmos_outbox.messages import content_bytes
 from cosmos_outbox.ports import MAX_EVENT_BYTES
+from cosmos_outbox.stored_documents import CLAIM, Document
 
 MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # Service Bus, Standard tier: with all properties
 _PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400

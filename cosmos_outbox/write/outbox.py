@@ -14,7 +14,7 @@ from cosmos_outbox.errors import PreconditionFailed, UsageError
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions
-from cosmos_outbox.write.dispatch import EventHandlers, PublicEvents
+from cosmos_outbox.write.event_handlers import EventHandlers, PublicEvents
 from cosmos_outbox.write.event_sizes import EventSizes
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 

@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from cosmos_outbox.documents import Document, first_error
 from cosmos_outbox.domain.entities import Entity, SoftDeletable, is_deleted, kinds_of
 from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
 from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.stored_documents import Document, first_error
 from cosmos_outbox.write.change_tracking import Change, IdentityMap
 
 _logger = logging.getLogger("cosmos_outbox.repository")

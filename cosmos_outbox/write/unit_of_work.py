@@ -20,12 +20,12 @@ from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.partition_key import PartitionKey, check_partition_key
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.write.application_documents import DocumentMapper, Documents, JsonMapper
 from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assembled
 from cosmos_outbox.write.change_tracking import IdentityMap
 from cosmos_outbox.write.commit import Submission
-from cosmos_outbox.write.dispatch import Dispatch, EventHandlers
+from cosmos_outbox.write.event_handlers import Dispatch, EventHandlers
 from cosmos_outbox.write.event_sizes import EventSizes
-from cosmos_outbox.write.own_documents import DocumentMapper, Documents, JsonMapper
 from cosmos_outbox.write.repository import Repository
 
 EntityT = TypeVar("EntityT", bound=Entity)

@@ -8,7 +8,7 @@ fixed ids and times, and events compared by what they say.
         await uow.commit()
     assert_messages(await harness.relay_all(), OrderPlaced(total=5))
 
-Read in this order: `harness` (commit, relay, consume in memory), `faults` (what may go wrong), `scenarios` (a crash before and after each
+Read in this order: `harness` (commit, relay, consume in memory), `faults` (what may go wrong), `crash_point_runs` (a crash before and after each
 request), `emulated` (the same over the wire), `contracts` (what an adapter of your own has to hold).
 
 pytest gets fixtures of it: `cosmos_outbox_testing.pytest_plugin`. It imports this package at each of its starts, which therefore
@@ -22,17 +22,17 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cosmos_outbox_testing.alike import like
     from cosmos_outbox_testing.assertions import assert_messages, assert_recorded
-    from cosmos_outbox_testing.calls import Around, Call
     from cosmos_outbox_testing.clock import Clock, fixed
     from cosmos_outbox_testing.consuming import Delivered, Outcome, Subscribed
+    from cosmos_outbox_testing.crash_point_runs import CrashPointsFailed, CrashPointsNotReached, crash_points
     from cosmos_outbox_testing.emulated import OutboxEmulators
+    from cosmos_outbox_testing.event_comparison import like
     from cosmos_outbox_testing.faults import Faults
     from cosmos_outbox_testing.harness import OutboxHarness
+    from cosmos_outbox_testing.port_calls import Around, Call
     from cosmos_outbox_testing.received import ReceivedMessage, received_message
     from cosmos_outbox_testing.running import Stuck
-    from cosmos_outbox_testing.scenarios import CrashPointsFailed, CrashPointsNotReached, crash_points
 
 __all__ = [
     "Around",

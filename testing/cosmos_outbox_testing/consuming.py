@@ -29,7 +29,7 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_testing.calls import Around, surrounded
+from cosmos_outbox_testing.port_calls import Around, surrounded
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Progress
 
 

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.parking.documents import NO_ETAG
+from cosmos_outbox.parking.parked_documents import NO_ETAG
 from cosmos_outbox.ports import Write
 from cosmos_outbox.sessions.held_session import OUTCOMES
-from cosmos_outbox_testing.calls import Call
+from cosmos_outbox.stored_documents import claims_to_be_an_event
+from cosmos_outbox_testing.port_calls import Call
 
 _OPERATIONS = {
     ("store", "read"): "read",

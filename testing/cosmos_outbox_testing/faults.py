@@ -17,7 +17,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from cosmos_outbox.background import Background
+from cosmos_outbox.background_tasks import Background
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     Conflict,
@@ -33,7 +33,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.partition_key import PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import Write
-from cosmos_outbox_testing.calls import Call
+from cosmos_outbox_testing.port_calls import Call
 
 _LATE_SECONDS = 0.002  # after its sender gave up
 

@@ -15,7 +15,6 @@ from typing import Any, TypeVar, overload
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.consumer.stored_messages import message_of as held_message
-from cosmos_outbox.documents import stored_event
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
@@ -23,13 +22,14 @@ from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store
 from cosmos_outbox.records import Record, log_hook
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_testing.calls import Around, surrounded
 from cosmos_outbox_testing.clock import Clock
 from cosmos_outbox_testing.consuming import Delivered, Subscribed, consume_everything, handling_of
 from cosmos_outbox_testing.faults import Faults
+from cosmos_outbox_testing.port_calls import Around, surrounded
 from cosmos_outbox_testing.received import sent_message
 from cosmos_outbox_testing.relaying import relay_everything
 from cosmos_outbox_testing.running import AT_ONCE

@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     point: str | None = config.getoption("--outbox-crash-points")
     if point is None:
         return
-    from cosmos_outbox_testing.scenarios import POINT, chosen  # noqa: PLC0415 - see above
+    from cosmos_outbox_testing.crash_point_runs import POINT, chosen  # noqa: PLC0415 - see above
 
     if point and not POINT.fullmatch(point):
         raise pytest.UsageError(f"--outbox-crash-points takes a point as send#2:after, not {point!r}.")
@@ -63,7 +63,7 @@ def pytest_runtest_makereport(
     if call.when == "call":
         item.stash[_PASSED] = report.passed
     if call.when == "call" and item.config.getoption("--outbox-crash-points") is not None:
-        from cosmos_outbox_testing.scenarios import chosen  # noqa: PLC0415 - see above
+        from cosmos_outbox_testing.crash_point_runs import chosen  # noqa: PLC0415 - see above
 
         # In the report, which pytest-xdist sends from the process of the test
         report.user_properties += [(_POINTS, points) for points in chosen.found or ()]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from cosmos_outbox.documents import event_document, stored_event
 from cosmos_outbox.domain.events import DomainEvent, utc_now
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
+from cosmos_outbox.stored_documents import event_document, stored_event
 
 
 @dataclass(slots=True, kw_only=True)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
-from cosmos_outbox.documents import claims_to_be_an_event
 from cosmos_outbox.errors import BrokerUnavailable
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
@@ -22,6 +21,7 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.stored_documents import claims_to_be_an_event
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress, Stuck
 
 

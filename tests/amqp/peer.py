@@ -16,7 +16,7 @@ from azure.core.credentials import AccessToken
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.servicebus import open_service_bus_client
-from cosmos_outbox_amqp import signed_in as signing
+from cosmos_outbox_amqp import signed_in_connection as signing
 from cosmos_outbox_amqp.connection import AMQP_HEADER, HEARTBEAT, SASL_HEADER, Connection
 from cosmos_outbox_amqp.frames import Code, frame, read_performative
 from cosmos_outbox_amqp.link import Attached, Link

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from cosmos_outbox.adapters.servicebus import open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_amqp import AmqpSubscription
-from cosmos_outbox_amqp import signed_in as signing
+from cosmos_outbox_amqp import signed_in_connection as signing
 from cosmos_outbox_amqp.connection import ANSWER_SECONDS, HEARTBEAT, SASL_HEADER
 from cosmos_outbox_amqp.errors import AmqpError, Condition, receive_error
 from cosmos_outbox_amqp.frames import Code, frame

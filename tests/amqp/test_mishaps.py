@@ -19,9 +19,9 @@ from cosmos_outbox_amqp.connection import HEARTBEAT
 from cosmos_outbox_amqp.errors import AmqpError, Condition
 from cosmos_outbox_amqp.frames import Code
 from cosmos_outbox_amqp.link import ACCEPTED, Attached
+from cosmos_outbox_amqp.peer_trust import Trust
 from cosmos_outbox_amqp.requests import Requests
 from cosmos_outbox_amqp.session import AmqpSession
-from cosmos_outbox_amqp.trust import Trust
 from tests.amqp import wire
 from tests.amqp.peer import Broker, Peer, attached, client_with, connect_to, linked, welcoming
 from tests.amqp.wire import (

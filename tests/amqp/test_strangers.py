@@ -16,14 +16,14 @@ from cosmos_outbox.errors import ConfigurationError, LockLost, SubscriptionUnava
 from cosmos_outbox.ports import DeadLetter
 from cosmos_outbox.records import Record, SdkFallback
 from cosmos_outbox_amqp import AmqpSubscription, FallbackSubscription
-from cosmos_outbox_amqp import signed_in as signing
+from cosmos_outbox_amqp import signed_in_connection as signing
 from cosmos_outbox_amqp.connection import AMQP_HEADER, HEARTBEAT, SASL_HEADER, Connection
 from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError, Unanswered, receive_error
 from cosmos_outbox_amqp.frames import Code, frame
 from cosmos_outbox_amqp.link import ACCEPTED, Attached, Link, dead_lettered
+from cosmos_outbox_amqp.peer_trust import Trust
 from cosmos_outbox_amqp.requests import Requests
 from cosmos_outbox_amqp.session import AmqpSession
-from cosmos_outbox_amqp.trust import Trust
 from tests.amqp import wire
 from tests.amqp.peer import BEGUN, WELCOME, Broker, Peer, client_with, connect_to, linked
 from tests.amqp.wire import FALSE, NULL, TRUE, binary, performative, string, symbol, uint, ushort

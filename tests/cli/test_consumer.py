@@ -19,7 +19,7 @@ from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.consumer.stored_messages import HeldMessage
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking, Scope
-from cosmos_outbox.parking.documents import failure_of
+from cosmos_outbox.parking.parked_documents import failure_of
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
-from cosmos_outbox_worker.fleet import Fleet, Heartbeat
+from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]

@@ -12,10 +12,10 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.documents import Document, stored_event
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
+from cosmos_outbox.stored_documents import Document, stored_event
 from cosmos_outbox_worker.cli.replay import Found, Replayed, replay, sending_to
 from tests.support.event_documents import batch, event
 

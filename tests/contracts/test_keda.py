@@ -31,7 +31,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions, esti
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from cosmos_outbox_worker.fleet import Fleet, Heartbeat
+from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)

@@ -18,13 +18,13 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import MixedPartitionKeys
 from cosmos_outbox.parking import ParkedKeys, Parking
-from cosmos_outbox.parking.documents import Scope
+from cosmos_outbox.parking.parked_documents import Scope
 from cosmos_outbox.partition_key import KeyPart, PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import MAX_EVENT_BYTES, ChangeBatch, StartFrom, Write, WriteKind
 from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox_worker.cli.replay import Found, read_events
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG

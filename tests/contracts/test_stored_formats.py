@@ -18,8 +18,7 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.changefeed.leases import from_document, new_lease
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
-from cosmos_outbox.documents import Document, stored_event
-from cosmos_outbox.parking.documents import (
+from cosmos_outbox.parking.parked_documents import (
     Decision,
     Failure,
     ParkedEvent,
@@ -31,6 +30,7 @@ from cosmos_outbox.parking.documents import (
 )
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox.stored_documents import Document, stored_event
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork
 from tests.support.event_documents import event

@@ -37,10 +37,10 @@ TESTS = {
     "worker": (
         *(
             f"tests/service/test_{name}.py"
-            for name in ("health", "consumer_health", "polling", "settings", "checks")
+            for name in ("shared_health", "consumer_health", "backlog_polls", "settings", "checks")
         ),
-        *(f"tests/service/test_{name}.py" for name in ("fleet", "health_server", "lifecycle")),
-        "tests/cli/test_many_keys.py",
+        *(f"tests/service/test_{name}.py" for name in ("heartbeats", "http_server", "lifecycle")),
+        "tests/cli/test_many_parked_keys.py",
         "tests/cli/test_doctor.py",
     ),
 }

@@ -6,11 +6,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox.parking.causes import by_cause
-from cosmos_outbox.parking.documents import Failure, ParkedKey
-from cosmos_outbox_worker.fleet import Heartbeat, Phase
-from cosmos_outbox_worker.health import ParkedSeen
+from cosmos_outbox.parking.keys_by_cause import by_cause
+from cosmos_outbox.parking.parked_documents import Failure, ParkedKey
+from cosmos_outbox_worker.heartbeats import Heartbeat, Phase
 from cosmos_outbox_worker.recent_errors import RecentError
+from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.lease_statuses import status
 

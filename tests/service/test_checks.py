@@ -26,8 +26,8 @@ from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, Severit
 from cosmos_outbox_worker.doctor.containers import Container
 from cosmos_outbox_worker.doctor.leases import Leases, Overlap, Processors
 from cosmos_outbox_worker.doctor.programs import Parked, unopened
-from cosmos_outbox_worker.fleet import Heartbeat
-from cosmos_outbox_worker.health import ParkedSeen
+from cosmos_outbox_worker.heartbeats import Heartbeat
+from cosmos_outbox_worker.shared_health import ParkedSeen
 
 WORDS = tomllib.loads(Path(check_module.__file__).with_name("checks.toml").read_text())
 NOW = datetime(2026, 11, 21, tzinfo=UTC)

@@ -9,7 +9,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.errors import StoreUnavailable, SubscriptionUnavailable
-from cosmos_outbox.parking.documents import Failure, ParkedKey, Scope
+from cosmos_outbox.parking.parked_documents import Failure, ParkedKey, Scope
 from cosmos_outbox.records import (
     ConsumerHalted,
     ConsumingDelayed,
@@ -19,8 +19,8 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals, WatchedSubscription
-from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import parked_seen
+from cosmos_outbox_worker.heartbeats import Phase
+from cosmos_outbox_worker.shared_health import parked_seen
 from cosmos_outbox_worker.status_page import page_of
 from tests.support.worker_settings import consumer_settings
 

@@ -15,9 +15,9 @@ from cosmos_outbox import NotFound, Outbox
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
-from cosmos_outbox_worker import assembly
-from cosmos_outbox_worker.assembly import assembled
+from cosmos_outbox_worker import worker_assembly
 from cosmos_outbox_worker.settings import load
+from cosmos_outbox_worker.worker_assembly import assembled
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.support.patience import HUNG_SECONDS
@@ -72,7 +72,7 @@ async def test_events_are_deleted_once_they_were_sent(monkeypatch: pytest.Monkey
         for name, value in (site.environment | {"OUTBOX_DELETE_AFTER_PUBLISH": "*"}).items():
             monkeypatch.setenv(name, value)
         # No operator may set so little; the test does not wait for two minutes.
-        monkeypatch.setattr(assembly, "Deletion", partial(Deletion, keep=timedelta(0)))
+        monkeypatch.setattr(worker_assembly, "Deletion", partial(Deletion, keep=timedelta(0)))
         settings = load()
         event_id, contact_id = await commit(site)
         async with assembled(settings) as worker:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox_worker.assembly import memory_limit
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.settings import PREFIX, Settings, load, unknown_variables
+from cosmos_outbox_worker.worker_assembly import memory_limit
 
 KEY = "c2VjcmV0LWtleQ=="
 COMPLETE = {

@@ -11,9 +11,9 @@ import pytest
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.errors import ParkingError
-from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import ParkedSeen
+from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.recent_errors import RecentError
+from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.worker_health import Snapshot
 from tests.service.fleets import AT, EMPTY, HEALTHY, HOSTILE, LARGE, PODS, TROUBLED, beat, lag, parked, seen

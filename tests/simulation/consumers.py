@@ -26,7 +26,6 @@ from pydantic import BaseModel
 from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer, MemoryParked, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling, OnFailure
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     DeliveredTooOften,
     HandlerTimeout,
@@ -36,12 +35,13 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
-from cosmos_outbox.parking.documents import BY_HAND, KEY_ID
+from cosmos_outbox.parking.parked_documents import BY_HAND, KEY_ID
 from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import CommitResult, Complete, DeadLetter, ParkedStore, Settlement, Write, WriteKind
 from cosmos_outbox.records import MessageFailed, MessageGivenUp, Record
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.sessions import SessionHandler, SessionOptions, SessionProcessor
+from cosmos_outbox.stored_documents import Document
 from tests.simulation.program import Fault, Port, Program, Receiver
 from tests.support.parked_stores import Passing, ResultT
 

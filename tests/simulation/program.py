@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.subscription import MemorySession, MemorySubscription
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     NotFound,
     OutboxError,
@@ -22,6 +21,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.messages import Message
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import CommitResult, Page, ParkedStore, Settlement, Write
+from cosmos_outbox.stored_documents import Document
 from tests.support.parked_stores import Passing
 
 ResultT = TypeVar("ResultT")

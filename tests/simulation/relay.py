@@ -21,7 +21,6 @@ from functools import partial
 from typing import TypeVar
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     OutboxError,
     ParkingError,
@@ -36,9 +35,10 @@ from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import ChangeBatch, Notes, ParkedStore, Publisher
 from cosmos_outbox.records import KeyParked, Record
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.retries import Backoff, RetryOptions
+from cosmos_outbox.stored_documents import Document
 from tests.support.versioned_parked import Link, Service, Session
 
 PROCESSORS = ("billing", "audit")

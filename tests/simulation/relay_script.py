@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from cosmos_outbox.adapters.memory.broker import Fault
-from cosmos_outbox.documents import Document
+from cosmos_outbox.stored_documents import Document
 from tests.simulation.relay import Act, Operator, Owner, Script
 from tests.support.event_documents import event
 from tests.support.versioned_parked import Link, StoreFault

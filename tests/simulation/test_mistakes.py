@@ -20,8 +20,8 @@ from cosmos_outbox.changefeed import (
     leases,
     owned_lease,
     ownership,
+    polling,
     processor,
-    pump,
     splits,
 )
 from tests.simulation.changefeed import Simulation, Step, Violation
@@ -75,7 +75,7 @@ ASTRAY = "start 0 0, leap 0 0, " + LOAD + "wait 0 3, lose 0 0, " + LOAD + "wait 
 
 MISTAKES = {
     "a position is saved before its changes are handled": Mistake(
-        owner=pump.Pump, name="_work_on",
+        owner=polling.Pump, name="_work_on",
         right="handled = await self._handle(page)",
         wrong="handled = self._owned.advance(page.continuation) or await self._handle(page)",
         story="start 0 0, wait 0 2, hang 0 1, write 0 5, wait 0 3", said="was not handled",
@@ -164,7 +164,7 @@ MISTAKES = {
         story=CUT_SHORT, said="half an hour",
     ),
     "a merged partition is read on under its old name": Mistake(
-        owner=pump.Pump, name="_read", right="page.range_id != self._owned.lease.token", wrong="False",
+        owner=polling.Pump, name="_read", right="page.range_id != self._owned.lease.token", wrong="False",
         story="start 0 0, wait 0 2, merge 0 0, wait 0 3", said="half an hour",
     ),
     "a hot range fails the whole list": Mistake(
@@ -177,22 +177,22 @@ MISTAKES = {
         story="start 0 0, wait 0 2, split 0 0, hot 0 0, " + LOAD + "wait 0 3", ranges=1, said="half an hour",
     ),
     "a position ahead is believed": Mistake(
-        owner=pump.Pump, name="_next", right="newest_below(owned.continuation, page)", wrong="None",
+        owner=polling.Pump, name="_next", right="newest_below(owned.continuation, page)", wrong="None",
         story=ASTRAY, said="half an hour",
     ),
     "a lease that halts is not marked": Mistake(
-        owner=pump.Pump, name="_ahead", right="self._owned.mark({AHEAD:", wrong="({AHEAD:",
+        owner=polling.Pump, name="_ahead", right="self._owned.mark({AHEAD:", wrong="({AHEAD:",
         story=ASTRAY, said="half an hour",
     ),
     "a lease that is handed over goes on from the lowest that was seen": Mistake(
-        owner=pump.Pump, name="run",
+        owner=polling.Pump, name="run",
         right="owned.mark({BEHIND: str(self._regression.lowest)})",
         wrong="owned.advance(position_at(self._regression.lowest))",
         story="start 0 0, wait 0 2, stop 0 0, " + LOAD + "ahead 0 0, ahead 0 1, start 0 0, wait 0 2, stop 0 0, " + LOAD + "start 1 0, wait 0 3",
         said="arrived before",
     ),
     "a page that failed is skipped": Mistake(
-        owner=pump.Pump, name="_handle", right="delay = self._failed(error, attempt, halted=attempt % options.halt_after_attempts == 0)", wrong="break",
+        owner=polling.Pump, name="_handle", right="delay = self._failed(error, attempt, halted=attempt % options.halt_after_attempts == 0)", wrong="break",
         story="start 0 0, wait 0 2, fail 0 3, " + LOAD + "wait 0 3", said="was not handled",
     ),
 }  # fmt: skip

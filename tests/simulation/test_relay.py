@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import Fault
-from cosmos_outbox.documents import Document
+from cosmos_outbox.stored_documents import Document
 from tests.simulation.relay import Act, Operator, Owner, Script, Simulation
 from tests.support.effort import examples
 from tests.support.event_documents import event

@@ -15,12 +15,12 @@ from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.errors import BrokerUnavailable, NotFound, PublishError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope
-from cosmos_outbox.parking.documents import KEY_ID, NO_ETAG, Failure
 from cosmos_outbox.parking.park import Held
+from cosmos_outbox.parking.parked_documents import KEY_ID, NO_ETAG, Failure
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
-from cosmos_outbox.relay import Relay, lanes
-from cosmos_outbox.relay.lanes import Delivery, assign_lanes
+from cosmos_outbox.relay import Relay, sending_lanes
+from cosmos_outbox.relay.sending_lanes import Delivery, assign_lanes
 from tests.simulation.relay import (
     Act,
     Operator,
@@ -131,7 +131,7 @@ class RefusedEventsOfOneKeyAreDividedOverLanes(Simulation):
             return [[delivery] for stream in streams for delivery in stream]
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lanes, "assign_lanes", divided)
+            patch.setattr(sending_lanes, "assign_lanes", divided)
             await super().play()
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cosmos_outbox.documents import Document
 from cosmos_outbox.ports import ChangeBatch, Notes
+from cosmos_outbox.stored_documents import Document
 
 
 def event(

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TypeVar
 
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.documents import Document
 from cosmos_outbox.ports import CommitResult, ParkedStore, Write, WriteKind
+from cosmos_outbox.stored_documents import Document
 
 ResultT = TypeVar("ResultT")
 

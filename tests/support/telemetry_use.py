@@ -11,7 +11,7 @@ from cosmos_outbox import records
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals
-from cosmos_outbox_worker.health import ParkedSeen
+from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.telemetry import Telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.lease_statuses import owning, status

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import NotFound, StoreUnavailable
 from cosmos_outbox.ports import CommitResult, Write
+from cosmos_outbox.stored_documents import Document
 
 
 class StoreFault(StrEnum):

@@ -24,7 +24,7 @@ from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_testing.emulated import OutboxEmulators, running_emulators
 from cosmos_outbox_worker import Worker, load, running_worker
 from cosmos_outbox_worker.cli.app import app
-from cosmos_outbox_worker.fleet import Fleet, Heartbeat, Phase
+from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
 from examples.contacts.api import create_app
 from examples.contacts.settings import Settings
 from tests.support.contacts_api import JANE, Client, served

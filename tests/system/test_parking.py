@@ -16,7 +16,7 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
 from tests.support.event_documents import event
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import Site, opened_site

@@ -18,11 +18,11 @@ from pydantic import BaseModel
 
 from cosmos_outbox import NotFound, Outbox, UnitOfWork
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.documents import stored_event
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write
+from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox_testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points
-from cosmos_outbox_testing.scenarios import Chosen, chosen
+from cosmos_outbox_testing.crash_point_runs import Chosen, chosen
 from tests.support.effort import QUICK
 from tests.support.pages import ROOT
 from tests.support.patience import HUNG_SECONDS

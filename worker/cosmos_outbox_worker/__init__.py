@@ -1,9 +1,10 @@
 """
 The worker: a process that relays events, or has a consumer handle messages; alone, or inside another program.
 
-Read in this order: `main` (a process from its settings to its exit code), `settings`, `assembly` (a worker put together) and `consuming` (a
-consumer), `program` (what both have in common), `connection`, `polling`, `health` (what both know of themselves), `worker_health`, `consumer_health`,
-`health_server`, `status_page`, `series` and `telemetry`; then `doctor` (what the resources should be) and `cli` (the command `cosmos-outbox`).
+Read in this order: `main` (a process from its settings to its exit code), `settings`, `worker_assembly` (a worker put together) and
+`consumer_assembly` (a consumer), `program` (what both have in common), `connection`, `backlog_polls`, `shared_health` (what both know of
+themselves), `worker_health`, `consumer_health`, `http_server`, `status_page`, `metric_series` and `telemetry`; then `doctor` (what the
+resources should be) and `cli` (the command `cosmos-outbox`).
 
     from cosmos_outbox_worker import running_worker
 
@@ -21,11 +22,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cosmos_outbox_worker.assembly import Worker, running_worker
+    from cosmos_outbox_worker.consumer_assembly import RunningConsumer, running_consumer
     from cosmos_outbox_worker.consumer_health import ConsumerSnapshot
     from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
-    from cosmos_outbox_worker.consuming import RunningConsumer, running_consumer
     from cosmos_outbox_worker.settings import Settings, load
+    from cosmos_outbox_worker.worker_assembly import Worker, running_worker
     from cosmos_outbox_worker.worker_health import Snapshot
 
 __all__ = [
@@ -41,7 +42,7 @@ __all__ = [
     "running_worker",
 ]
 # In which a name is looked for, those that load OpenTelemetry last
-_MODULES = ("settings", "consumer_settings", "worker_health", "consumer_health", "assembly", "consuming")
+_MODULES = ("settings", "consumer_settings", "worker_assembly", "consumer_assembly")
 
 
 def __getattr__(name: str) -> object:

@@ -29,17 +29,17 @@ from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscriptio
 from cosmos_outbox.changefeed import Lag, estimate_lag
 from cosmos_outbox.changefeed.bootstrap import others_on, own_prefix
 from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.http_proxies import proxy_for
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Publisher, Subscription
-from cosmos_outbox.proxies import proxy_for
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
-from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.relay.refusals import Topics
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.relay.spans import Around
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
-from cosmos_outbox_worker.fleet import Fleet
+from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings, require_service_bus
 
 

@@ -13,7 +13,7 @@ from cosmos_outbox.errors import said
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
-from cosmos_outbox_worker.health import State, Vitals
+from cosmos_outbox_worker.shared_health import State, Vitals
 
 _MOST_SHOWN = 10  # of stalled keys
 _MOST_WAITS = 1000

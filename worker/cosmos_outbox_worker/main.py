@@ -17,16 +17,16 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from cosmos_outbox.consumer.threads import DaemonThreads
+from cosmos_outbox.consumer.handler_threads import DaemonThreads
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from cosmos_outbox_worker import logs
-from cosmos_outbox_worker.assembly import assembled
+from cosmos_outbox_worker.consumer_assembly import assembled_consumer
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, load_consumer
-from cosmos_outbox_worker.consuming import assembled_consumer
 from cosmos_outbox_worker.lifecycle import Aborted, end_without_what_stays, run_until_signalled
 from cosmos_outbox_worker.named_consumer import consumer_named
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.settings import PREFIX, Settings, SettingsT, load, unknown_variables
+from cosmos_outbox_worker.worker_assembly import assembled
 
 EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "

@@ -19,9 +19,9 @@ from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.doctor.check import Findings
 from cosmos_outbox_worker.doctor.programs import check_start
-from cosmos_outbox_worker.health import SnapshotT, Vitals
-from cosmos_outbox_worker.health_server import serving_health
+from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.settings import Settings
+from cosmos_outbox_worker.shared_health import SnapshotT, Vitals
 from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
 
 ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)

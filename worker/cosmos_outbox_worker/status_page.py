@@ -12,8 +12,8 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from cosmos_outbox_worker.fleet import Heartbeat
-from cosmos_outbox_worker.health import State, clock_time, duration_text, readable_time
+from cosmos_outbox_worker.heartbeats import Heartbeat
+from cosmos_outbox_worker.shared_health import State, clock_time, duration_text, readable_time
 from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")

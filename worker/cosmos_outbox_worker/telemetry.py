@@ -32,7 +32,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage
 from cosmos_outbox.records import Record, level_of, names_of
-from cosmos_outbox_worker.series import CONSUMER_SERIES, Count, worker_series
+from cosmos_outbox_worker.metric_series import CONSUMER_SERIES, Count, worker_series
 
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 _EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter that does not answer

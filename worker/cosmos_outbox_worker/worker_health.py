@@ -12,9 +12,9 @@ from typing import Any
 from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
 from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, Record
-from cosmos_outbox_worker.fleet import Heartbeat
-from cosmos_outbox_worker.health import ParkedSeen, State, Vitals, duration_text
+from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.settings import Settings
+from cosmos_outbox_worker.shared_health import ParkedSeen, State, Vitals, duration_text
 
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 

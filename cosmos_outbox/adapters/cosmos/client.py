@@ -20,9 +20,9 @@ from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.polls import LeanPolls
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import LeanPolls
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.proxies import any_proxy
+from cosmos_outbox.http_proxies import any_proxy
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
 # The SDK's timeouts apply between bytes and to single requests, so a slow trickle, or requests that it repeats by itself, may

@@ -24,11 +24,11 @@ from azure.cosmos.aio import ContainerProxy
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.polls import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
-from cosmos_outbox.documents import Document
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
 from cosmos_outbox.errors import ContainerRecreated, InvalidRequest, RangeGone, StoreUnavailable
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
+from cosmos_outbox.stored_documents import Document
 
 _GONE = 410
 _RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed

@@ -15,7 +15,7 @@ from cosmos_outbox import errors
 from cosmos_outbox.adapters.cosmos.client import lsn_in
 from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, open_container, usable_key_paths
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.polls import SESSION_TOKEN
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import SESSION_TOKEN
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
 from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
 

@@ -22,8 +22,8 @@ from datetime import datetime
 from typing import Any
 
 from cosmos_outbox import errors, ports
-from cosmos_outbox.documents import Document
 from cosmos_outbox.partition_key import FeedRange, PartitionKey, identity, key_paths_of, key_text, parts_of
+from cosmos_outbox.stored_documents import Document
 
 _AFTER = "after:"
 _KEY_SPACE = 1 << 126  # effective partition keys lie in 00…3F, as Cosmos DB's hash keys do

@@ -2,10 +2,10 @@
 Azure Service Bus, through the vendor SDK: the publisher, the subscription, and the trace of a received message.
 
     publisher        a topic, with some lanes
-      lane             one sender, replaced after an unknown outcome
-      encoding         the bytes of a message, compared with the SDK's
+      batch_sender   one sender, replaced after an unknown outcome
+      encoding       the bytes of a message, compared with the SDK's
     subscription     sessions of a subscription or queue, and the trace of a received message
-      receiving        what all receivers share: options, trust in a lock, limits
+      receiving      what all receivers share: options, trust in a lock, limits
     administration   settings of topics and subscriptions as they are
     errors           the SDK's errors as ours
 """

@@ -23,7 +23,7 @@ from azure.servicebus.management import QueueProperties, SubscriptionProperties,
 from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing, publish_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.subscription import receiver_of
-from cosmos_outbox.background import within
+from cosmos_outbox.background_tasks import within
 from cosmos_outbox.errors import BrokerUnavailable, SubscriptionUnavailable
 
 _ANSWER_SECONDS = 10  # what is read is only advice, so a start must not wait long for it

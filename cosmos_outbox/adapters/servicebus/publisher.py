@@ -21,8 +21,8 @@ from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
 
 from cosmos_outbox.adapters.servicebus import encoding
-from cosmos_outbox.adapters.servicebus.lane import Lane
-from cosmos_outbox.background import Background, end, within
+from cosmos_outbox.adapters.servicebus.batch_sender import Lane
+from cosmos_outbox.background_tasks import Background, end, within
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import Hook, SdkFallback, log_hook

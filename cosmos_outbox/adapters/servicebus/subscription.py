@@ -19,7 +19,7 @@ from opentelemetry import trace
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
-from cosmos_outbox.background import Background, cancellations, end, raise_if_cancelled, within
+from cosmos_outbox.background_tasks import Background, cancellations, end, raise_if_cancelled, within
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.messages import Message, received_id, received_text

@@ -13,11 +13,11 @@ import azure.functions as func
 
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, OutboxError
 from cosmos_outbox.parking import Parking, Scope
-from cosmos_outbox.parking.known_keys import ParkedNames
+from cosmos_outbox.parking.parked_key_names import ParkedNames
 from cosmos_outbox.ports import ChangeBatch, MonitoredContainer, Publisher
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.lanes import event_page
+from cosmos_outbox.relay.sending_lanes import event_page
 
 _ASKED_AT_ONCE = 8  # keys of one batch
 

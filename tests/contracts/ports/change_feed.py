@@ -9,11 +9,11 @@ from typing import Protocol
 
 import pytest
 
-from cosmos_outbox.changefeed.reader import newest_below
-from cosmos_outbox.documents import Document
+from cosmos_outbox.changefeed.read_ahead import newest_below
 from cosmos_outbox.errors import ContainerRecreated, NotFound, RangeGone
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom, Store, Write, WriteKind
+from cosmos_outbox.stored_documents import Document
 
 
 class ChangeFeedBackend(Protocol):

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import LeaseStore
+from cosmos_outbox.stored_documents import Document
 from tests.support.patience import HUNG_SECONDS
 
 

@@ -14,10 +14,10 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
 
-from cosmos_outbox.adapters.cosmos import polls
+from cosmos_outbox.adapters.cosmos import lean_poll_requests
 from cosmos_outbox.adapters.cosmos.client import account_of
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
-from cosmos_outbox.adapters.cosmos.polls import LeanPolls
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import LeanPolls
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangePage, StartFrom
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
@@ -234,7 +234,7 @@ async def test_a_read_sends_the_session_token_of_its_own_range_however_many_were
 async def test_the_sdk_reads_a_range_again_when_its_last_read_is_old(
     idle: Idle, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(polls, "_KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr(lean_poll_requests, "_KNOWN_SECONDS", 0.0)
     where, continuation = await idle.at_the_end()
 
     await idle.read(where, continuation)

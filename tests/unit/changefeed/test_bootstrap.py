@@ -9,8 +9,8 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, create_leases
-from cosmos_outbox.changefeed.coverage import EVERY_KEY, uncovered
 from cosmos_outbox.changefeed.leases import new_lease, start_of
+from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, uncovered
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import StartFrom

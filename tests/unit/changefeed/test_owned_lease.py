@@ -15,7 +15,7 @@ from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
 from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker
 from cosmos_outbox.changefeed.ownership import acquire
-from cosmos_outbox.changefeed.reader import Budget
+from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch

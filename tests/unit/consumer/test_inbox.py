@@ -19,7 +19,7 @@ from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import NotFound
 from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Sent
-from cosmos_outbox.parking.documents import held_id
+from cosmos_outbox.parking.parked_documents import held_id
 from cosmos_outbox.ports import Complete, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryParked
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     ConfigurationError,
@@ -26,7 +25,8 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import Record
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
+from cosmos_outbox.stored_documents import Document
 from tests.support.effort import examples
 from tests.support.event_documents import event
 from tests.support.functions_host import documents

@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryL
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
 
 
 class Scanned(DomainEvent):

@@ -11,7 +11,6 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     AccessDenied,
     KeyNotParked,
@@ -22,7 +21,7 @@ from cosmos_outbox.errors import (
     UsageError,
 )
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
-from cosmos_outbox.parking.documents import KEY_ID, EventStatus, KeyState, held_id
+from cosmos_outbox.parking.parked_documents import KEY_ID, EventStatus, KeyState, held_id
 from cosmos_outbox.ports import ChangeBatch, Notes, Write, WriteKind
 from cosmos_outbox.records import (
     EventRejected,
@@ -33,8 +32,9 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.retries import Backoff
+from cosmos_outbox.stored_documents import Document
 from tests.support.event_documents import batch, event
 from tests.support.parked_stores import Passing
 

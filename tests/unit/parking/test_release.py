@@ -14,7 +14,6 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.adapters.memory.parked import MemoryParked
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     ParkingError,
@@ -23,13 +22,14 @@ from cosmos_outbox.errors import (
     UsageError,
 )
 from cosmos_outbox.parking import ParkedKeys
-from cosmos_outbox.parking.documents import NO_ETAG, KeyState, held_id
 from cosmos_outbox.parking.park import key_in
+from cosmos_outbox.parking.parked_documents import NO_ETAG, KeyState, held_id
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.retries import Backoff
+from cosmos_outbox.stored_documents import Document
 from tests.support.event_documents import event
-from tests.unit.parking.test_documents import tampered
+from tests.unit.parking.test_parked_documents import tampered
 from tests.unit.parking.test_parking import Counted, parked, place
 
 # A release

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
-from cosmos_outbox.documents import Document
 from cosmos_outbox.errors import NotFound, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Notes
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.parked_events import resending
+from cosmos_outbox.relay.released_events import resending
+from cosmos_outbox.stored_documents import Document
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_parking import World, parked
 

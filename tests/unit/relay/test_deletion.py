@@ -19,7 +19,7 @@ from cosmos_outbox.records import (
     Record,
 )
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.lanes import EventPage
+from cosmos_outbox.relay.sending_lanes import EventPage
 from tests.support.event_documents import entity, event
 
 KEEP = timedelta(seconds=30)

@@ -13,11 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.documents import Document
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff
+from cosmos_outbox.stored_documents import Document
 from tests.support.effort import examples
 from tests.support.event_documents import entity, event
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_outbox.documents import Document
-from cosmos_outbox.relay.lanes import LANE_BYTES, Delivery, assign_lanes, event_page, group_by_key
+from cosmos_outbox.relay.sending_lanes import LANE_BYTES, Delivery, assign_lanes, event_page, group_by_key
+from cosmos_outbox.stored_documents import Document
 from tests.support.event_documents import batch, entity, event
 
 

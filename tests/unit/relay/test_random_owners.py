@@ -15,8 +15,8 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import Notes
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.relay.refusals import Topics
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox.retries import Backoff, RetryOptions
 from tests.support.effort import examples

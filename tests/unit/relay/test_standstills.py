@@ -22,17 +22,17 @@ from cosmos_outbox.errors import (
     ParkingFull,
 )
 from cosmos_outbox.parking import ParkedKeys, Parking
-from cosmos_outbox.parking.documents import KEY_ID
+from cosmos_outbox.parking.parked_documents import KEY_ID
 from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import LeaseCheckpointed, WatchFailed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.parked_events import resending
 from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW, Topics
+from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox_worker.cli.replay import sending_to
 from tests.support.event_documents import batch, event
-from tests.unit.parking.test_documents import tampered
+from tests.unit.parking.test_parked_documents import tampered
 from tests.unit.parking.test_parking import Counted, World, parked, place
 
 # Keys and names

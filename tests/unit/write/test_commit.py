@@ -19,10 +19,10 @@ from cosmos_outbox import (
     UnitOfWork,
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
-from cosmos_outbox.documents import SET_BY_THE_SERVICE
 from cosmos_outbox.errors import InvalidRequest
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
+from cosmos_outbox.stored_documents import SET_BY_THE_SERVICE
 from cosmos_outbox.write import commit
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import (

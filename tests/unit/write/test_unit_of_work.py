@@ -24,7 +24,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.errors import MixedPartitionKeys, SharedUnitOfWork
-from cosmos_outbox.write.dispatch import MAX_CHAIN
+from cosmos_outbox.write.event_handlers import MAX_CHAIN
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import (
     Line,

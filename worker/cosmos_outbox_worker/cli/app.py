@@ -15,9 +15,9 @@ from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox_worker.cli import leases as lease_commands
 from cosmos_outbox_worker.cli import parked, running, status
-from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, table_of
+from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.replay import replay_command
 from cosmos_outbox_worker.cli.running import FAILED, UNSEEN, WARNED, AsJson, Commands, Expiration, command
 from cosmos_outbox_worker.doctor.check import Findings, Severity

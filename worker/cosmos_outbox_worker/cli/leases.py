@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
+from cosmos_outbox.changefeed.ahead_of_feed import AHEAD, BEHIND
 from cosmos_outbox.changefeed.leases import START, Lease, from_document, start_property
-from cosmos_outbox.changefeed.position import AHEAD, BEHIND
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import LeaseStore, StartFrom
 from cosmos_outbox_worker.cli.output import NO_LEASES, answer, confirm, table_of
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
-from cosmos_outbox_worker.health import clock_time, readable_time
 from cosmos_outbox_worker.settings import start_named
+from cosmos_outbox_worker.shared_health import clock_time, readable_time
 
 app = typer.Typer(
     help="Leases: the position of each range of the container, and its owner.", no_args_is_help=True

@@ -13,13 +13,13 @@ from typing import Annotated, Any
 import typer
 
 from cosmos_outbox.errors import KeyNotParked, UsageError
-from cosmos_outbox.parking.causes import by_cause
-from cosmos_outbox.parking.documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
-from cosmos_outbox_worker.cli.holders import Holder, OfConsumer, opened_holder, operator_of
-from cosmos_outbox_worker.cli.many_keys import Choice, Results, StillParked, for_each
+from cosmos_outbox.parking.keys_by_cause import by_cause
+from cosmos_outbox.parking.parked_documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
+from cosmos_outbox_worker.cli.many_parked_keys import Choice, Results, StillParked, for_each
 from cosmos_outbox_worker.cli.output import answer, confirm, counted, table_of
+from cosmos_outbox_worker.cli.parked_key_owner import Holder, OfConsumer, opened_holder, operator_of
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command
-from cosmos_outbox_worker.health import readable_time
+from cosmos_outbox_worker.shared_health import readable_time
 
 app = typer.Typer(
     help="Partition keys that are parked because an event of theirs cannot be sent, or a message not be handled.",

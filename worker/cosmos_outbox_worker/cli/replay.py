@@ -18,16 +18,16 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from cosmos_outbox.changefeed.leases import Lease
-from cosmos_outbox.changefeed.reader import lsn_of
-from cosmos_outbox.documents import StoredEvent, stored_event
+from cosmos_outbox.changefeed.read_ahead import lsn_of
 from cosmos_outbox.errors import MessageRejected, RangeGone, UsageError
 from cosmos_outbox.parking import ParkedKeys
-from cosmos_outbox.parking.documents import EventStatus
+from cosmos_outbox.parking.parked_documents import EventStatus
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, StartFrom
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.lanes import event_page
+from cosmos_outbox.relay.sending_lanes import event_page
+from cosmos_outbox.stored_documents import StoredEvent, stored_event
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, confirm, counted
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened

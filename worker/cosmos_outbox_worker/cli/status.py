@@ -16,13 +16,13 @@ from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.changefeed.leases import START, readable, token_of
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
-from cosmos_outbox_worker.cli.holders import OfConsumer
 from cosmos_outbox_worker.cli.leases import in_order
 from cosmos_outbox_worker.cli.output import NO_LEASES, answer, table_of, text_of
+from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened, opened_consumer
 from cosmos_outbox_worker.connection import Connection
-from cosmos_outbox_worker.fleet import Phase
-from cosmos_outbox_worker.health import ParkedSeen, parked_seen, readable_time
+from cosmos_outbox_worker.heartbeats import Phase
+from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen, readable_time
 from cosmos_outbox_worker.worker_health import troubles
 
 _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")

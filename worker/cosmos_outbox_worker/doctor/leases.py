@@ -13,15 +13,15 @@ from itertools import combinations
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.changefeed.bootstrap import own_prefix
-from cosmos_outbox.changefeed.coverage import located, uncovered
 from cosmos_outbox.changefeed.leases import Lease, is_child_of, range_of, readable
+from cosmos_outbox.changefeed.range_coverage import located, uncovered
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
-from cosmos_outbox_worker.fleet import Heartbeat
+from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.worker_health import LATE, standing
 
 _SECONDS_A_RANGE = 5.0

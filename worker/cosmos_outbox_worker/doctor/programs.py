@@ -27,7 +27,7 @@ from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKE
 from cosmos_outbox_worker.doctor.leases import check_leases
 from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, try_documents
 from cosmos_outbox_worker.doctor.service_bus import check_source, check_topics
-from cosmos_outbox_worker.health import ParkedSeen, parked_seen
+from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen
 
 _LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
 _BY_PARTITION_KEY = ("/partitionKey",)

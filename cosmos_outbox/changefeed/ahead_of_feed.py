@@ -1,0 +1,54 @@
+"""
+Ahead of the feed: whether a lease lies ahead of the feed of its range, as after a restore, a failover that lost data, or a wrong edit.
+
+A position is the LSN up to which everything is done. Where the newest LSN of the range is lower, what is committed next has
+LSNs that count as done, and the worker would skip it unnoticed. A lagging replica can look the same for a moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cosmos_outbox.changefeed.read_ahead import lsn_of
+from cosmos_outbox.errors import ConfigurationError
+
+# Properties of a lease, both with the lowest LSN that was seen of its range. AHEAD: the lease is halted. BEHIND: not decided
+# yet, for the range may have been read from a replica that lags.
+AHEAD, BEHIND = "positionAhead", "rangeBehind"
+_LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its lease for this long
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """A range whose newest LSN is below the position: the lowest that was seen, and since when."""
+
+    lowest: int
+    since: float
+
+    def may_be_a_lagging_replica(self, now: float) -> bool:
+        return now - self.since <= _LAGS_FOR_SECONDS
+
+
+def position_at(lsn: int) -> str:
+    return f'"{lsn}"'
+
+
+def behind_in(properties: Mapping[str, str], position: str | None) -> int | None:
+    """
+    Return the lowest LSN that an earlier owner saw of a range that was behind; None where the position is not above it.
+
+    An operator that edited the position since has decided where to go on, and the mark must not move it forward.
+    """
+    lowest, reached = lsn_of(properties.get(BEHIND)), lsn_of(position)
+    return lowest if lowest is not None and reached is not None and reached > lowest else None
+
+
+def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:
+    """Return what is wrong with a lease that lies ahead of its range, and the fix."""
+    newest = "lower" if lowest is None else f"only {lowest}"
+    return ConfigurationError(
+        f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a restore or a "
+        "failover: what is committed below would be skipped. Stop the workers, reset the leases to a "
+        "time before that, and start them."
+    )

@@ -1,0 +1,284 @@
+"""
+Polling, by a Pump: read a page of one range, have it handled, note how far we are, and again; the checkpoint follows the handling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from cosmos_outbox.changefeed.ahead_of_feed import AHEAD, BEHIND, Regression, ahead_of, behind_in, position_at
+from cosmos_outbox.changefeed.leases import start_of
+from cosmos_outbox.changefeed.owned_lease import OwnedLease
+from cosmos_outbox.changefeed.read_ahead import Reader, lsn_of, newest_below
+from cosmos_outbox.errors import ContainerRecreated, RangeGone
+from cosmos_outbox.ports import ChangeBatch, ChangePage
+from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
+
+# Pause once after this many consecutive filtered-out pages, so that a long empty stretch is not read in a tight loop.
+_PAUSE_AFTER_EMPTY_PAGES = 300
+_ALARM_AGAIN_SECONDS = 60.0
+_MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
+_TOGETHER_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class _From:
+    """Where the next page is still to be read from."""
+
+    continuation: str | None
+
+
+_Following = ChangePage | _From | None
+
+
+def together(seconds: float, *, now: float) -> float:
+    """
+    Shorten a pause so that it ends together with those of other leases: each wake-up costs a fifth of a poll.
+    """
+    return seconds if seconds < 10 * _TOGETHER_SECONDS else seconds - (now + seconds) % _TOGETHER_SECONDS
+
+
+class Pump:
+    """
+    The work on one lease; the next page is read while the handler works on this one, if the budget has room for it.
+    """
+
+    def __init__(self, owned: OwnedLease) -> None:
+        worker, options = owned.worker, owned.worker.options
+        self._owned, self._progress, self._id = owned, owned.progress, owned.lease.id
+        self._options, self._notify, self._handler = options, worker.notify, worker.handler
+        self._reader = Reader(
+            worker.feed,
+            owned.range,
+            container_rid=owned.container.container_rid,
+            max_items=options.max_items,
+            budget=worker.budget,
+            wanted=options.wanted,
+        )
+        self._start = start_of(owned.lease)
+        self._shortest = self._poll = options.min_poll_interval.total_seconds()
+        self._empty_pages = 0
+        self._regression: Regression | None = None
+
+    @property
+    def _longest(self) -> float:
+        return max(
+            self._options.max_poll_interval.total_seconds(),
+            self._owned.worker.budget.leases() / _MOST_POLLS_PER_SECOND,
+        )
+
+    async def run(self) -> None:
+        """
+        Work until `drain` of the lease is set; then finish the page at hand, unless it fails.
+
+        Raises:
+            RangeGone: the range was split or merged; all changes up to the lease's continuation are done.
+            ContainerRecreated: the container was recreated.
+            LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`.
+        """
+        owned, properties = self._owned, self._owned.lease.properties
+        if BEHIND in properties:  # the previous owner could not decide it
+            if (lowest := behind_in(properties, owned.continuation)) is not None:
+                self._regression = Regression(lowest, asyncio.get_running_loop().time())
+            else:
+                owned.mark({BEHIND: None})
+        try:
+            following: _Following = _From(owned.continuation)
+            if AHEAD in properties:
+                await self._ahead(lsn_of(properties[AHEAD]))
+                return
+            while following is not None and not owned.drain.is_set():
+                page = await self._read(following.continuation) if isinstance(following, _From) else following
+                if page is None or owned.drain.is_set():
+                    return
+                following = await self._next(page)
+                del page  # frees its memory before the next read
+        finally:
+            # The range may grow past the position before the next owner reads it.
+            if self._regression is not None:
+                owned.mark({BEHIND: str(self._regression.lowest)})
+
+    async def _next(self, page: ChangePage) -> _Following:
+        """
+        Do what a page asks for, and return what comes after it; None where the work is to end.
+
+        The page was read from the lease's continuation.
+        """
+        owned, now = self._owned, asyncio.get_running_loop().time()
+        before = self._regression
+        if not page.documents and (newest := newest_below(owned.continuation, page)) is not None:
+            lowest, since = (newest, now) if before is None else (min(before.lowest, newest), before.since)
+            return await self._wait_for(Regression(lowest, since), now)
+        if before is not None:  # what came between the lowest LSN and the position has not been read
+            self._regression = None
+            self._notify(self._told_ahead("rewound", before.lowest))
+            owned.advance(position_at(before.lowest))
+            owned.mark({BEHIND: None})
+            return _From(owned.continuation)
+        if page.documents:
+            return await self._work_on(page)
+        if page.dropped:
+            self._done(page, seconds=0)
+            self._poll = self._shortest
+        elif page.skipped:
+            owned.advance(page.continuation)
+            self._empty_pages += 1
+            if self._empty_pages % _PAUSE_AFTER_EMPTY_PAGES == 0:
+                await self._pause(self._longest)
+        else:
+            # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
+            owned.advance(page.continuation, lag=0, rest=self._poll, soon=owned.continuation is None)
+            await self._pause(together(self._poll, now=now))
+            self._poll = min(self._poll * 2, self._longest)
+        return _From(page.continuation)
+
+    async def _work_on(self, page: ChangePage) -> _Following:
+        async with self._reading_ahead(page.continuation) as ahead:
+            handled = await self._handle(page)
+            if handled is None or not handled.documents:
+                return handled
+            self._poll = self._shortest
+            if handled is page and ahead is not None:
+                return await ahead
+        return _From(handled.continuation)
+
+    async def _handle(self, page: ChangePage) -> ChangePage | None:
+        """
+        Have a page handled, again and again until it is done.
+
+        After each failure it is read again: what was deleted meanwhile blocks no more, and what was added may show the relay
+        that not the topic is at fault, but these messages.
+
+        Returns:
+            The page that is done, perhaps as it was read again; one without documents where nothing is left to handle; None
+            where the work is to end before.
+
+        Raises:
+            LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`; the page does not count as done.
+        """
+        owned, options, attempt = self._owned, self._options, 0
+        started = asyncio.get_running_loop().time()
+        batch = ChangeBatch(
+            lease=self._id,
+            documents=page.documents,
+            tenure=owned.number,
+            page=owned.pages + 1,
+            processor=options.processor_name,
+            container_rid=owned.container.container_rid,
+            key_paths=owned.container.key_paths,
+            notes=owned.notes,
+        )
+        while True:
+            attempt += 1
+            owned.ensure_active()
+            try:
+                await self._handler(batch)
+            except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
+                owned.ensure_active()
+                delay = self._failed(error, attempt, halted=attempt % options.halt_after_attempts == 0)
+            else:
+                break
+            if not await self._pause(delay):
+                return None
+            again = await self._read(owned.continuation)
+            if again is None or not again.documents:
+                return again
+            page, batch = again, replace(batch, documents=again.documents)
+        owned.ensure_active()
+        self._done(page, seconds=asyncio.get_running_loop().time() - started, handled=True)
+        return page
+
+    def _done(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
+        """Note that all changes of a page are done, the dropped ones included."""
+        last = page.last_lsn
+        lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
+        self._owned.advance(page.continuation, lag=lag, handled=handled)
+        changes = len(page.documents) + page.dropped
+        self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag))
+
+    def _failed(
+        self, error: Exception, attempt: int, *, halted: bool = False, at_least: float | None = None
+    ) -> float:
+        """Report an attempt to read or handle that failed, and return how long to wait before the next."""
+        self._progress.failed(error)
+        delay = self._options.backoff.delay(attempt, at_least=at_least)
+        outcome: Literal["retried", "halted"] = "halted" if halted else "retried"
+        self._notify(
+            PageFailed(lease=self._id, outcome=outcome, attempt=attempt, delay_seconds=delay, error=error)
+        )
+        return delay
+
+    async def _wait_for(self, regression: Regression, now: float) -> _Following:
+        if regression.may_be_a_lagging_replica(now):
+            self._regression = regression
+            if now > regression.since:  # seen twice: save it, as this worker may be killed
+                self._owned.mark({BEHIND: str(regression.lowest)})
+            await self._pause(self._longest)
+            return _From(self._owned.continuation)
+        self._regression = None
+        await self._ahead(regression.lowest)
+        return None
+
+    async def _ahead(self, lowest: int | None) -> None:
+        position = self._owned.continuation
+        alarm = self._told_ahead("halted", lowest)
+        # Without the mark a later owner would skip changes unnoticed, once the range has grown past the position.
+        self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
+        self._progress.halt(ahead_of(self._id, position, lowest))
+        self._notify(alarm)
+        while await self._pause(_ALARM_AGAIN_SECONDS):
+            self._notify(alarm)
+
+    def _told_ahead(self, outcome: Literal["halted", "rewound"], lowest: int | None) -> PositionAhead:
+        return PositionAhead(
+            lease=self._id, outcome=outcome, position=self._owned.continuation, lowest_lsn=lowest
+        )
+
+    @asynccontextmanager
+    async def _reading_ahead(
+        self, continuation: str
+    ) -> AsyncIterator[asyncio.Task[ChangePage | None] | None]:
+        if not self._reader.has_room_ahead():
+            yield None
+            return
+        ahead = asyncio.create_task(self._read(continuation))
+        try:
+            yield ahead
+        finally:
+            ahead.cancel()  # also retrieves its error, where the handler failed before the page was awaited
+            await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _read(self, continuation: str | None) -> ChangePage | None:
+        """Return the next page, or None where the work is to end and reading fails."""
+        attempt = 0
+        while True:
+            try:
+                page = await self._reader.read(continuation, start=self._start)
+            except (ContainerRecreated, RangeGone):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever a range answers is a failed page, and ends no other range
+                self._owned.ensure_active()
+                attempt += 1
+                if not await self._pause(
+                    self._failed(error, attempt, at_least=getattr(error, "retry_after", None))
+                ):
+                    return None
+                continue
+            lease_names_partition = self._owned.lease.version == 0 and page.range_id is not None
+            if lease_names_partition and page.range_id != self._owned.lease.token:
+                # A merge: our range can still be read, but .NET and KEDA look for the partition by its id.
+                raise RangeGone
+            return page
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait; return False at once where the work is to end."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._owned.drain.wait()
+        except TimeoutError:
+            return True
+        return False

@@ -1,0 +1,100 @@
+"""
+Range coverage: which keys no lease covers, and which physical partition serves a range.
+
+All partitions are asked at once, so that one that is throttled or silent delays no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from cosmos_outbox.changefeed.leases import Lease
+from cosmos_outbox.errors import OutboxError, RangeGone, StoreUnavailable
+from cosmos_outbox.partition_key import FeedRange
+from cosmos_outbox.ports import ChangeFeed
+from cosmos_outbox.retries import Backoff
+
+EVERY_KEY = FeedRange(min="", max="FF")
+ASK_AGAIN = Backoff(maximum_seconds=1.0)
+ANSWER_SECONDS = 5.0
+_AT_ONCE = 32  # a container of hundreds of partitions is not asked in one burst
+
+
+def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
+    """
+    Return what no lease covers of each physical range; nothing where a lease has no range, for it may cover anything.
+    """
+    known = [lease.range for lease in leases if lease.range is not None]
+    if len(known) < len(leases):
+        return ()
+    gaps = EVERY_KEY.without(known)
+    return tuple(
+        gap.intersection(candidate) for candidate in physical for gap in gaps if gap.overlaps(candidate)
+    )
+
+
+async def identified(
+    ranges: Iterable[FeedRange], feed: ChangeFeed
+) -> tuple[Mapping[FeedRange, str], Mapping[FeedRange, OutboxError]]:
+    """
+    Ask each range once for the id of its partition, and wait for none longer than `ANSWER_SECONDS`.
+
+    Returns:
+        The ids of partitions by their ranges, and for the silent ones, and those that changed meanwhile, why they are not known now.
+
+    Raises:
+        OutboxError: a request was refused for good.
+    """
+    room = asyncio.Semaphore(_AT_ONCE)
+    async with asyncio.TaskGroup() as group:
+        asked = {one: group.create_task(_answer(one, feed, room)) for one in dict.fromkeys(ranges)}
+    answers = {feed_range: task.result() for feed_range, task in asked.items()}
+    silent = {one: answer for one, answer in answers.items() if isinstance(answer, OutboxError)}
+    for error in silent.values():
+        if not (error.retriable or isinstance(error, RangeGone)):
+            raise error
+    ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
+    # Two leases with the same id would be one document, and no lease would cover the second range.
+    named = Counter(ids.values())
+    for one in [one for one, partition in ids.items() if named[partition] > 1]:
+        silent[one] = RangeGone(
+            f"Partition {ids.pop(one)} was merged or split while partitions were asked for their ids."
+        )
+    return ids, silent
+
+
+async def _answer(feed_range: FeedRange, feed: ChangeFeed, room: asyncio.Semaphore) -> str | OutboxError:
+    async with room:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await feed.partition_id(feed_range)
+        except OutboxError as error:
+            return error
+        except TimeoutError:
+            return StoreUnavailable(f"The partition did not return its id within {ANSWER_SECONDS:g} s.")
+
+
+async def located(
+    leases: Sequence[Lease], physical: Sequence[FeedRange], feed: ChangeFeed
+) -> tuple[tuple[Lease, ...], Mapping[FeedRange, OutboxError]]:
+    """
+    Give a lease without a range (written by an old .NET SDK) the range of the partition that its token names.
+
+    Returns:
+        The leases, still without a range where the partition is gone or did not answer; and the failed answers.
+    """
+    if all(lease.range for lease in leases):
+        return tuple(leases), {}
+    taken = {lease.range for lease in leases}
+    ids, silent = await identified((candidate for candidate in physical if candidate not in taken), feed)
+    by_id = {partition_id: feed_range for feed_range, partition_id in ids.items()}
+    placed = tuple(lease if lease.range else replace(lease, range=by_id.get(lease.token)) for lease in leases)
+    return placed, silent
+
+
+def asked_to_wait(errors: Iterable[BaseException]) -> float | None:
+    """Return the longest wait that the service asks for in several answers, in seconds."""
+    return max(filter(None, (getattr(error, "retry_after", None) for error in errors)), default=None)

@@ -1,0 +1,59 @@
+"""Failure policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all others wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+
+from cosmos_outbox.messages import Message
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.retries import Backoff
+
+# So many keys parked while no message takes effect show that the fault is not the messages': the others wait
+HALT_AFTER_KEYS = 5
+# A process whose event loop is blocked loses the message at hand, then also the session that it was waiting for
+_LOST_AT_ONCE = 2
+
+
+class OnFailure(StrEnum):
+    """What becomes of a message that cannot be handled."""
+
+    # It is held, and later messages of its key behind it, until an operator releases or drops it
+    PARK = "park"
+    # It is moved to the dead-letter queue, and later messages of its key overtake it
+    DEAD_LETTER = "dead_letter"
+
+
+class OnUnknown(StrEnum):
+    """What becomes of a message whose subject has no handler."""
+
+    IGNORE = "ignore"  # it is completed
+    DEAD_LETTER = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The rules of a consumer; see the arguments of `Consumer`, which checks them."""
+
+    record_ttl: timedelta
+    partition_key: Callable[[Message], PartitionKey] | None
+    on_failure: OnFailure
+    unknown: OnUnknown
+    attempts: int
+    max_deliveries: int
+    backoff: Backoff
+    handler_timeout: timedelta
+
+    @property
+    def least_delivery_count(self) -> int:
+        """
+        Return how many deliveries the broker has to allow, so that it does not dead-letter what this consumer would have parked.
+        """
+        return self.max_deliveries + _LOST_AT_ONCE
+
+    @property
+    def longest_handling(self) -> timedelta:
+        """Return how long all attempts of one message take at most."""
+        return self.attempts * (self.handler_timeout + timedelta(seconds=self.backoff.maximum_seconds))

@@ -1,0 +1,84 @@
+"""
+Handler threads: where `asyncio.to_thread` runs in a consumer's process; a call that hangs delays neither other calls nor the shutdown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent import futures
+from concurrent.futures import Future
+from contextvars import ContextVar
+from functools import partial
+from queue import Empty, SimpleQueue
+from socket import getaddrinfo, getnameinfo
+from threading import Thread
+from typing import Any, ParamSpec, TypeVar
+
+ArgumentsT = ParamSpec("ArgumentsT")
+ResultT = TypeVar("ResultT")
+
+_IDLE_SECONDS = 60.0  # how long an idle thread waits for the next call
+_END_SECONDS = 1.0  # for calls under way when the program ends
+
+_LOOKUPS = (getaddrinfo, getnameinfo)  # they end by themselves, and no handler submits them
+# The calls of the handler that runs in this context; `submit` adds to them
+calls_of_handler: ContextVar[set[Future[Any]] | None] = ContextVar(
+    "cosmos_outbox.calls_of_handler", default=None
+)
+
+
+class DaemonThreads(futures.ThreadPoolExecutor):
+    """
+    Makes a call in a thread that is idle, or else in a new one; a call that hangs does not keep the process.
+    """
+
+    # asyncio's own has 32 threads at most. A handler that hangs takes one with each attempt; once none is left no name can be
+    # resolved, so every key stops. Python joins its threads, so the process never ends.
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)  # the event loop takes no other kind; its threads are never started
+        self._idle: list[SimpleQueue[Callable[[], None]]] = []
+        self._calls: set[Future[Any]] = set()
+
+    def submit(
+        self, call: Callable[ArgumentsT, ResultT], /, *args: ArgumentsT.args, **kwargs: ArgumentsT.kwargs
+    ) -> Future[ResultT]:
+        future: Future[ResultT] = Future()
+        for calls in (self._calls, None if call in _LOOKUPS else calls_of_handler.get()):
+            if calls is not None:
+                calls.add(future)
+                future.add_done_callback(calls.discard)
+        try:
+            work = self._idle.pop()
+        except IndexError:
+            work = SimpleQueue()
+            Thread(target=self._serve, args=[work], name="outbox-thread", daemon=True).start()
+        work.put(partial(_answer, future, partial(call, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        if wait:
+            futures.wait({*self._calls}, timeout=_END_SECONDS)
+
+    def _serve(self, work: SimpleQueue[Callable[[], None]]) -> None:
+        while True:
+            try:
+                work.get(timeout=_IDLE_SECONDS)()
+            except Empty:
+                try:
+                    self._idle.remove(work)
+                except ValueError:  # a call was just put into it
+                    continue
+                return
+            self._idle.append(work)
+
+
+def _answer(future: Future[ResultT], call: Callable[[], ResultT]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = call()
+    except BaseException as error:  # noqa: BLE001 - whatever it raises is raised where it is awaited
+        future.set_exception(error)
+    else:
+        future.set_result(result)

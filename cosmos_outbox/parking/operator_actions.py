@@ -1,0 +1,327 @@
+"""Operator actions: what an operator does with parked keys: list them, release one, drop an event for good."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from cosmos_outbox.domain.events import utc_now
+from cosmos_outbox.errors import KeyNotParked, NotFound, UsageError
+from cosmos_outbox.parking.park import key_in, parked_key
+from cosmos_outbox.parking.parked_documents import (
+    BY_HAND,
+    Decision,
+    EventStatus,
+    Failure,
+    KeyState,
+    ParkedEvent,
+    ParkedKey,
+    Scope,
+    Unreadable,
+    event_of,
+    held_id,
+    new_key,
+    readable_events,
+    readable_keys,
+)
+from cosmos_outbox.parking.release import Release, Released, Send, first_held
+from cosmos_outbox.ports import ParkedStore
+from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
+
+# Held, records, unreadable
+_Events = tuple[tuple[ParkedEvent, ...], tuple[ParkedEvent, ...], tuple[Unreadable, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """
+    A parked key, its queue in order, and the records of events that were dropped or sent edited, oldest first.
+    """
+
+    key: ParkedKey
+    held: tuple[ParkedEvent, ...]
+    records: tuple[ParkedEvent, ...]
+    unreadable: tuple[Unreadable, ...]
+
+
+class ParkedKeys:
+    """
+    The parked keys of one processor of one container; any number of operators may use it at once.
+
+    Args:
+        store: the parked store.
+        send: sends held events; only `release` needs it. For events of an outbox, `relay.parked_events.resending(publisher)`.
+        scope: which processor, and which container of events. Defaults to the one of batches that name none, as in tests.
+        retry: for how long one operation on the store is tried. Defaults to 10 s.
+        utcnow: the clock of the records; no decision about order depends on it.
+    """
+
+    def __init__(
+        self,
+        store: ParkedStore,
+        send: Send | None = None,
+        *,
+        scope: Scope = Scope(),  # noqa: B008 - a frozen value
+        retry: RetryOptions | None = None,
+        utcnow: Callable[[], datetime] = utc_now,
+    ) -> None:
+        self._store, self._send, self._scope = store, send, scope
+        self._retry, self._utcnow = retry or RetryOptions(), utcnow
+
+    async def list(self) -> tuple[ParkedKey | Unreadable, ...]:
+        """
+        Return all parked keys, oldest first, then those that cannot be read. A key parked a moment ago may be missing.
+        """
+        query = partial(self._store.keys, processor=self._scope.processor, container=self._scope.container)
+        found = readable_keys(await retry_reads(query, self._retry))
+
+        def place(key: ParkedKey | Unreadable) -> tuple[int, str]:
+            return (0, key.parked_at) if isinstance(key, ParkedKey) else (1, key.partition_key)
+
+        return tuple(sorted(found, key=place))
+
+    async def show(self, partition_key: str) -> Parked:
+        """
+        Return a parked key with its events.
+
+        Raises:
+            KeyNotParked: it is not parked; `records` returns what is kept of earlier times.
+            ParkingError: the document of the key cannot be read.
+        """
+        key = await self.find(partition_key)
+        held, records, unreadable = await self._events(key.partition)
+        return Parked(key=key, held=held, records=records, unreadable=unreadable)
+
+    async def find(self, partition_key: str) -> ParkedKey:
+        """
+        Return a parked key.
+
+        Raises:
+            KeyNotParked: it is not parked.
+            ParkingError: its document cannot be read.
+        """
+        return await retry_on_conflict(lambda: self._key(partition_key), self._retry)
+
+    async def first_held(self, partition_key: str) -> ParkedEvent | None:
+        """
+        Return the event that a release would send first, or None if the key holds none.
+
+        Raises:
+            KeyNotParked: it is not parked.
+            ParkingError: a document cannot be read.
+        """
+
+        async def step() -> ParkedEvent | None:
+            return await first_held(self._store, await self._key(partition_key))
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def records(self, partition_key: str) -> tuple[ParkedEvent | Unreadable, ...]:
+        """
+        Return the records of a key's events that were dropped or sent edited, oldest first, then those that cannot be read.
+
+        They stay when the key is handed back.
+        """
+        _, records, unreadable = await self._events(self._scope.partition_of(partition_key))
+        return (*records, *unreadable)
+
+    async def known(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
+        """
+        Return those of some events that are held, or that have a record, by their ids.
+
+        Raises:
+            ParkingError: a document cannot be read.
+        """
+        document_ids = [held_id(event_id) for event_id in event_ids]
+        partition = self._scope.partition_of(partition_key)
+        found: dict[str, ParkedEvent] = {}
+        present = partial(self._store.present, partition, document_ids)
+        for document_id in await retry_reads(present, self._retry):
+            with suppress(NotFound):
+                read = partial(self._store.read, document_id, partition)
+                event = event_of(await retry_reads(read, self._retry))
+                found[event.event_id] = event
+        return found
+
+    async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
+        """
+        Park a key by hand: the relays hold its events as soon as they poll, within 15 seconds.
+
+        Returns:
+            The key as it is parked now; one that was parked already stays as it is.
+
+        Raises:
+            UsageError: the key is an empty text.
+        """
+        if not partition_key:
+            raise UsageError("An empty text is no partition key: name the one to park.")
+        failure = Failure(event_id="", reason=BY_HAND, error=reason, attempts=0)
+        partition = self._scope.partition_of(partition_key)
+
+        async def step() -> ParkedKey:
+            key = await key_in(self._store, partition, prove=False)
+            if key is None:
+                key = new_key(partition_key, partition, self._scope, failure, now=self._utcnow())
+                await self._store.commit(partition, [key.write()])
+            return key
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def release(
+        self,
+        partition_key: str,
+        *,
+        edited: Mapping[str, Any] | None = None,
+        event_id: str | None = None,
+        by: str | None = None,
+    ) -> Released:
+        """
+        Send the held events of a key in order, and those that arrive meanwhile; then hand the key back to the relays.
+
+        A release takes the key over from an earlier one that still runs or was killed, and goes on where that one stopped.
+
+        Args:
+            partition_key: the key.
+            edited: the payload (`data`) to send in place of that of the first held event. The event keeps its id; what
+                was committed stays in the parked store beside it.
+            event_id: the event that `edited` is for. Another release may have sent it since the caller looked.
+            by: the operator, for the record of an edited event.
+
+        Returns:
+            What was sent. If the key's next event is refused too, the key stays parked, with the new failure.
+
+        Raises:
+            KeyNotParked: it is not parked, or holds no event to edit.
+            ParkingError: the document of the key or of a held event cannot be read.
+            ReleaseTakenOver: a later release or drop of the key began.
+            UsageError: `edited` has no `event_id`, or a value that a document does not keep; or the first held event is another one.
+                Nothing was changed.
+            PublishError: the topic did not answer; what was not sent is still held.
+        """
+        if self._send is None:
+            raise UsageError("A release needs a `send`, as `resending(publisher)` returns it.")
+        if edited is not None and event_id is None:
+            raise UsageError("An edited payload is for one event: name it, as event_id.")
+        if edited is not None and not _is_kept(dict(edited)):
+            raise UsageError("The payload has a value that is no JSON: write it as text.")
+        release = Release(
+            store=self._store,
+            partition_key=partition_key,
+            partition=self._scope.partition_of(partition_key),
+            send=self._send,
+            retry=self._retry,
+            utcnow=self._utcnow,
+        )
+        return await release.run(edited, event_id, by)
+
+    async def drop(
+        self, partition_key: str, event_id: str, *, reason: str, by: str | None = None
+    ) -> ParkedEvent:
+        """
+        Give up one held event for good; return its record, which stays in the parked store with the operator and the reason.
+
+        Another drop of the same event adds its own.
+
+        The key stays parked until it is released; a release that is under way ends. Two things cannot be undone. A worker
+        that read the event before it was parked, or a release that was about to send it, may still send it, if the broker
+        accepts it by now. And where events are routed to several topics, one behind the event that parked the key may be in
+        another topic already.
+
+        Raises:
+            KeyNotParked: the key is not parked, or does not hold the event.
+            ParkingError: the document of the key or of the event cannot be read.
+        """
+        decision = Decision(at=self._utcnow().isoformat(), by=by, did="dropped", reason=reason)
+
+        async def step() -> ParkedEvent:
+            key = await self._key(partition_key)
+            event = await self._record(event_id, key.partition)
+            if event is not None and decision in event.decisions:  # the answer to the first attempt was lost
+                return event
+            if event is not None and event.status is EventStatus.DROPPED:
+                again = event.decided(decision)
+                await self._store.commit(key.partition, [again.write()])
+                return again
+            if event is None or event.status is not EventStatus.HELD:
+                raise KeyNotParked(f"Event {event_id!r} of partition key {partition_key!r} is not held.")
+            dropped = replace(event, status=EventStatus.DROPPED, note=reason, closed_at=decision.at).decided(
+                decision
+            )
+            failed = key.failure is not None and key.failure.event_id == event_id
+            changed = replace(
+                key,
+                state=KeyState.PARKED,
+                claim=None,
+                held=key.held - 1,
+                failure=None if failed else key.failure,
+            )
+            await self._store.commit(key.partition, [changed.write(), dropped.write()])
+            return dropped
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def purge(
+        self, partition_key: str, event_id: str, *, reason: str, by: str | None = None
+    ) -> ParkedEvent:
+        """
+        Erase what the record of an event says, payloads and errors; what is left keeps a replay from sending the event again.
+
+        The id of the event and the partition key stay, and so do the event itself in its own container, until its time to live
+        ends, and the copies that consumers have.
+
+        Raises:
+            KeyNotParked: there is no record of the event.
+            UsageError: the event is held; drop it first.
+        """
+        decision = Decision(at=self._utcnow().isoformat(), by=by, did="purged", reason=reason)
+        partition = self._scope.partition_of(partition_key)
+
+        async def step() -> ParkedEvent:
+            event = await self._record(event_id, partition)
+            if event is None:
+                raise KeyNotParked(
+                    f"There is no record of event {event_id!r} of partition key {partition_key!r}."
+                )
+            if event.status is EventStatus.HELD:
+                raise UsageError(f"Event {event_id!r} of {partition_key!r} is held: drop it, then purge it.")
+            if event.status is EventStatus.PURGED:
+                return event
+            purged = event.purged(decision)
+            await self._store.commit(partition, [purged.write()])
+            return purged
+
+        return await retry_on_conflict(step, self._retry)
+
+    async def _record(self, event_id: str, partition: str) -> ParkedEvent | None:
+        with suppress(NotFound):
+            return event_of(await self._store.read(held_id(event_id), partition))
+        return None
+
+    async def _key(self, partition_key: str) -> ParkedKey:
+        return await parked_key(self._store, self._scope.partition_of(partition_key), partition_key)
+
+    async def _events(self, partition: str) -> _Events:
+        found: list[ParkedEvent | Unreadable] = []
+        after = ""
+        while documents := await retry_reads(partial(self._store.page, partition, after=after), self._retry):
+            after = str(documents[-1]["id"])
+            found += readable_events(documents)
+        events = [event for event in found if isinstance(event, ParkedEvent)]
+        events.sort(key=lambda event: (event.parked_at, event.position))
+        return (
+            tuple(event for event in events if event.status is EventStatus.HELD),
+            tuple(event for event in events if event.status is not EventStatus.HELD),
+            tuple(event for event in found if isinstance(event, Unreadable)),
+        )
+
+
+def _is_kept(payload: dict[str, Any]) -> bool:
+    try:
+        return bool(json.loads(json.dumps(payload, ensure_ascii=False, allow_nan=False).encode()) == payload)
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,352 @@
+"""
+The documents of the parked store: one for each parked key, and one for each of its events.
+
+    outbox.key    one in the partition of each parked key: where its queue begins and ends, which release empties it
+    event.<id>    an event in the queue, or the record of one that was dropped or sent with another payload
+    outbox.processor    of no key: that the processor has had leases (`first_run`)
+
+They belong to one processor of one container (`Scope`): the partition is made of the processor's name, the container's
+resource id and the key, so processors that share a store never see each other's documents. No document has a TTL. An
+event's document is named after the event, so a relay that parks the event again finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime
+from enum import StrEnum
+from operator import itemgetter
+from typing import Any, TypeVar
+
+from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+
+from cosmos_outbox.errors import ParkingError, UsageError, said
+from cosmos_outbox.partition_key import HASHED, broker_id, check_id
+from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox.stored_documents import Document, copied_size
+
+KEY_ID = "outbox.key"
+BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
+NO_ETAG = '"00000000-0000-0000-0000-000000000000"'  # matches no document
+
+_LONGEST_PARTITION = 2000  # bytes; Cosmos DB takes partition keys of 2,048
+_LONGEST_ERROR = 2000
+_LONGEST_META = 32_000
+_KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
+
+ValueT = TypeVar("ValueT")
+
+
+def _stored_name(name: str) -> str:
+    return _OTHER_NAMES.get(name) or to_camel(name)
+
+
+# What a document has each field as. Only the kind of a value is checked, so half a surrogate pair is read too.
+_OTHER_NAMES = {"partition_key": "key", "partition": "partitionKey", "etag": "_etag"}
+_STORED = ConfigDict(alias_generator=_stored_name)
+_Text = InstanceOf[str]
+_Number = InstanceOf[int]
+
+
+class KeyState(StrEnum):
+    """What happens to a parked key."""
+
+    PARKED = "parked"
+    RELEASING = "releasing"  # a release empties its queue, or was killed while it did
+    # Nearly empty: a relay waits before it appends, so that the release can hand the key back
+    CLOSING = "closing"
+
+
+class EventStatus(StrEnum):
+    """What became of an event in the parked store."""
+
+    HELD = "held"
+    DROPPED = "dropped"  # kept as the record of the operator's decision
+    SENT = "sent"  # kept only where another payload was sent than was committed
+    PURGED = "purged"  # all that was said in it is erased; the document stays, so that no replay sends the event again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """
+    Which processor of which container parked documents belong to.
+
+    Args:
+        processor: the processor's name.
+        container: the resource id of the container of events. A recreated container has another one.
+    """
+
+    processor: _Text = ""
+    container: _Text = ""
+
+    def partition_of(self, partition_key: str) -> str:
+        """Return the partition of the parked store in which the documents of a key lie."""
+        return self.partition_named(broker_id(partition_key))
+
+    def partition_named(self, name: str) -> str:
+        """Return that partition for the key's name in a lease: the key itself or, if it is long, its hash."""
+        partition = json.dumps([self.processor, self.container, name], ensure_ascii=False)
+        raw = partition.encode("utf-8", "surrogatepass")
+        return partition if len(raw) <= _LONGEST_PARTITION else f"{HASHED}{hashlib.sha256(raw).hexdigest()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why an event could not be sent."""
+
+    __pydantic_config__ = _STORED
+
+    event_id: _Text
+    reason: str  # the class of the error
+    error: _Text
+    attempts: _Number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """
+    What an operator did with an event: when, who, what, and why.
+
+    by: the name that the operator's program gave. None if it gave none.
+    """
+
+    __pydantic_config__ = _STORED
+
+    at: _Text
+    by: _Text | None
+    did: _Text
+    reason: _Text | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedKey:
+    """
+    A parked partition key and its queue: the events at positions `first` to `next - 1`, dropped ones among them.
+
+    partition: where its documents lie.
+    epoch: differs each time the key is parked.
+    claim: the id of the newest release, while it runs or after it was killed. Any later release or drop replaces it.
+    """
+
+    __pydantic_config__ = _STORED
+
+    partition_key: _Text
+    partition: _Text
+    scope: Scope
+    epoch: _Text
+    parked_at: _Text
+    failure: Failure | None
+    state: KeyState = KeyState.PARKED
+    claim: _Text | None = None
+    first: _Number = 0
+    next: _Number = 0
+    held: _Number = 0
+    etag: _Text | None = None
+
+    def write(self) -> Write:
+        """
+        Return the write that creates this or, once it was read, replaces it, provided that it did not change since.
+        """
+        stored = _KEYS.dump_python(self, by_alias=True, exclude={"scope", "etag"})
+        document = {"id": KEY_ID, "type": "parkedKey", **asdict(self.scope), **stored}
+        kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
+        return Write(kind=kind, id=KEY_ID, document=document, etag=self.etag)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParkedEvent:
+    """
+    An event in the queue of a parked key, or what is kept of it.
+
+    id: of its document.
+    event: as the change feed delivered it, or with the payload that an operator gave it.
+    referenced: `event` lacks its `data`, because a copy does not fit into the store: a release reads it from the event's
+        own container, while it is there.
+    original: the payload before it was edited.
+    note: why it was dropped.
+    decisions: of operators, oldest first.
+    """
+
+    __pydantic_config__ = _STORED
+
+    id: _Text
+    event: InstanceOf[dict[str, Any]]
+    partition: _Text
+    epoch: _Text
+    position: _Number
+    parked_at: _Text
+    status: EventStatus = EventStatus.HELD
+    referenced: InstanceOf[bool] = False
+    failure: Failure | None = None
+    original: InstanceOf[dict[str, Any]] | None = None
+    closed_at: _Text | None = None
+    note: _Text | None = None
+    decisions: tuple[Decision, ...] = ()
+    etag: _Text | None = None
+
+    @property
+    def event_id(self) -> str:
+        """Return the id of the event."""
+        return str(self.event["id"])
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """Return the payload; {} if it is only in the event's own container, or is not an object."""
+        data = self.event.get("data")
+        return data if isinstance(data, Mapping) else {}
+
+    def is_dropped_before(self, key: ParkedKey) -> bool:
+        """Say whether an operator dropped the event at an earlier parking of its key."""
+        return self.status in (EventStatus.DROPPED, EventStatus.PURGED) and self.epoch != key.epoch
+
+    def as_reference(self) -> ParkedEvent:
+        """
+        Return the event without its payload: id, key, etag and place find it again in its own container.
+        """
+        event = {name: value for name, value in self.event.items() if name != "data"}
+        if copied_size(event) > _LONGEST_META:
+            event.pop("meta", None)
+        return replace(self, event=event, referenced=True)
+
+    def write(self) -> Write:
+        """Return the write that stores this, as that of a key."""
+        document: Document = {"type": "parkedEvent"}
+        document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
+        document["event"] = {
+            name: value
+            for name, value in self.event.items()
+            if not name.startswith("_")
+            or name in _KEPT_SYSTEM_FIELDS
+            or (self.referenced and name == "_etag")
+        }
+        kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
+        return Write(kind=kind, id=self.id, document=document, etag=self.etag)
+
+    def edited(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
+        """Return the event with another payload; what was committed is kept as `original`."""
+        original = self.original if self.original is not None else dict(self.data)
+        event = {**self.event, "data": dict(data)}
+        return replace(self, event=event, referenced=False, original=original).decided(decision)
+
+    def decided(self, decision: Decision) -> ParkedEvent:
+        """Return the event with one more decision."""
+        return replace(self, decisions=(*self.decisions, decision))
+
+    def purged(self, decision: Decision) -> ParkedEvent:
+        """Return what stays when all that was said in the event is erased."""
+        # A reason may name a person; who decided what, and when, is the record that an audit asks for.
+        decisions = tuple([replace(one, reason=None) for one in self.decisions])
+        purged = replace(self, event={"id": self.event_id}, status=EventStatus.PURGED, referenced=False)
+        return replace(purged, failure=None, original=None, note=None, decisions=decisions).decided(decision)
+
+
+def held_id(event_id: str) -> str:
+    """Return the id of an event's document in the parked store."""
+    try:
+        check_id(name := f"event.{event_id}")
+    except UsageError:  # of a message, which another producer named
+        return f"event.{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return name
+
+
+def new_key(
+    partition_key: str, partition: str, scope: Scope, failure: Failure, *, now: datetime
+) -> ParkedKey:
+    """Return a key that is to be parked, in its partition of the parked store."""
+    return ParkedKey(
+        partition_key=partition_key,
+        partition=partition,
+        scope=scope,
+        epoch=uuid.uuid4().hex,
+        parked_at=now.isoformat(),
+        failure=failure,
+    )
+
+
+def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure:
+    """Return the record of an error; its text is cut so that it fits beside the event."""
+    return Failure(
+        event_id=event_id, reason=type(error).__name__, error=said(error)[:_LONGEST_ERROR], attempts=attempts
+    )
+
+
+def key_of(document: Mapping[str, Any]) -> ParkedKey:
+    """
+    Read the document of a parked key.
+
+    Raises:
+        ParkingError: it cannot be read.
+    """
+    return _read(_KEYS, _KEY_FIELDS, {**document, "scope": document})
+
+
+def event_of(document: Mapping[str, Any]) -> ParkedEvent:
+    """
+    Read the document of a held event, or of the record of one.
+
+    Raises:
+        ParkingError: it cannot be read.
+    """
+    return _read(_EVENTS, _EVENT_FIELDS, document)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """
+    A key or an event whose document cannot be read.
+
+    document_id: the id of the document.
+    """
+
+    partition_key: str
+    document_id: str
+    error: ParkingError
+
+
+def readable_keys(documents: Iterable[Mapping[str, Any]]) -> list[ParkedKey | Unreadable]:
+    """Read the documents of parked keys."""
+    return [_readable(key_of, document) for document in documents]
+
+
+def readable_events(documents: Iterable[Mapping[str, Any]]) -> list[ParkedEvent | Unreadable]:
+    """Read the documents of events, and pass over those of keys."""
+    return [_readable(event_of, one) for one in documents if one.get("type") == "parkedEvent"]
+
+
+def _readable(
+    read: Callable[[Mapping[str, Any]], ValueT], document: Mapping[str, Any]
+) -> ValueT | Unreadable:
+    try:
+        return read(document)
+    except ParkingError as error:
+        key = str(document.get("key", document["partitionKey"]))
+        return Unreadable(partition_key=key, document_id=str(document["id"]), error=error)
+
+
+_KEYS, _EVENTS = TypeAdapter(ParkedKey), TypeAdapter(ParkedEvent)
+_KEY_FIELDS, _EVENT_FIELDS = (
+    frozenset(_stored_name(field.name) for field in fields(kind)) - {"scope"}
+    for kind in (ParkedKey, ParkedEvent)
+)
+
+
+def _read(kind: TypeAdapter[ValueT], names: frozenset[str], document: Mapping[str, Any]) -> ValueT:
+    """Read a document; raise as one error, which names it, that it lacks a field or cannot be read."""
+    try:
+        itemgetter(*sorted(names))(document)  # a KeyError names what is missing
+        return kind.validate_python(document)
+    except (KeyError, ValidationError) as error:
+        key = document.get("key", document.get("partitionKey"))
+        wrong = repr(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            wrong = f"{first['loc'][0]} is {str(first['input'])[:100]!r}: {first['msg']}"
+        raise ParkingError(
+            f"The document {document.get('id')!r} of partition key {key!r} in the parked store cannot be read ({wrong}): "
+            "a newer version wrote it, or it was edited. Upgrade this program, or correct it."
+        ) from error

@@ -1,0 +1,28 @@
+"""Seen leases: the parked store notes that a processor has had leases, where a loss of the lease container leaves the note."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from cosmos_outbox.errors import Conflict, NotFound
+from cosmos_outbox.parking.parked_documents import Scope
+from cosmos_outbox.ports import ParkedStore, Write, WriteKind
+
+_ID = "outbox.processor"
+
+
+async def note_first_run(store: ParkedStore, scope: Scope) -> None:
+    """Note that the processor has had leases of the container; to note it again changes nothing."""
+    partition = scope.partition_named("")
+    document = {"id": _ID, "partitionKey": partition, "type": "processor", "processor": scope.processor}
+    with suppress(Conflict):
+        await store.commit(partition, [Write(kind=WriteKind.CREATE, id=_ID, document=document)])
+
+
+async def has_run(store: ParkedStore, scope: Scope) -> bool:
+    """Say whether the processor has had leases of the container."""
+    try:
+        await store.read(_ID, scope.partition_named(""))
+    except NotFound:
+        return False
+    return True

@@ -1,0 +1,132 @@
+"""Released events: those of a parked key leave as the messages that the relay would have sent, in order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageError
+from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.parking.parked_documents import ParkedEvent
+from cosmos_outbox.parking.release import Send, Sent
+from cosmos_outbox.partition_key import ON_PARTITION_KEY
+from cosmos_outbox.ports import Document, Publisher, Store
+from cosmos_outbox.retries import Backoff, RetryOptions, retry_reads
+from cosmos_outbox.stored_documents import claimed_payload, stored_event
+
+_ATTEMPTS = 5
+_LANE = 0
+
+
+def resending(
+    publisher: Publisher,
+    *,
+    events: Store | None = None,
+    retry: RetryOptions | None = None,
+    backoff: Backoff | None = None,
+) -> Send:
+    """
+    Return what sends the held events of a release to the topic.
+
+    Args:
+        publisher: the topic.
+        events: the container of the events; needed for an event that was parked as a reference, and where the container is
+            partitioned on another path than /partitionKey.
+        retry: for how long an event is read from its container. Defaults to 10 s.
+        backoff: between attempts to send. Defaults to 100 ms … 30 s, full jitter.
+    """
+    paths = ON_PARTITION_KEY if events is None else events.key_paths
+
+    async def send(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:
+        messages: list[OutboundMessage] = []
+        missing: MessageRejected | None = None
+        for parked in held:
+            try:
+                document = await _whole(parked, events, retry or RetryOptions())
+            except MessageRejected as error:
+                missing = error
+                break
+            event = stored_event(document, paths)
+            if event is None:
+                raise UsageError(
+                    f"Event {parked.event_id!r} in the parked store is no event of a container partitioned on {paths}: give "
+                    "`resending` its container or, if the document was damaged, drop it."
+                )
+            messages.append(message_of(event))
+        sent = await _send_in_order(publisher, messages, backoff or Backoff(), ensure_claimed)
+        return sent if sent.refusal else replace(sent, refusal=missing)
+
+    return send
+
+
+async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
+    """
+    Return the document of a held event; that of a reference comes from its own container.
+
+    Raises:
+        MessageRejected: its payload is gone, so that its message would be empty or point to nothing; says what the operator can do.
+    """
+    if events is None:
+        if parked.referenced:
+            raise UsageError(
+                f"Event {parked.event_id!r} was too large to be copied; give `resending` its container."
+            )
+        return parked.event
+    try:
+        if not parked.referenced:
+            await claimed_payload(
+                parked.data, lambda *address: retry_reads(lambda: events.read(*address), retry)
+            )
+            return parked.event
+        partition_key = events.key_paths.key_of(parked.event)
+        if partition_key is None:
+            raise UsageError(
+                f"Event {parked.event_id!r} in the parked store does not say its partition key; drop it."
+            )
+        document = await retry_reads(lambda: events.read(parked.event_id, partition_key), retry)
+    except NotFound:
+        raise MessageRejected(
+            f"The payload of event {parked.event_id!r} is gone: it was not copied, and its container no longer has it, for it was "
+            "deleted or its time to live is over. Drop the event, or release it with a payload of your own."
+        ) from None
+    return {**document, "_lsn": parked.event.get("_lsn", 0)}
+
+
+async def _send_in_order(
+    publisher: Publisher,
+    messages: Sequence[OutboundMessage],
+    backoff: Backoff,
+    ensure_claimed: Callable[[], Awaitable[None]],
+) -> Sent:
+    """
+    Send messages until one is rejected, or answered several times with the same fault; after either, one at a time.
+
+    Raises:
+        PublishError: the topic did not answer, several times.
+        ReleaseTakenOver: a later release or drop began; asked before each send but the first, which may wait long.
+    """
+    sent, attempt, size, first = 0, 0, len(messages), True
+    while sent < len(messages):
+        chunk = messages[sent : sent + size]
+        if not first:
+            await ensure_claimed()
+        first = False
+        try:
+            await publisher.publish(_LANE, chunk)
+        except PublishError as error:
+            sent += error.accepted
+            attempt = 1 if error.accepted else attempt + 1
+            rejection = error if isinstance(error, MessageRejected) else None
+            if rejection is None and error.retriable and attempt < _ATTEMPTS:
+                await asyncio.sleep(backoff.delay(attempt, at_least=error.retry_after))
+                continue
+            if rejection is None and error.condition is None:
+                raise
+            if len(chunk) == 1:
+                said = f"The broker failed {attempt} times with {error.condition} on this message: {error}"
+                return Sent(events=sent, refusal=rejection or MessageRejected(said))
+            size, attempt = 1, 0  # only messages sent alone show which of them is refused
+        else:
+            sent, attempt = sent + len(chunk), 0
+    return Sent(events=sent)

@@ -1,0 +1,286 @@
+"""
+Sending lanes: a page's events, parsed once, are shared out by key and sent side by side; a message that can never be sent stops only its own
+partition key.
+
+What goes out on which lane is decided in pure functions, which stand first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from cosmos_outbox.correlation import call_inside_trace
+from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll, TopicUnavailable
+from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.ports import ChangeBatch, Publisher
+from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, Record
+from cosmos_outbox.relay.refusals import Refusals, Topics
+from cosmos_outbox.retries import Backoff
+from cosmos_outbox.stored_documents import Document, StoredEvent, claims_to_be_an_event, stored_event
+
+EventKey = tuple[str, str]  # partition key and id: an id is unique only inside its partition key
+
+LANE_BYTES = 192 * 1024  # a lane's share of a page: with what AMQP adds, one batch of the Standard tier
+_OVERHEAD_BYTES = 512  # ids, properties and encoding of a message, roughly
+_ATTEMPTS_BEFORE_POLL = 5  # then ask whether an operator parked the keys by hand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """
+    An event on its way, and the message that carries it.
+
+    id: of the event.
+    key: what identifies it in its container.
+    """
+
+    id: str
+    key: EventKey
+    event: StoredEvent
+    message: OutboundMessage
+    document: Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """
+    A page of the change feed as events: parsed once, then shared by all that handle it.
+
+    events: in the order in which they were committed and, inside one commit, raised.
+    malformed: documents that call themselves events but cannot be published. Other documents are left out.
+    """
+
+    batch: ChangeBatch
+    events: tuple[Delivery, ...]
+    malformed: tuple[Document, ...]
+
+
+PageHandler = Callable[[EventPage], Awaitable[None]]
+
+
+def event_page(batch: ChangeBatch) -> EventPage:
+    """Parse a page of the change feed."""
+    events, malformed = [], []
+    for document in batch.documents:
+        if (event := stored_event(document, batch.key_paths)) is not None:
+            key, message = (event.partition_key, event.id), message_of(event)
+            events.append(Delivery(id=event.id, key=key, event=event, message=message, document=document))
+        elif claims_to_be_an_event(document):
+            malformed.append(document)
+    # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.
+    events.sort(key=lambda delivery: delivery.event.order)
+    return EventPage(batch=batch, events=tuple(events), malformed=tuple(malformed))
+
+
+def group_by_key(
+    events: Iterable[Delivery], *, accepted: AbstractSet[EventKey] = frozenset()
+) -> dict[str, list[Delivery]]:
+    """Return the events of each partition key in their order, without those that are accepted already."""
+    streams: dict[str, list[Delivery]] = {}
+    for delivery in events:
+        if delivery.key not in accepted:
+            streams.setdefault(delivery.event.partition_key, []).append(delivery)
+    return streams
+
+
+def assign_lanes(
+    streams: Collection[list[Delivery]], *, lanes: int, lane_bytes: int = LANE_BYTES
+) -> list[list[Delivery]]:
+    """
+    Return what to send on each lane, in order: at most `lanes` of them, each of `lane_bytes` if that suffices.
+
+    All events of a partition key are on one lane, next to each other. The next page may put the key on another lane:
+    by then the topic has all of this page. A batch costs the sender as much as some messages, so a second lane pays
+    only once the first has a full batch.
+    """
+    sizes = [sum(len(delivery.message.body) + _OVERHEAD_BYTES for delivery in stream) for stream in streams]
+    share = max(lane_bytes, -(-sum(sizes) // lanes))
+    assigned: list[list[Delivery]] = []
+    current, before = -1, 0
+    for stream, size in zip(streams, sizes, strict=True):
+        lane = (before + size // 2) // share  # a stream belongs to the lane that its middle falls into
+        if lane > current:
+            current = lane
+            assigned.append([])
+        assigned[-1].extend(stream)
+        before += size
+    return assigned
+
+
+Rejection = tuple[Delivery, MessageRejected, int]  # an event that the topic will never take, and the attempts
+
+
+@dataclass(slots=True)
+class LaneResult:
+    """
+    How far the lanes came. Events behind one that stopped, of the same partition key, are in no list.
+
+    doubted: events whose refusal may be the topic's fault.
+    parked_by_hand: events whose keys an operator parked while the broker did not answer.
+    """
+
+    accepted: set[EventKey] = field(default_factory=set)
+    rejected: list[Rejection] = field(default_factory=list)
+    doubted: list[tuple[Delivery, TopicRefusesAll]] = field(default_factory=list)
+    parked_by_hand: list[Delivery] = field(default_factory=list)
+
+
+class LaneSender:
+    """
+    Sends to the topics, backs off while the broker is unavailable, and divides what is refused until the message is found.
+    """
+
+    def __init__(self, publisher: Publisher, believed: int, backoff: Backoff, notify: Hook) -> None:
+        self._topics = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
+        # What one topic accepts shows nothing about another
+        self._refusals: defaultdict[str, Refusals] = defaultdict(lambda: Refusals(believed=believed))
+        self._took_something = False  # a topic accepted at least one message
+        self._backoff, self._notify = backoff, notify
+
+    def send(
+        self,
+        streams: Collection[list[Delivery]],
+        *,
+        first_lane: int,
+        parked: int,
+        parked_meanwhile: Callable[[], Awaitable[Container[str]]],
+        group: asyncio.TaskGroup,
+    ) -> LaneResult:
+        """
+        Send each stream in order; once the group is done, the result says which events were accepted or stopped.
+
+        Refused messages are divided by partition key over all lanes, so that no key waits until the topic has refused the
+        messages of all others.
+
+        Args:
+            streams: the events of each partition key.
+            first_lane: sends the first of them, the next lane the next ones.
+            parked: how many keys of the lease are parked, or are to be.
+            parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
+            group: runs the lanes.
+        """
+        result, lanes = LaneResult(), self._topics.lanes
+        if not streams:
+            return result
+        batch = self._topics.batch_bytes
+        lane_bytes = LANE_BYTES if batch is None else batch * 3 // 4
+        shares = assign_lanes(streams, lanes=lanes, lane_bytes=lane_bytes)
+        idle = deque((first_lane + number) % lanes for number in range(lanes))
+        waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
+
+        def parked_by_now() -> int:
+            return 0 if self._took_something else parked + len(result.rejected)
+
+        def start_lanes() -> None:
+            for _ in range(min(len(idle), len(waiting))):
+                group.create_task(work_on(idle.popleft()))
+
+        async def work_on(lane: int) -> None:
+            while waiting:
+                share, attempts = waiting.popleft()
+                refused = await self._send(
+                    lane, share, attempts, result, parked=parked_by_now, parked_meanwhile=parked_meanwhile
+                )
+                parts = assign_lanes(refused, lanes=max(lanes, 2), lane_bytes=1) if refused else ()
+                waiting.extendleft((part, attempts + 1) for part in reversed(parts))
+                start_lanes()
+            idle.append(lane)
+
+        start_lanes()
+        return result
+
+    async def _send(
+        self,
+        lane: int,
+        due: Sequence[Delivery],
+        attempts: int,
+        result: LaneResult,
+        *,
+        parked: Callable[[], int],
+        parked_meanwhile: Callable[[], Awaitable[Container[str]]],
+    ) -> Collection[list[Delivery]]:
+        """Send events in order; return those of several partition keys that were refused together."""
+        chunks = deque([(list(due), attempts)])  # more than one only of a single partition key
+        failures = 0
+        clock = asyncio.get_running_loop().time
+        while chunks:
+            chunk, attempts = chunks.popleft()
+            started = clock()
+            try:
+                messages = [delivery.message for delivery in chunk]
+                await self._topics.publish(lane, messages, self._refusals, parked)
+            except PublishError as error:
+                self._accepted(result, lane, chunk[: error.accepted], clock() - started)
+                rest = chunk[error.accepted :]
+                if isinstance(error, MessageRejected) and len(rest) == 1:
+                    self._rejected(result, lane, (rest[0], error, attempts))
+                    return ()
+                streams = group_by_key(rest)
+                if isinstance(error, TopicRefusesAll):
+                    result.doubted += [(stream[0], error) for stream in streams.values()]
+                    return ()
+                if error.retriable:
+                    failures = 1 if error.accepted else failures + 1
+                    await self._back_off(lane, failures, error, rest)
+                    if failures >= _ATTEMPTS_BEFORE_POLL:
+                        by_hand = await parked_meanwhile()
+                        result.parked_by_hand += [
+                            stream[0] for key, stream in streams.items() if key in by_hand
+                        ]
+                        rest = [delivery for delivery in rest if delivery.key[0] not in by_hand]
+                    # The same messages first: a later one must not enter the topic before them.
+                    chunks = deque([(rest, attempts), *chunks] if rest else [])
+                elif not isinstance(error, MessageRejected):
+                    raise
+                elif len(streams) > 1:
+                    return streams.values()
+                else:
+                    failures, middle = 0, len(rest) // 2
+                    chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
+            else:
+                failures = 0
+                self._accepted(result, lane, chunk, clock() - started)
+        return ()
+
+    def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
+        """Emit a record about events, inside the trace of the first one's commit."""
+        call_inside_trace(deliveries[0].event.meta, lambda: self._notify(record))
+
+    def _rejected(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
+        result.rejected.append(rejection)
+        delivery, error, _ = rejection
+        key, event_id = delivery.key
+        correlation_id = delivery.event.meta.get("correlationId")
+        record = EventRejected(
+            lane=lane, event_id=event_id, partition_key=key, error=error, correlation_id=correlation_id
+        )
+        self.report(record, [delivery])
+
+    def _accepted(
+        self, result: LaneResult, lane: int, deliveries: Sequence[Delivery], seconds: float
+    ) -> None:
+        if deliveries:
+            self._took_something = True
+            result.accepted.update(delivery.key for delivery in deliveries)
+            record = MessagesPublished(lane=lane, messages=len(deliveries), seconds=seconds)
+            self.report(record, deliveries)
+
+    async def _back_off(
+        self, lane: int, failures: int, error: PublishError, waiting: Sequence[Delivery]
+    ) -> None:
+        delay = self._backoff.delay(failures, at_least=error.retry_after)
+        # An expired token causes the same error until the next attempt signs in again.
+        halted = isinstance(error, TopicUnavailable) and failures > 1
+        record = PublishFailed(
+            lane=lane,
+            outcome="halted" if halted else "retried",
+            attempt=failures,
+            delay_seconds=delay,
+            error=error,
+        )
+        self.report(record, waiting)
+        await asyncio.sleep(delay)

@@ -1,0 +1,256 @@
+"""
+Application documents: typed access to documents of the application's own shape, a dict, dataclass or model, which are stored as they are, without
+the envelope of an entity.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, Protocol, TypeVar, is_typeddict
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from cosmos_outbox.domain.entities import RESERVED_TYPES, Entity
+from cosmos_outbox.domain.events import Progress
+from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
+from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
+from cosmos_outbox.ports import Document, Store
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.stored_documents import first_error, json_bytes, stripped
+from cosmos_outbox.write.change_tracking import Change, IdentityMap, Stored, Tracked
+from cosmos_outbox.write.unstorable_values import UNWRITABLE, unwritable
+
+ModelT = TypeVar("ModelT")
+KeyOf = Callable[[Mapping[str, Any]], Any]
+
+
+class DocumentMapper(Protocol[ModelT]):
+    """
+    How an application's model is stored: a document has an `id`, and the properties of the container's partition key.
+    """
+
+    def to_document(self, model: ModelT) -> dict[str, Any]:
+        """Return what is stored of a model, as JSON types."""
+        ...
+
+    def from_document(self, document: dict[str, Any]) -> ModelT:
+        """
+        Return the model of a stored document; it is given no property that the service set.
+
+        Raises:
+            ValueError: the document is not one of these, such as pydantic's ValidationError.
+        """
+        ...
+
+
+class JsonMapper(Generic[ModelT]):
+    """The mapper of dicts, dataclasses, TypedDicts and pydantic models: their JSON, under their aliases."""
+
+    def __init__(self, model_type: type[ModelT]) -> None:
+        self._type = model_type
+        # Also the SDK's own kind
+        self._keeps_dicts = issubclass(model_type, dict) and not is_typeddict(model_type)
+
+    def to_document(self, model: ModelT) -> dict[str, Any]:
+        written = to_jsonable_python(model, by_alias=True)
+        return written if isinstance(written, dict) else {}
+
+    def from_document(self, document: dict[str, Any]) -> ModelT:
+        if self._keeps_dicts:
+            return document  # type: ignore[return-value]
+        model: ModelT = self._adapter.validate_python(document)
+        return model
+
+    @functools.cached_property
+    def _adapter(self) -> TypeAdapter[ModelT]:
+        return TypeAdapter(self._type)
+
+
+class TrackedModel(Tracked):
+    """
+    A model of the application's own, whose progress is kept beside it; what it does not know of a `stored` document stays.
+
+    Raises:
+        UsageError: what is stored of the model has no id.
+    """
+
+    __slots__ = ("_key_of", "_mapper", "_others")
+
+    def __init__(
+        self, model: object, mapper: DocumentMapper[Any], key_of: KeyOf, *, stored: Stored | None = None
+    ) -> None:
+        self._mapper, self._key_of = mapper, key_of
+        document, name = self._written(model), type(model).__name__
+        if not isinstance(document.get("id"), str):
+            raise UsageError(
+                f"A document needs an `id` of text, and this {name} has {document.get('id')!r}. A dict, a dataclass and a "
+                "pydantic model are stored as their JSON; for others, give a mapper."
+            )
+        kind = document.get("type")
+        kind = kind if isinstance(kind, str) else name[:1].lower() + name[1:]
+        self._others = {name: value for name, value in (stored or {}).items() if name not in document}
+        super().__init__(model, Progress(), kind, document["id"], key_of({**document, **self._others}))
+
+    def now(self) -> tuple[Any, Document | None, int | None]:
+        document = self.content()
+        # What the model does not know, its code does not count
+        version = None if "version" in self._others else document.get("version")
+        counts = isinstance(version, int) and not isinstance(version, bool)
+        return self._key_of(document), document, version if counts else None
+
+    def content(self) -> Document:
+        known = stripped(self._written(self.model))
+        return {**known, **{name: value for name, value in self._others.items() if name not in known}}
+
+    def written(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
+        content = self.content() if content is None else content
+        return content, self._altered(content)
+
+    def _altered(self, document: Stored) -> str | None:
+        read = self._mapper.to_document(self._mapper.from_document(dict(document)))
+        read = {**self._others, **stripped(read)}
+        for name in () if json_bytes(document) == json_bytes(read) else {**document, **read}:
+            mine, stored = (json.dumps(one.get(name), sort_keys=True) for one in (document, read))
+            if mine != stored:
+                return name
+        return None
+
+    def _written(self, model: Any) -> Document:
+        try:
+            return self._mapper.to_document(model)
+        except UNWRITABLE as error:
+            fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
+            raise unwritable(model, str(fields.get("id")), self._key_of(fields), error) from error
+
+
+class Documents(Generic[ModelT]):
+    """
+    Reads at once; writes when the unit of work commits. A document that was read and changed is written without `save`.
+    """
+
+    def __init__(
+        self,
+        model_type: type[ModelT],
+        *,
+        mapper: DocumentMapper[ModelT],
+        store: Store,
+        entities: IdentityMap,
+        options: RetryOptions,
+    ) -> None:
+        self._type, self._mapper, self._key_of = model_type, mapper, store.key_paths.key_of
+        self._store, self._entities, self._options = store, entities, options
+
+    async def read(
+        self, document_id: str, *, partition_key: PartitionKey | None = None, if_none_match: str | None = None
+    ) -> ModelT:
+        """
+        Return the model of a document and track it.
+
+        Args:
+            document_id: its id.
+            partition_key: Defaults to the id.
+            if_none_match: an etag; raise NotModified while the document still has it.
+
+        Raises:
+            NotFound: there is none, or this unit of work deletes it.
+            NotModified: see `if_none_match`.
+            UnreadableDocument: the mapper makes no model of it.
+        """
+        key: PartitionKey = document_id if partition_key is None else partition_key
+        check_id(document_id)
+        check_partition_key(key, self._store.key_paths, by_default=partition_key is None)
+        with self._entities.alone():
+            self._entities.refusal = None  # a new attempt begins
+            here = self._entities.at(document_id, key)
+            own = next((one for one in here if isinstance(one, TrackedModel)), None)
+            if own is None:
+                document = await retry_reads(
+                    lambda: self._store.read(document_id, key, if_none_match=if_none_match), self._options
+                )
+                own = self._restored(document, key)
+                self._entities.add(own)
+            if own.change is Change.DELETE:
+                raise NotFound(document_id=document_id)
+            if if_none_match is not None and own.progress.etag == if_none_match:
+                raise NotModified(etag=if_none_match)
+            model: ModelT = own.model
+            return model
+
+    def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
+        """
+        Write a model with the next commit: in place of what was read, or of the document with this etag, else as a new one.
+
+        Args:
+            model: what to store.
+            etag: of the document that another program, or the SDK, read. Defaults to the `_etag` of a dict, if it has one.
+
+        Raises:
+            UsageError: it is an entity; or what is stored of it has no id, or a `type` of this library's own documents.
+            PreconditionFailed: `etag` is not the one that this unit of work read.
+        """
+        if isinstance(model, Entity):
+            name = type(model).__name__
+            raise UsageError(
+                f"`save` was given the {name} {model.id!r}, which is an entity, and would store it without its version and its events. "
+                f"Give it to the repository: `uow.repository({name}).create(…)`, or `update(…)`.",
+                document_id=model.id,
+                partition_key=model.partition_key,
+            )
+        own = self._entities.of(model)
+        if etag is None and isinstance(model, dict):
+            etag = model.get("_etag")
+        if own is not None:
+            self._entities.add(own, Change.UPDATE, etag=etag)
+            return model
+        own = TrackedModel(model, self._mapper, self._key_of)
+        if own.kind in RESERVED_TYPES:
+            _check_type(own)
+        if etag is not None:
+            own.progress.committed(version=1, etag=etag)
+        self._entities.add(own, Change.CREATE if etag is None else Change.UPDATE)
+        return model
+
+    def delete(self, model: ModelT) -> None:
+        """Delete the document of a model that was read or saved here, with the next commit."""
+        self._entities.add(self._entities.required(model), Change.DELETE)
+
+    def etag_of(self, model: ModelT) -> str | None:
+        """
+        Return the etag of a model that was read or saved here, for `save` in another unit of work; None while it is new.
+
+        Raises:
+            UsageError: it was not read or saved here.
+        """
+        return self._entities.required(model).progress.shown_etag
+
+    def _restored(self, document: Document, partition_key: PartitionKey) -> TrackedModel:
+        content = stripped(document)
+        try:
+            own = TrackedModel(
+                self._mapper.from_document(dict(content)), self._mapper, self._key_of, stored=content
+            )
+        except ValueError as error:
+            field, reason = (
+                first_error(error) if isinstance(error, ValidationError) else ("the whole", str(error))
+            )
+            raise UnreadableDocument(
+                entity_type=self._type.__name__,
+                document_id=document["id"],
+                partition_key=partition_key,
+                field=field,
+                reason=reason,
+            ) from error
+        own.progress.committed(version=1, etag=document["_etag"])
+        return own
+
+
+def _check_type(own: TrackedModel) -> None:
+    if own.content().get("type") == own.kind:
+        raise UsageError(
+            f"The document {own.id!r} has the type {own.kind!r}, which this library gives to documents of its own: it would be taken "
+            "for one of them. Give it another `type`; an event is recorded (`uow.record(event, about=…)`).",
+            document_id=own.id,
+        )

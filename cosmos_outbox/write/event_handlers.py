@@ -1,0 +1,138 @@
+"""Event handlers: what a program does inside its own process, before the save, when an entity raised an event."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
+
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox.ports import MAX_BATCH_OPERATIONS
+from cosmos_outbox.write.change_tracking import IdentityMap, Tracked
+
+MAX_CHAIN = 16
+PublicEvents = DomainEvent | Sequence[DomainEvent] | None
+_Handler = tuple[type[DomainEvent], Callable[[Any, Any], Awaitable[None] | None], type[Any]]
+
+
+class EventHandlers:
+    """
+    Which functions run on which event types, and which public event replaces a domain event.
+
+    Both also apply to subclasses of the type they were registered for.
+    """
+
+    def __init__(self) -> None:
+        self.registered: list[_Handler] = []
+        self.public: dict[type[DomainEvent], Callable[[Any], PublicEvents]] = {}
+
+    def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
+        """
+        Write what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.
+
+        Raises:
+            TypeError: it has a mapping already.
+        """
+        if (known := self.public.get(event_type)) is not None:
+            raise TypeError(
+                f"publishes({event_type.__name__}, {_named(mapping)}): {_named(known)} maps it already; have one mapping return "
+                "all the events."
+            )
+        self.public[event_type] = mapping
+
+    def published(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
+        """
+        Return what replaces each mapped event by the event's id. The first keeps that id, and the ids of the others follow from it,
+        so that a retry repeats them.
+        """
+        found: dict[str, tuple[DomainEvent, ...]] = {}
+        for event in events:
+            mapping = next((self.public[kind] for kind in type(event).__mro__ if kind in self.public), None)
+            if mapping is not None:
+                public = mapping(event)
+                several = public if isinstance(public, list | tuple) else () if public is None else (public,)
+                found[event.id] = tuple(
+                    one.model_copy(update={"id": _id_of(event, place), "created_at": event.created_at})
+                    for place, one in enumerate(several)
+                )
+        return found
+
+
+class Dispatch:
+    """
+    The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated: it knows what
+    was done `before`.
+    """
+
+    def __init__(self, handlers: list[_Handler], before: Dispatch | None) -> None:
+        self._handlers = handlers
+        self.done: set[tuple[str, int]] = set() if before is None else {*before.done}
+        # event id -> actions of the events that led to it
+        self.caused_by: dict[str, tuple[str, ...]] = {} if before is None else {**before.caused_by}
+
+    async def run(self, entities: IdentityMap, unit: object) -> None:
+        """
+        Handle all events that a commit would write, and those that the handlers raise, until none is left.
+
+        An error of a handler passes through, with a note that names the handler, the event and the entity that recorded it.
+
+        Raises:
+            UsageError: an event led to itself again and again, or the handlers raised more than a batch holds.
+        """
+        known = {event.id for _, event in entities.recorded()}
+        most = len(known) + MAX_BATCH_OPERATIONS
+        while (task := self._next(entities.recorded())) is not None:
+            recorder, event, position = task
+            chain = (*self.caused_by.get(event.id, ()), event.action)
+            if len(chain) > MAX_CHAIN:
+                raise UsageError(
+                    "Event handlers raise events that call each other without end: " + " -> ".join(chain)
+                )
+            _, handler, unit_kind = self._handlers[position]
+            if not isinstance(unit, unit_kind):
+                raise UsageError(
+                    f"The handler {_named(handler)} of {event.action} {event.id!r} needs a {unit_kind.__name__}, and this unit of "
+                    f"work is a {type(unit).__name__}: open it with `outbox.unit_of_work({unit_kind.__name__})`."
+                )
+            entities.acting = f"{_named(handler)} of {event.action}"
+            try:
+                answer = handler(event, unit)
+                if inspect.isawaitable(answer):
+                    await answer
+            except Exception as error:
+                error.add_note(
+                    f"Raised by the handler {_named(handler)} of {event.action} {event.id!r}, which "
+                    f"{recorder} of partition key {recorder.key!r} recorded; the commit sent nothing."
+                )
+                raise
+            finally:
+                entities.acting = None
+            self.done.add((event.id, position))
+            for _, raised in entities.recorded():
+                if raised.id not in known:
+                    known.add(raised.id)
+                    self.caused_by[raised.id] = chain
+            if len(known) > most:
+                raise UsageError(
+                    f"Event handlers raised more than {MAX_BATCH_OPERATIONS} events for one commit, the last of them by "
+                    + " -> ".join(chain)
+                )
+
+    def _next(
+        self, recorded: Iterable[tuple[Tracked, DomainEvent]]
+    ) -> tuple[Tracked, DomainEvent, int] | None:
+        for tracked, event in recorded:
+            for position, (kind, _, _) in enumerate(self._handlers):
+                if isinstance(event, kind) and (event.id, position) not in self.done:
+                    return tracked, event, position
+        return None
+
+
+def _id_of(event: DomainEvent, place: int) -> str:
+    return event.id if place == 0 else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{event.id}/{place}"))
+
+
+def _named(function: object) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))

@@ -1,0 +1,53 @@
+"""Unstorable values: the refusal of a value that could not be read back as it is, which names the field at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from cosmos_outbox.domain.events import found, has_no_json
+from cosmos_outbox.errors import UnstorableValue
+
+UNWRITABLE = PydanticSerializationError, UnicodeError
+
+
+def refused(
+    model: object,
+    document_id: str,
+    key: Any,
+    field: str,
+    reason: str = "its stored form reads back as another value",
+) -> UnstorableValue:
+    """Return the refusal of a field."""
+    return UnstorableValue(
+        of=type(model).__name__, document_id=document_id, partition_key=key, field=field, reason=reason
+    )
+
+
+def unwritable(model: object, document_id: str, key: Any, error: ValueError) -> UnstorableValue:
+    """Return the refusal of a model that has no JSON."""
+    fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
+    field = next((str(name) for name in fields if not _has_json(model, name, fields[name])), "a field")
+    return refused(model, document_id, key, field, str(error))
+
+
+def no_json(
+    model: object, document_id: str, key: Any, document: Mapping[str, Any], error: ValueError
+) -> UnstorableValue:
+    """Return the refusal of a document with a text that has no UTF-8, or a number that is not finite."""
+    field = next(found(document, has_no_json), "a field").removeprefix("data.")
+    return refused(model, document_id, key, field, str(error))
+
+
+def _has_json(model: object, name: str, value: object) -> bool:
+    try:
+        if isinstance(model, BaseModel):
+            model.model_dump(mode="json", include={name}, warnings=False)
+        else:
+            to_jsonable_python(value)
+    except UNWRITABLE:
+        return False
+    return True

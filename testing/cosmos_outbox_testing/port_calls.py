@@ -1,0 +1,59 @@
+"""
+Port calls: each one passes through functions that may look at it, delay it, fail it, or end the run there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias, TypeVar, cast
+
+PortT = TypeVar("PortT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """
+    One call of a port.
+
+    port: `store`, `feed`, `leases`, `publisher`, `parked` or `subscription`.
+    method: of the port's protocol.
+    arguments: by position; `named` are those by name.
+    """
+
+    port: str
+    method: str
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+
+
+# Awaited in place of a call: `async def around(call, proceed)` returns `await proceed()`, or does something else.
+Around: TypeAlias = Callable[[Call, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+
+
+def surrounded(port: PortT, name: str, arounds: Sequence[Around]) -> PortT:
+    """
+    Return a port whose calls pass through functions, the first outermost; the sequence may change later.
+    """
+    return cast("PortT", _Surrounded(port, name, arounds))
+
+
+class _Surrounded:
+    def __init__(self, port: object, name: str, arounds: Sequence[Around]) -> None:
+        self._port, self._name, self._arounds = port, name, arounds
+
+    def __getattr__(self, method: str) -> Any:
+        found = getattr(self._port, method)
+        if not inspect.iscoroutinefunction(found):
+            return found
+
+        async def passed(*arguments: Any, **named: Any) -> Any:
+            call = Call(port=self._name, method=method, arguments=arguments, named=named)
+            step: Callable[[], Awaitable[Any]] = partial(found, *arguments, **named)
+            for around in reversed(self._arounds):
+                step = partial(around, call, step)
+            return await step()
+
+        return passed

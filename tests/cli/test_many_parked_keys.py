@@ -1,0 +1,126 @@
+"""Many parked keys: grouped by cause, released and dropped together, and records that are erased."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cosmos_outbox.errors import KeyNotParked, ReleaseTakenOver, UsageError
+from cosmos_outbox.parking import Failure, ParkedKey
+from cosmos_outbox.parking.keys_by_cause import by_cause
+from cosmos_outbox_worker.cli.many_parked_keys import Choice, StillParked, for_each
+from tests.cli.test_parked import PARKED, park
+from tests.support.local import Local
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
+
+
+def key(name: str, error: str, *, held: int = 1) -> ParkedKey:
+    failure = Failure(event_id="e", reason="MessageRejected", error=error, attempts=1)
+    return ParkedKey(
+        partition_key=name, partition=name, scope=None, epoch="e", parked_at="t", failure=failure, held=held
+    )
+
+
+def test_failures_that_differ_in_names_and_numbers_alone_are_one_cause():
+    keys = [
+        key("a", "Topic 'events' takes 262144 bytes, not 300000", held=2),
+        key("b", "Topic 'other' takes 1 bytes, not 2"),
+        key("c", "It is malformed"),
+    ]
+    first, second = by_cause(keys)
+    assert (2, 3, "a") == (first.keys, first.held, first.example)
+    assert (1, "MessageRejected: It is malformed") == (second.keys, second.error)
+    assert ["a", "b"] == Choice(key=None, all=False, error=first.error, file=None).of(keys)
+    assert ["c"] == Choice(key=None, all=False, error="malformed", file=None).of(keys)
+
+
+@pytest.mark.parametrize(
+    ("one", "every", "error"), [(None, False, None), ("a", True, None), (None, True, "malformed")]
+)
+def test_keys_are_chosen_in_one_way(one: str | None, every: bool, error: str | None):
+    with pytest.raises(UsageError, match="--file"):
+        Choice(key=one, all=every, error=error, file=None)
+
+
+async def test_a_key_that_is_left_says_by_a_code_whether_another_release_has_it():
+    failures = {
+        "gone": KeyNotParked("gone"),
+        "taken": ReleaseTakenOver("another runs"),
+        "refused": StillParked("too large"),
+    }
+
+    async def act(one: str) -> int:
+        raise failures[one]
+
+    results = await for_each(list(failures), act, per_second=None)
+    assert 1 == results.gone
+    assert [
+        {"key": "taken", "code": "ReleaseTakenOver", "error": "another runs"},
+        {"key": "refused", "code": "StillParked", "error": "too large"},
+    ] == results.left
+
+
+def test_all_keys_of_a_cause_are_released_by_one_command_that_can_be_run_again(alone: Local, tmp_path: Path):
+    park(alone, "ada", "grace")
+    (group,) = alone.json("parked", "list", "--by-error", **PARKED)["errors"]
+    assert (2, 4) == (group["keys"], group["held"])
+    assert "MessageRejected" in alone.run("parked", "list", "--by-error", **PARKED).stdout
+    planned = alone.json("parked", "release", "--error", "MessageRejected", "--dry-run", **PARKED)
+    assert {"ada", "grace"} == set(planned["keys"])
+    assert [] == alone.json("parked", "release", "--error", "no such", "--dry-run", **PARKED)["keys"]
+    done = alone.json("parked", "release", "--error", "MessageRejected", "--yes", **PARKED)
+    assert {"released": 2, "events_sent": 4, "gone": 0, "left": []} == done
+    file = tmp_path / "keys"
+    file.write_text("ada\ngrace\n")
+    again = alone.json("parked", "release", "--file", str(file), "--yes", **PARKED)
+    assert {"released": 0, "events_sent": 0, "gone": 2, "left": []} == again
+
+
+def test_a_key_that_stays_parked_does_not_stop_the_release_of_others(alone: Local):
+    park(alone, "ada", "grace")
+    alone.steer("/servicebus/faults", action="reject", condition="amqp:not-allowed", count=2)
+    done = alone.json("parked", "release", "--all", "--yes", code=2, **PARKED)
+    assert (1, 1) == (done["released"], len(done["left"]))
+    assert "StillParked" == done["left"][0]["code"]
+    assert done["left"][0]["error"]
+
+
+def test_of_many_keys_the_event_that_each_failed_on_is_dropped_with_one_reason_and_the_operator(alone: Local):
+    ids = park(alone, "ada", "grace")
+    asked = ("parked", "drop", "--all", "--reason", "malformed since 2.3", "--as", "Grace H.")
+    assert {"ada", "grace"} == set(alone.json(*asked, "--dry-run", **PARKED)["keys"])
+    assert {"keys": 2, "events_dropped": 2, "gone": 0, "left": []} == alone.json(*asked, "--yes", **PARKED)
+    shown = alone.json("parked", "show", "ada", **PARKED)
+    (decision,) = next(one for one in shown["events"] if one["event"] == ids[0])["decisions"]
+    assert ("Grace H.", "dropped", "malformed since 2.3") == (
+        decision["by"],
+        decision["did"],
+        decision["reason"],
+    )
+    left = alone.json(*asked, "--yes", code=2, **PARKED)["left"]
+    assert {"ada", "grace"} == {row["key"] for row in left}, (
+        "they wait for a release now, for no event failed"
+    )
+    assert {"released": 2, "events_sent": 2, "gone": 0, "left": []} == alone.json(
+        "parked", "release", "--all", "--yes", **PARKED
+    )
+
+
+def test_what_is_purged_says_nothing_any_more_and_is_still_left_out_of_a_replay(alone: Local):
+    ids = park(alone, "ada")
+    alone.run("parked", "drop", "ada", ids[0], "--reason", "Ada Lovelace wants it", "--yes", **PARKED)
+    held = alone.run("parked", "purge", "ada", ids[1], "--reason", "erasure 7", "--yes", code=2, **PARKED)
+    assert "drop it" in held.stderr
+    purged = alone.json("parked", "purge", "ada", "--reason", "erasure 7", "--yes", **PARKED)
+    assert [ids[0]] == purged["purged"]
+    alone.run("parked", "release", "ada", "--yes", **PARKED)
+    (record,) = alone.json("parked", "show", "ada", **PARKED)["events"]
+    assert ("purged", None, None) == (record["status"], record["data"], record["note"])
+    assert "Lovelace" not in str(record)
+    assert [None, "erasure 7"] == [one["reason"] for one in record["decisions"]]
+    assert [] == alone.json("parked", "purge", "ada", "--reason", "again", "--yes", **PARKED)["purged"]
+    alone.pass_all()
+    replayed = alone.json("replay", "--since", "beginning", "--dry-run", **PARKED)
+    assert (1, 1) == (replayed["events"], replayed["left_out"])

@@ -1,0 +1,273 @@
+"""`cosmos-outbox consume`: consumers as processes of their own, and inside another program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox.adapters.cosmos.parked import open_parked
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox_worker import load_consumer, running_consumer
+from cosmos_outbox_worker.consumer_assembly import assembled_consumer, session_options
+from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, ConsumerSettings
+from cosmos_outbox_worker.main import consume
+from cosmos_outbox_worker.settings import PREFIX
+from tests.service import invoices
+from tests.support.patience import HUNG_SECONDS
+from tests.support.site import Site, eventually, json_of, opened_site
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith((PREFIX, "OTEL_"))]:
+        monkeypatch.delenv(name)
+
+
+async def until(fact: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    async with asyncio.timeout(HUNG_SECONDS):
+        while not await fact():  # noqa: ASYNC110 - any fact
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("receiver", ["sdk", "amqp"])
+async def test_it_handles_messages_shows_its_health_and_drains_on_a_signal(receiver: str):
+    async with opened_site() as site:
+        await site.send(("a", 1), ("a", 2), ("b", 1))
+        consumer = await site.start_consumer("made", OUTBOX_RECEIVER=receiver)
+
+        async def handled() -> bool:
+            return len(await site.invoices()) == 3
+
+        await until(handled)
+        assert [("a", 1), ("a", 2), ("b", 1)] == sorted(await site.invoices())
+        url = await consumer.health_url()
+        ready = json_of(await eventually(url + "/readyz", lambda status, _: status == 200))
+        assert ("ready", "running") == (ready["status"], ready["phase"])
+        metrics = await eventually(url + "/metrics", lambda _, text: "outbox_consumer_ready 1.0" in text)
+        assert "outbox_handler_duration_seconds_count 3.0" in metrics
+        assert "outbox_leases" not in metrics
+        assert "invoicing" in await eventually(url + "/", lambda status, _: status == 200)
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+        assert "consumer.draining on SIGTERM" in consumer.output
+        assert "consumer.stopped" in consumer.output
+
+
+async def test_what_a_killed_consumer_had_at_hand_takes_effect_once_in_another_one():
+    async with opened_site() as site:
+        first = await site.start_consumer("consumer", STUCK_AT="a-2")
+        await site.send(("a", 1), ("a", 2), ("a", 3))
+        await first.said("stuck")
+        first.process.kill()
+        await site.start_consumer("consumer")
+
+        async def handled() -> bool:
+            return len(await site.invoices()) == 3
+
+        await until(handled)
+        assert [("a", 1), ("a", 2), ("a", 3)] == sorted(await site.invoices())
+
+
+async def test_a_process_of_its_own_looks_for_garbage_seldom():
+    async with opened_site() as site:
+        await site.send(("a", 1))
+        consumer = await site.start_consumer("consumer", STUCK_AT="a-1")
+        assert "garbage is looked for after 10000" in await consumer.said("stuck")
+
+
+async def test_a_message_that_is_handled_for_too_long_makes_it_unready_and_a_drain_does_not_wait_for_it():
+    async with opened_site() as site:
+        await site.send(("a", 1))
+        consumer = await site.start_consumer(
+            "consumer", STUCK_AT="a-1", OUTBOX_STALLED_SECONDS="0.5", OUTBOX_GRACE_SECONDS="0.5"
+        )
+        url = await consumer.health_url()
+        body = await eventually(url + "/readyz", lambda _, text: "has been handled for" in text)
+        assert "session 'a'" in body
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+        assert [] == await site.invoices()
+
+
+async def test_a_handler_that_swallows_its_cancellation_does_not_keep_the_process_from_its_end():
+    async with opened_site() as site:
+        await site.send(("a", 1))
+        consumer = await site.start_consumer(
+            "consumer", STUCK_AT="a-1", SWALLOWS="1", OUTBOX_GRACE_SECONDS="0.5"
+        )
+        await consumer.said("stuck")
+        consumer.process.send_signal(signal.SIGTERM)
+        assert 0 == await consumer.exit_code()
+        assert "consumer.stopped" in consumer.output
+        assert "swallows its cancellation" in consumer.output
+        assert [] == await site.invoices()
+
+
+async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
+    async with opened_site() as site:
+        await site.send(("a", -1), ("a", 2), ("b", 1))
+        consumer = await site.start_consumer("consumer")
+        await consumer.said('"outcome": "held"')
+        url = await consumer.health_url()
+        metrics = await eventually(url + "/metrics", lambda _, text: "outbox_parked_events 2.0" in text)
+        assert "outbox_parked_keys 1.0" in metrics
+        assert "outbox_parked_age_seconds" in metrics
+        page = await eventually(url + "/", lambda _, text: "Oldest parked" in text)
+        assert "ValueError: an order of -1 cannot be invoiced" in page
+        await eventually(
+            url + "/metrics", lambda _, text: "outbox_handler_duration_seconds_count 1.0" in text
+        )
+        assert [("b", 1)] == await site.invoices()
+
+
+@pytest.mark.parametrize(
+    ("name", "variables", "said"),
+    [
+        ("idle", {}, "'idle' has no handler"),
+        ("wrongly_made", {}, "should return a Consumer"),
+        ("session_of", {}, "line 63 in session_of"),
+        ("consumer", {"OUTBOX_PARKED_CONTAINER": None}, "OUTBOX_PARKED_CONTAINER"),
+        ("consumer", {"OUTBOX_PARKED_CONTAINER": "missing"}, "'missing'"),
+        ("consumer", {"OUTBOX_COSMOS_CONTAINER": "missing"}, "'missing'"),
+        (
+            "consumer",
+            {"OUTBOX_COSMOS_CONTAINER": "endless"},
+            "Time to live is off on the container 'endless'",
+        ),
+    ],
+)
+async def test_what_cannot_be_used_is_refused_at_the_start(
+    name: str, variables: dict[str, str | None], said: str, monkeypatch: pytest.MonkeyPatch
+):
+    async with opened_site() as site:
+        database = site.client.get_database_client("contacts")
+        await database.create_container("endless", PartitionKey("/partitionKey"))
+        settings = settings_of(site, monkeypatch, **variables)
+        assembled = assembled_consumer(getattr(invoices, name), settings)
+        with pytest.raises(ConfigurationError, match=said):
+            await assembled.__aenter__()
+
+
+async def test_what_cannot_be_used_ends_the_process_with_2_and_a_sentence():
+    async with opened_site() as site:
+        consumer = await site.start_consumer("idle")
+        assert 2 == await consumer.exit_code()
+        assert (
+            "consumer.refused The consumer cannot run: The consumer 'idle' has no handler." in consumer.output
+        )
+        assert "Traceback" not in consumer.output
+
+
+def settings_of(site: Site, monkeypatch: pytest.MonkeyPatch, **variables: str | None) -> ConsumerSettings:
+    asked = {"OUTBOX_SUBSCRIPTION": "all", "OUTBOX_PARKED_CONTAINER": "parked"}
+    for name, value in (site.environment | asked | variables).items():
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    return load_consumer()
+
+
+async def test_a_consumer_that_dead_letters_needs_no_parked_container(monkeypatch: pytest.MonkeyPatch):
+    async with opened_site() as site:
+        settings = settings_of(site, monkeypatch, OUTBOX_PARKED_CONTAINER=None)
+        async with assembled_consumer(invoices.dropping, settings):
+            pass
+
+
+async def test_it_runs_inside_another_program_and_drains_at_the_end(monkeypatch: pytest.MonkeyPatch):
+    async with opened_site() as site:
+        await site.send(("a", 1), ("a", 2))
+        async with running_consumer(invoices.consumer, settings_of(site, monkeypatch)) as consumer:
+            assert consumer.health_url is None
+
+            async def handled() -> bool:
+                return consumer.snapshot().handled == 2
+
+            await until(handled)
+            assert "ready" == consumer.snapshot().readiness()["status"]
+            assert b"outbox_consumer_ready" in consumer.metrics()[0]
+        assert "has ended" in consumer.snapshot().unready[0]
+        assert [("a", 1), ("a", 2)] == sorted(await site.invoices())
+
+
+async def test_the_process_that_has_a_session_holds_it_once_it_sees_that_an_operator_parked_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async with opened_site() as site:
+        async with running_consumer(invoices.consumer, settings_of(site, monkeypatch)) as consumer:
+
+            async def handled() -> bool:
+                return consumer.snapshot().handled == 1
+
+            async def parked(events: int) -> bool:
+                return (seen := consumer.snapshot().parked) is not None and (1, events) == (
+                    seen.count,
+                    seen.events,
+                )
+
+            await site.send(("a", 1))
+            await until(handled)
+            store = await open_parked(site.client, "contacts", "parked")
+            scope = Scope(processor="invoicing", container="events/all")
+            await ParkedKeys(store, scope=scope).park("a", reason="it waits")
+            await until(lambda: parked(0))
+            await site.send(("a", 2))
+            await until(lambda: parked(1))
+        assert [("a", 1)] == await site.invoices()
+
+
+async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
+    """One that no code reads does nothing, and says nothing of it."""
+    read = set[str]()
+
+    class Watched(ConsumerSettings):
+        def __getattribute__(self, name: str) -> Any:
+            read.add(name)
+            return super().__getattribute__(name)
+
+    async with opened_site() as site:
+        settings = settings_of(site, monkeypatch)
+        async with assembled_consumer(invoices.consumer, Watched(**settings.model_dump())):
+            pass
+    assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
+    relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
+    assert {"lease_container"} == read & relaying, "the client of its leases is made, and never used"
+
+
+def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPatch):
+    values = {"cosmos_database": "d", "cosmos_container": "c", "subscription": "s", "topic": "t"}
+    settings = ConsumerSettings(**values, concurrent_sessions=3, grace_seconds=7)  # type: ignore[arg-type]
+    options = session_options(settings, invoices.consumer)
+    assert invoices.consumer.policy.longest_handling < options.max_handling
+    assert (3, timedelta(seconds=7)) == (options.max_concurrent_sessions, options.grace_period)
+
+
+@pytest.mark.usefixtures("logging_of_a_program")
+def test_settings_that_do_not_say_where_messages_come_from_and_a_name_that_is_missing_end_it_with_2(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert 2 == consume(["tests.service.invoices:consumer"])
+    assert "OUTBOX_TOPIC: is required" in capsys.readouterr().err
+    assert 2 == consume([])
+    assert "OUTBOX_SUBSCRIPTION" in capsys.readouterr().err
+
+
+def test_a_topic_without_a_subscription_is_a_queue_and_the_containers_of_a_worker_are_not_compared():
+    values = {"cosmos_database": "d", "cosmos_container": "leases"}
+    queue = ConsumerSettings(**values, topic="orders")  # type: ignore[arg-type]
+    assert ("orders", []) == (queue.source, queue.contradictions())
+    assert "t/s" == ConsumerSettings(**values, topic="t", subscription="s").source  # type: ignore[arg-type]

@@ -1,0 +1,109 @@
+"""The health port under strangers, who must not take what the relay needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from cosmos_outbox_worker import http_server
+from cosmos_outbox_worker.http_server import serving_health
+from cosmos_outbox_worker.worker_health import Snapshot
+from tests.service.fleets import HEALTHY, TROUBLED
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = pytest.mark.looptime(False)
+
+
+@asynccontextmanager
+async def served(snapshot: Snapshot = HEALTHY) -> AsyncIterator[str]:
+    async with serving_health(lambda: snapshot, metrics=lambda: (b"", "text/plain"), address="0") as url:
+        yield url
+
+
+async def test_a_probe_reads_whether_the_worker_is_ready_and_that_it_lives():
+    for snapshot, status in ((HEALTHY, 200), (TROUBLED, 503)):
+        async with (
+            served(snapshot) as url,
+            aiohttp.ClientSession(url) as client,
+            client.get("/readyz") as ready,
+            client.get("/livez") as alive,
+        ):
+            assert (status, 200) == (ready.status, alive.status)
+            assert list(snapshot.unready) == (await ready.json())["reasons"]
+
+
+async def half_open(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Open a connection and send half a request."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
+    return reader, writer
+
+
+async def test_a_connection_that_sends_half_a_request_is_closed(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http_server, "_CONNECTION_SECONDS", 0.1)
+    async with served() as url:
+        reader, writer = await half_open(url)
+        async with asyncio.timeout(HUNG_SECONDS):
+            assert b"" == await reader.read()
+        writer.close()
+
+
+async def test_more_connections_than_the_port_takes_end_the_oldest_and_a_probe_is_answered():
+    async with served() as url, AsyncExitStack() as stack:
+        opened = [await half_open(url) for _ in range(3 * http_server._MOST_CONNECTIONS)]
+        for _, writer in opened:
+            stack.callback(writer.close)
+        async with aiohttp.ClientSession(url) as client, client.get("/livez") as answer:
+            assert 200 == answer.status
+        async with asyncio.timeout(HUNG_SECONDS):
+            assert b"" == await opened[0][0].read()
+        assert not opened[-1][0].at_eof()
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [
+        ("127.0.0.1:8080", True),
+        ("[::1]:8080", True),
+        ("[::ffff:127.0.0.1]", True),
+        ("localhost:8080", True),
+        ("worker", True),
+        ("Worker.Outbox.SVC:8080", True),
+        ("worker.outbox.svc.cluster.local", True),
+        ("evil.example", False),
+        ("evil.example:8080", False),
+        ("127.0.0.1.evil.example", False),
+        ("svc.example.", False),
+        ("www.evilsvc", False),
+        ("www.mylocalhost", False),
+        ("www.mycluster.local", False),
+    ],
+)
+async def test_a_name_that_a_site_of_the_web_could_have_reads_no_key(host: str, shown: bool):
+    async with served() as url, aiohttp.ClientSession(url, headers={"Host": host}) as client:
+        async with client.get("/") as page, client.get("/readyz") as ready:
+            assert (200 if shown else 421, 200) == (page.status, ready.status)
+            assert shown == ("lease" in await page.text())
+            assert shown == bool(await ready.json())
+        for path in ("/livez", "/metrics"):
+            async with client.get(path) as answer:
+                assert 200 == answer.status
+
+
+async def test_a_request_that_names_no_host_is_answered_and_no_name_of_this_machine_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """No browser sends one. What aiohttp takes for the host then depends on its version, and may be looked up."""
+    monkeypatch.setattr(web.Request, "host", "worker.evil.example")
+    async with served() as url:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        async with asyncio.timeout(HUNG_SECONDS):
+            answer = await reader.read()
+        writer.close()
+    assert (True, True) == (answer.startswith(b"HTTP/1.0 200"), b"lease" in answer)

@@ -1,0 +1,215 @@
+"""When a worker counts as ready, and what it remembers of what hooks told it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
+from cosmos_outbox.errors import AccessDenied, BrokerUnavailable, StoreUnavailable, TopicUnavailable
+from cosmos_outbox.ports import Document
+from cosmos_outbox.records import (
+    EventRejected,
+    LeaseMoved,
+    LeasesBalanced,
+    LoopBlocked,
+    MessagesPublished,
+    PublishFailed,
+    WatchFailed,
+)
+from cosmos_outbox_worker.heartbeats import Phase
+from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.worker_health import WorkerVitals
+from tests.support.changefeed_world import World, virtual_seconds
+from tests.support.lease_statuses import owning, status
+from tests.support.worker_settings import worker_settings
+
+
+def vitals(*leases: LeaseStatus, **times: Any) -> WorkerVitals:
+    vitals = WorkerVitals(worker_settings(), **times)
+    vitals.processor = owning(*leases)
+    return vitals
+
+
+STALLED = status("7", stalled=True, error="no", idle_seconds=90.0)
+
+
+@pytest.mark.parametrize(
+    ("leases", "listed", "drained", "said"),
+    [
+        ((), True, False, ()),
+        ((status(),), True, False, ()),
+        ((), False, False, ("The worker has not seen the leases yet.",)),
+        ((status(), STALLED), True, True, ("The worker is draining.",)),
+        ((status(), STALLED), True, False, ("Lease 7 did not move for 90 s: no.",)),
+    ],
+)
+async def test_what_keeps_a_worker_from_being_ready_is_said(leases, listed: bool, drained: bool, said):
+    watched = vitals(*leases)
+    if listed:
+        watched(LeasesBalanced(owner="w", outcome="listed"))
+    if drained:
+        watched.draining()
+    assert said == watched.snapshot().unready
+
+
+async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
+    watched = vitals(status())
+    assert Phase.STARTING is watched.snapshot().phase
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    await asyncio.sleep(60)
+    assert () == watched.snapshot().unready
+    await asyncio.sleep(1)
+    assert ("The leases could not be listed for 61 s.",) == watched.snapshot().unready
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    assert () == watched.snapshot().unready
+
+
+async def test_a_worker_that_is_refused_the_leases_says_why_until_it_sees_them():
+    watched = vitals(status())
+    refused = LeasesBalanced(owner="w", outcome="failed", error=AccessDenied("Grant the role."))
+    watched(refused)
+    assert ("The worker has not seen the leases yet: Grant the role.",) == watched.snapshot().unready
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    await asyncio.sleep(61)
+    assert ("The leases could not be listed for 61 s.",) == watched.snapshot().unready
+    watched(refused)
+    assert ("The leases could not be listed for 61 s: Grant the role.",) == watched.snapshot().unready
+
+
+async def test_a_worker_that_sees_leases_but_cannot_give_every_range_one_is_not_ready():
+    class OneLease(MemoryLeases):
+        full = True
+
+        async def create(self, document: Mapping[str, Any]) -> Document:
+            if self.full and str(document["id"]).endswith("..1"):
+                raise StoreUnavailable(applied=False)
+            return await super().create(document)
+
+    world, watched = World(ranges=2), vitals()
+    leases = world.leases = OneLease(now=virtual_seconds)
+    world.start("w", hooks=[watched])
+    await asyncio.sleep(60)
+    assert 1 == len(await world.all_leases())
+    seen = watched.snapshot()
+    assert (Phase.STARTING, 1) == (seen.phase, len(seen.unready))
+    leases.full = False
+    await world.until(lambda: watched.snapshot().phase is Phase.RUNNING)
+    assert () == watched.snapshot().unready
+    await world.stop_all()
+
+
+async def test_throughput_is_that_of_the_last_minute():
+    watched = vitals()
+    watched(MessagesPublished(lane=0, messages=600, seconds=0.1))
+    await asyncio.sleep(59)
+    watched(MessagesPublished(lane=0, messages=60, seconds=0.1))
+    await asyncio.sleep(2)
+    seen = watched.snapshot()
+    assert (660, 1.0) == (seen.sent, seen.sent_per_second)
+
+
+async def test_what_is_told_again_and_again_pushes_nothing_out():
+    watched = vitals()
+    watched(EventRejected(lane=0, event_id="e", partition_key="k", error=ValueError("large")))
+    for attempt in range(1, 101):
+        watched(PublishFailed(outcome="halted", error=TopicUnavailable(f"no topic, request {attempt}")))
+        watched(PublishFailed(outcome="retried", lane=0, error=BrokerUnavailable("busy")))
+        watched(WatchFailed(subject="what waits", error=StoreUnavailable(f"request {attempt}")))
+    found = [(trouble.event, trouble.times) for trouble in watched.snapshot().errors]
+    assert [
+        ("WatchFailed", 100),
+        ("PublishFailed", 100),
+        ("PublishFailed", 100),
+        ("EventRejected", 1),
+    ] == found
+    assert "request 100" in watched.snapshot().errors[0].text
+
+
+async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_last():
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    still = status("7", stalled=True, idle_seconds=90.0)
+    watched = vitals(still, utcnow=lambda: now)
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    watched(PublishFailed(outcome="halted", error=TopicUnavailable("The topic is missing")))
+    assert (
+        "PublishFailed outcome='halted' error=TopicUnavailable('The topic is missing')"
+        in watched.snapshot().unready[0]
+    )
+    now += timedelta(seconds=61)
+    assert "no error known" in watched.snapshot().unready[0]
+
+
+async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():
+    watched = vitals()
+    assert timedelta(0) == watched.snapshot().unseen
+    watched.measured(Lag(leases=()))
+    await asyncio.sleep(75)
+    assert timedelta(0) == watched.snapshot().unseen
+    await asyncio.sleep(1)
+    assert timedelta(seconds=76) == watched.snapshot().unseen
+    watched.measured(Lag(leases=()))
+    assert timedelta(0) == watched.snapshot().unseen
+
+
+async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_for_long():
+    watched = vitals()
+    assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
+    seen = ParkedSeen(count=1, events=2)
+    watched.seen_parked(seen)
+    await asyncio.sleep(75)
+    assert seen == watched.snapshot().parked
+    await asyncio.sleep(1)
+    assert watched.snapshot().parked is None
+    assert watched.snapshot().parked_at is not None
+    watched.seen_parked(seen)
+    assert seen == watched.snapshot().parked
+
+
+async def test_what_another_thread_tells_is_noted_on_the_loop():
+    watched = vitals()
+    blocked = LoopBlocked(task="lease 0", where="handler.py:7", seconds=3.0)
+    await asyncio.to_thread(watched, blocked)
+    await asyncio.sleep(0)
+    (trouble,) = watched.snapshot().errors
+    assert ("LoopBlocked", "handler.py:7" in trouble.text) == (trouble.event, True)
+
+
+async def test_what_is_no_trouble_is_not_shown():
+    watched = vitals()
+    watched(LeaseMoved(lease="p..0", owner="w", outcome="acquired"))
+    watched(LeaseMoved(lease="p..0", owner="w", outcome="stopped"))
+    assert () == watched.snapshot().errors
+
+
+async def test_what_could_not_be_seen_of_one_lease_gets_older_while_the_others_are_seen():
+    listening = vitals()
+
+    def seen(**unseen: str) -> Lag:
+        return Lag(
+            leases=tuple(
+                LeaseLag(
+                    lease=token,
+                    token=token,
+                    owner=None,
+                    transactions=1,
+                    oldest_age=None if token in unseen else timedelta(seconds=5),
+                    unseen=unseen.get(token),
+                )
+                for token in ("a", "b")
+            )
+        )
+
+    listening.measured(seen())
+    for _ in range(20):
+        await asyncio.sleep(15)
+        listening.measured(seen(b="throttled"))
+
+    lag = listening.snapshot().lag
+    assert lag is not None
+    assert [timedelta(seconds=5), timedelta(seconds=305)] == [lease.oldest_age for lease in lag.leases]

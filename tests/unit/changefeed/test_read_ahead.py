@@ -1,0 +1,358 @@
+"""What the leases of a worker have in memory: within a budget, and none ever stops another over it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
+from cosmos_outbox.changefeed.read_ahead import (
+    MEMORY_OF_A_BYTE,
+    Budget,
+    Reader,
+    Sizes,
+    longest_page,
+    page_within,
+    share_of,
+)
+from cosmos_outbox.partition_key import FeedRange
+from cosmos_outbox.ports import ChangeBatch, ChangePage, StartFrom, Write, WriteKind
+from cosmos_outbox.records import PageHandled, Record
+from tests.support.changefeed_world import World
+
+BYTES = st.integers(1, 4_000_000)
+SIZES = st.tuples(BYTES, BYTES).map(lambda pair: Sizes(read=max(pair), kept=min(pair)))
+ROOM = st.integers(-10_000_000, 1_000_000_000)
+MOST = st.integers(1, 1000)
+ALL = FeedRange(min="", max="FF")
+
+
+@given(SIZES, MOST, ROOM, ROOM)
+def test_a_page_asks_for_one_change_at_least_and_beyond_that_for_nothing_that_has_no_room(
+    sizes: Sizes, most: int, share: int, room: int
+):
+    items = page_within(sizes, most=most, share=share, room=room)
+
+    assert 1 <= items <= longest_page(sizes, most=most, share=share) <= most
+    assert items == 1 or items * sizes.read <= min(share, room)
+
+
+@given(SIZES, MOST, ROOM)
+def test_a_page_at_hand_and_the_one_read_ahead_fit_into_a_share_together(sizes: Sizes, most: int, share: int):
+    items = longest_page(sizes, most=most, share=share)
+
+    assert items == 1 or 2 * items * sizes.kept <= share
+
+
+@given(SIZES, MOST, ROOM)
+def test_a_page_has_more_than_half_of_the_documents_that_would_fit(sizes: Sizes, most: int, share: int):
+    items = longest_page(sizes, most=most, share=share)
+
+    assert items == most or 2 * items * max(sizes.read, 2 * sizes.kept) >= share
+
+
+@given(st.integers(1, 1_000_000_000), st.integers(1, 500))
+def test_equal_shares_are_never_more_than_the_budget_once_all_are_taken(limit: int, leases: int):
+    share = share_of(limit, free=0, leases=leases)
+
+    assert share * leases <= limit * 1.000001
+    assert share_of(limit, free=limit, leases=leases) <= max(share, limit / 4)
+
+
+@given(SIZES, st.integers(1, 1000), BYTES)
+def test_what_is_expected_rises_at_once_and_falls_little_by_little(sizes: Sizes, documents: int, page: int):
+    after = sizes.after(documents=documents, read=page, kept=page)
+
+    assert after.read >= page / documents
+    assert after.read >= sizes.read * 0.74
+    for _ in range(60):
+        sizes = sizes.after(documents=documents, read=page, kept=page)
+    assert sizes.read <= page / documents + 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["reserve", "hold", "drop"]), BYTES), max_size=40))
+def test_all_that_is_taken_comes_back(steps: list[tuple[str, int]]):
+    budget = Budget(1_000_000, leases=lambda: 3)
+    whole = budget.free
+    pages: list[ChangePage] = []
+    for step, size in steps:
+        if step == "hold":
+            pages.append(ChangePage(documents=(), continuation="", latest_lsn=None))
+            budget.hold(pages[-1], size)
+        elif step == "drop" and pages:
+            pages.pop(size % len(pages))
+        else:
+            before = budget.free
+            with budget.reserved(size):
+                assert before - size == budget.free
+            assert before == budget.free
+    pages.clear()
+
+    assert whole == budget.free
+
+
+async def _write(container: MemoryContainer, key: str, name: str, **fields: Any) -> None:
+    document = {"id": name, "partitionKey": key, **fields}
+    await container.commit(key, [Write(kind=WriteKind.CREATE, id=name, document=document)])
+
+
+class Asked:
+    """A feed that notes how many changes each read asked for, and how many reads are under way at once."""
+
+    def __init__(self, container: MemoryContainer, *, read_seconds: float = 0.0) -> None:
+        self._container, self._read_seconds = container, read_seconds
+        self.asked: list[int] = []
+        self.longest: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._container, name)
+
+    async def read_page(self, feed_range: FeedRange, **kwargs: Any) -> ChangePage:
+        self.asked.append(kwargs["max_items"])
+        await asyncio.sleep(self._read_seconds)
+        page = await self._container.read_page(feed_range, **kwargs)
+        lease = feed_range.min
+        self.longest[lease] = max(self.longest.get(lease, 0), len(page.documents))
+        return page
+
+
+async def _pages(feed: Any, budget: Budget, **options: Any) -> AsyncIterator[ChangePage]:
+    rid = (await feed.describe()).container_rid
+    reader = Reader(feed, ALL, container_rid=rid, max_items=100, budget=budget, **{"wanted": None, **options})
+    continuation, more = None, True
+    while more:
+        page = await reader.read(continuation, start=StartFrom.BEGINNING)
+        continuation, more = page.continuation, bool(page.documents or page.dropped)
+        yield page
+        del page
+
+
+async def test_pages_become_as_long_as_the_documents_allow():
+    container = MemoryContainer()
+    for number in range(300):
+        await _write(container, "k", f"{number}", text="x" * (40_000 if number < 100 else 100))
+    feed = Asked(container)
+    budget = Budget(40_000_000 * MEMORY_OF_A_BYTE, leases=lambda: 50)
+    with budget.reserved(37_000_000):
+        async for page in _pages(feed, budget):
+            del page  # or it would be held
+
+    # Where all is kept, a page has half of a share: 400 KB, and the first quarters of what is free are no more.
+    assert [8, 8] == feed.asked[:2]
+    assert 100 == feed.asked[-1]
+    assert sorted(feed.asked) == feed.asked
+
+
+async def test_small_documents_are_read_by_whole_pages_from_the_second_one_on():
+    container = MemoryContainer()
+    for number in range(500):
+        await _write(container, "k", f"{number}", text="x" * 500)
+    feed = Asked(container)
+    budget = Budget(256 * 1024 * 1024, leases=lambda: 32)
+    [page async for page in _pages(feed, budget)]
+
+    assert {100} == set(feed.asked[4:])
+
+
+async def test_a_lease_that_is_behind_reads_long_pages_and_short_ones_once_it_has_caught_up():
+    container = MemoryContainer()
+    for number in range(1200):
+        await _write(container, "k", f"{number}")
+    feed, continuation = Asked(container), None
+    rid = (await feed.describe()).container_rid
+    budget = Budget(10**10, leases=lambda: 1)
+    reader = Reader(feed, ALL, container_rid=rid, max_items=1000, budget=budget, wanted=lambda _: False)
+    for _ in range(5):
+        continuation = (await reader.read(continuation, start=StartFrom.BEGINNING)).continuation
+
+    # The third page has the last hundred, so that more might wait; the fourth has none.
+    assert [100, 1000, 1000, 1000, 100] == feed.asked
+
+
+async def test_what_is_not_wanted_takes_nothing_and_neither_does_a_page_that_is_done():
+    container = MemoryContainer()
+    for number in range(40):
+        await _write(
+            container, "k", f"{number}", type="event" if number % 4 == 0 else "entity", text="x" * 9000
+        )
+    budget = Budget(100_000_000, leases=lambda: 1)
+    whole = budget.free
+    pages = [
+        page async for page in _pages(container, budget, wanted=lambda document: document["type"] == "event")
+    ]
+
+    assert 10 == sum(len(page.documents) for page in pages)
+    assert 30 == sum(page.dropped for page in pages)
+    assert 10 * 9000 <= whole - budget.free <= 10 * 9200
+    pages.clear()
+    assert whole == budget.free
+
+
+async def test_the_size_that_an_adapter_tells_is_believed():
+    container = MemoryContainer()
+    for number in range(10):
+        await _write(container, "k", f"{number}")
+
+    class Telling(Asked):
+        async def read_page(self, feed_range: FeedRange, **kwargs: Any) -> ChangePage:
+            return replace(await super().read_page(feed_range, **kwargs), size=1_000_000)
+
+    budget = Budget(100_000_000, leases=lambda: 1)
+    whole = budget.free
+    pages = [page async for page in _pages(Telling(container), budget)]
+
+    assert 1_000_000 == whole - budget.free
+    assert 10 == len(pages[0].documents)
+
+
+async def test_a_halted_lease_that_holds_the_whole_budget_stops_no_other():
+    world = World(ranges=8)
+    for number in range(400):
+        await _write(world.container, f"key-{number % 40}", f"{number}", n=number, text="x" * 10_000)
+    held: list[ChangeBatch] = []
+    arrived: list[int] = []
+
+    async def handler(batch: ChangeBatch) -> None:
+        if not held or held[0].lease == batch.lease:
+            held.append(batch)
+            await asyncio.Event().wait()
+        arrived.extend(document["n"] for document in batch.documents)
+
+    # One page of the halted lease is more than all of it.
+    feed = Asked(world.container)
+    world.start("a", feed=feed, handler=handler, memory_bytes=50_000 * MEMORY_OF_A_BYTE)
+    await world.until(lambda: bool(held))
+    (stuck,) = [lease for lease in await world.all_leases() if lease.id == held[0].lease]
+    others = {
+        document["n"]
+        for document in world.container.documents()
+        if not (stuck.range and _inside(stuck.range, document["partitionKey"]))
+    }
+    seconds = await world.until(lambda: set(arrived) >= others)
+
+    assert len(others) > 200
+    assert seconds < 60
+    assert len(arrived) == len(set(arrived))
+    await world.kill("a")
+
+
+def _inside(feed_range: FeedRange, key: str) -> bool:
+    return feed_range.min <= effective_partition_key(key) < feed_range.max
+
+
+async def test_all_leases_together_stay_inside_the_budget_while_nothing_can_be_handled():
+    world = World(ranges=16)
+    for number in range(3200):
+        await _write(world.container, f"key-{number}", f"{number}", n=number, text="x" * 5_000)
+    at_hand: dict[str, ChangeBatch] = {}
+
+    async def handler(batch: ChangeBatch) -> None:
+        at_hand[batch.lease] = batch
+        await asyncio.Event().wait()
+
+    budget_bytes = 2_000_000
+    feed = Asked(world.container, read_seconds=0.02)
+    world.start("a", feed=feed, handler=handler, memory_bytes=budget_bytes * MEMORY_OF_A_BYTE)
+    await world.until(lambda: len(at_hand) == 16)
+    await asyncio.sleep(60)
+
+    # Those of other tests may be alive in the errors that they kept.
+    documents = [document for page in _alive_pages() for document in page.documents if "text" in document]
+    assert 16 * 5_000 < sum(len(document["text"]) for document in documents) <= budget_bytes
+    await world.kill("a")
+
+
+def _alive_pages() -> list[ChangePage]:
+    gc.collect()
+    return [found for found in gc.get_objects() if isinstance(found, ChangePage)]
+
+
+async def test_the_next_page_is_read_ahead_only_where_there_is_room_for_it():
+    reads = []
+    for memory_bytes in (20_000 * MEMORY_OF_A_BYTE, 2_000_000 * MEMORY_OF_A_BYTE):
+        world = World()
+        for number in range(20):
+            await _write(world.container, "k", f"{number}", n=number, text="x" * 15_000)
+        at_hand, go_on = asyncio.Event(), asyncio.Event()
+
+        async def handler(
+            _: ChangeBatch, at_hand: asyncio.Event = at_hand, go_on: asyncio.Event = go_on
+        ) -> None:
+            at_hand.set()
+            await go_on.wait()
+
+        feed = Asked(world.container)
+        world.start("a", feed=feed, handler=handler, memory_bytes=memory_bytes, max_items=2)
+        await at_hand.wait()
+        await asyncio.sleep(60)
+        reads.append(len(feed.asked))
+        go_on.set()
+        await world.stop_all()
+
+    assert [1, 2] == reads
+
+
+async def test_changes_that_are_not_wanted_are_passed_at_once_and_counted_and_saved():
+    world = World()
+    records: list[Record] = []
+    for number in range(1000):
+        await _write(world.container, "k", f"{number}", n=number)
+    processor = world.start(
+        "a", wanted=lambda document: document["n"] >= 990, max_items=1, hooks=[records.append]
+    )
+    seconds = await world.until(lambda: len(world.handled["k"]) == 10)
+    await asyncio.sleep(10)
+
+    assert seconds < 2  # no rest on the way
+    assert list(range(990, 1000)) == world.handled["k"]
+    handled = [record for record in records if isinstance(record, PageHandled)]
+    assert 1000 == sum(record.changes for record in handled)
+    assert list(range(999, -1, -1)) == [record.lag for record in handled]
+    assert ['"1000"'] == [lease.continuation for lease in await world.all_leases()]
+    assert [0] == [status.lag for status in processor.status()]
+    await world.stop_all()
+
+
+async def test_what_was_dropped_behind_the_last_wanted_change_is_no_lag():
+    world = World()
+    records: list[Record] = []
+    for number in range(20):
+        await _write(world.container, "k", f"{number}", n=number)
+    world.start("a", wanted=lambda document: document["n"] == 3, hooks=[records.append])
+    await world.until(lambda: bool(world.handled["k"]))
+    await asyncio.sleep(1)
+
+    (page,) = [record for record in records if isinstance(record, PageHandled)]
+    assert (20, 0) == (page.changes, page.lag)
+    await world.stop_all()
+
+
+async def test_a_page_that_halted_is_not_held_once_it_is_done():
+    world = World()
+    alarms: list[Record] = []
+    await world.write_many(50)
+    broken = True
+
+    async def handler(batch: ChangeBatch) -> None:
+        if broken:
+            raise RuntimeError("down")
+        await world.handle(batch)
+
+    processor = world.start("a", handler=handler, halt_after_attempts=2)
+    await asyncio.sleep(600)
+    broken = False
+    gc.disable()  # only references count
+    try:
+        await world.until(world.all_handled)
+        await asyncio.sleep(5)
+        assert processor._owned._worker.budget._taken == 0
+    finally:
+        gc.enable()
+    assert not alarms
+    await world.stop_all()

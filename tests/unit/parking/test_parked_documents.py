@@ -1,0 +1,63 @@
+"""What is in the parked store is read as it was written, or told of as what cannot be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.parking.park import key_in
+from cosmos_outbox.parking.parked_documents import KEY_ID, held_id
+from tests.support.event_documents import event
+from tests.support.parked_stores import tampered
+from tests.unit.parking.test_parking import parked, place
+
+_KEY = ["epoch", "state", "claim", "first", "next", "held", "parkedAt", "failure"]
+_EVENT = ["event", "epoch", "position", "status", "parkedAt", "closedAt", "note", "failure", "original"]
+_WRONG: list[tuple[str, Any]] = [
+    ("state", "quarantined"),
+    ("held", "3"),
+    ("next", None),
+    ("parkedAt", 7),
+    ("failure", {"eventId": "e"}),
+    ("failure", "large"),
+]
+
+
+@pytest.mark.parametrize("field", _KEY)
+async def test_a_key_without_a_field_is_told_of_by_its_name(field: str) -> None:
+    world = await parked()
+    await tampered(world.store, KEY_ID, place("b"), lambda document: document.pop(field))
+    with pytest.raises(ParkingError, match=f"'outbox.key' of partition key .* cannot be read .*{field}"):
+        await key_in(world.store, place("b"))
+
+
+@pytest.mark.parametrize(("field", "value"), _WRONG)
+async def test_a_key_that_another_version_or_a_hand_wrote_is_told_of_by_its_name(
+    field: str, value: object
+) -> None:
+    world = await parked()
+    await tampered(world.store, KEY_ID, place("b"), lambda document: document.update({field: value}))
+    with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):
+        await key_in(world.store, place("b"))
+
+
+@pytest.mark.parametrize("field", _EVENT)
+async def test_an_event_without_a_field_is_told_of_by_its_name(field: str) -> None:
+    world = await parked()
+    await tampered(world.store, held_id("b/2"), place("b"), lambda document: document.pop(field))
+    (unreadable,) = (await world.operator.show("b")).unreadable
+    assert held_id("b/2") == unreadable.document_id
+    with pytest.raises(
+        ParkingError, match=f"'{held_id('b/2')}' of partition key .* cannot be read .*{field}"
+    ):
+        raise unreadable.error
+
+
+async def test_a_key_that_cannot_be_read_stands_still_while_others_go_on() -> None:
+    world = await parked()
+    await tampered(world.store, KEY_ID, place("b"), lambda document: document.update(state="quarantined"))
+    with pytest.raises(ParkingError, match=r"'outbox\.key' of partition key 'b'"):
+        await world.worker()(world.page(event("b", 9), event("c", 1)))
+    assert ["b/1", "c/1"] == world.ids

@@ -1,0 +1,67 @@
+"""Calls that lose a cancellation, as those of the SDK may before Python 3.12, and what their callers see."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from cosmos_outbox.background_tasks import end, within
+
+
+async def lose(cancellations: int) -> str:
+    """Wait for ever, but lose the first cancellations; then say so."""
+    for _ in range(cancellations):
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+    return "went on"
+
+
+async def wait_through(cancellations: int) -> None:
+    await lose(cancellations)
+    await asyncio.Event().wait()
+
+
+async def test_a_call_that_answers_in_time_returns_its_answer() -> None:
+    assert "went on" == await within(1, lose(0))
+
+
+async def test_a_call_that_fails_raises_its_error() -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await within(1, fail())
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+async def test_a_call_without_an_answer_is_given_up_and_has_ended_whatever_it_loses(lost: int) -> None:
+    before = asyncio.all_tasks()
+    with pytest.raises(TimeoutError):
+        await within(5, wait_through(lost))
+    assert before == asyncio.all_tasks()
+
+
+@pytest.mark.parametrize("lost", [0, 1, 3])
+async def test_a_caller_is_cancelled_whatever_its_call_loses_and_answers(lost: int) -> None:
+    for call in (lose(lost or 1), wait_through(lost)):
+        caller = asyncio.create_task(within(60, call))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.wait({caller})
+        assert caller.cancelled()
+
+
+async def test_tasks_that_fail_at_their_end_end_in_silence() -> None:
+    async def fail() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("broken")
+
+    tasks = {asyncio.create_task(fail()), asyncio.create_task(wait_through(2))}
+    await asyncio.sleep(0)
+    await end(tasks)
+    assert all(task.done() for task in tasks)

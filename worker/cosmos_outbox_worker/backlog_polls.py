@@ -1,0 +1,136 @@
+"""
+Backlog polls: what waits and what is parked, whichever worker owns the leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import timedelta
+from typing import Any
+
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox.background_tasks import raise_if_cancelled
+from cosmos_outbox.errors import OutboxError, StoreUnavailable
+from cosmos_outbox.parking import ParkedKeys, Scope
+from cosmos_outbox.parking.seen_leases_note import note_first_run
+from cosmos_outbox.ports import ParkedStore
+from cosmos_outbox.records import WatchFailed
+from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.program import Program
+from cosmos_outbox_worker.shared_health import parked_seen
+from cosmos_outbox_worker.worker_health import WorkerVitals
+
+_OBSERVE_SECONDS = 1.0
+_BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
+
+
+async def poll(
+    program: Program[Any, Any],
+    health: WorkerVitals,
+    outbox: Connection,
+    bus: ServiceBusClient,
+    parked: ParkedStore | None,
+) -> None:
+    """
+    Poll what waits and what is parked until cancelled. A poll that fails changes nothing and is reported.
+
+    Args:
+        program: it is observed, and hears what fails.
+        health: of the program; it learns the results.
+        outbox: tells what waits; its fleet gets this worker's heartbeat.
+        bus: a link to each topic is opened there until that succeeds once, for a worker is not ready before.
+        parked: where keys are parked; None if the worker parks none.
+    """
+    begun, noted = False, set[Scope]()
+
+    async def poll_lag() -> Iterable[Exception]:
+        nonlocal begun
+        measured = await outbox.lag(timedelta(seconds=outbox.settings.lease_expiration_seconds))
+        health.measured(measured)
+        begun = begun or bool(measured.leases)
+        return [
+            StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")
+            for lease, reason in measured.unseen.items()
+        ]
+
+    async def poll_keys() -> Iterable[Exception]:
+        if parked is None:
+            return ()
+        ours = await outbox.scope()
+        if begun and ours not in noted:
+            await note_first_run(parked, ours)
+            noted.add(ours)
+        seen = parked_seen(await ParkedKeys(parked, scope=ours).list())
+        health.seen_parked(seen)
+        return seen.unreadable.values()
+
+    beating = True
+
+    async def poll_workers() -> Iterable[Exception]:
+        nonlocal beating
+        try:
+            async with asyncio.timeout(_BEAT_SECONDS):
+                health.met(await outbox.fleet.beat(health.heartbeat()))
+        except (OutboxError, TimeoutError) as error:
+            # Report it once: no task waits for it, and the other polls report the same outage.
+            beating, news = False, beating
+            return [error] if news else ()
+        beating = True
+        return ()
+
+    reached = False
+    health.unreached("it is tried now.")
+
+    async def reach_topics() -> Iterable[Exception]:
+        nonlocal reached
+        if not reached:
+            try:
+                await outbox.reach_topics(bus)
+            except OutboxError as error:
+                health.unreached(str(error))
+                raise
+            reached = True
+            health.unreached(None)
+        return ()
+
+    polls = {
+        "whether events can be sent": reach_topics,
+        "what waits": poll_lag,
+        "what is parked": poll_keys,
+        "the other workers": poll_workers,
+    }
+    await keep_polling(program, polls)
+
+
+async def keep_polling(
+    program: Program[Any, Any], polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]]
+) -> None:
+    """
+    Poll until cancelled, as often as the health of the program says. A poll that fails is reported; the program observes its health
+    every second, also while a poll gets no answer.
+
+    Args:
+        program: hears `WatchFailed`.
+        polls: by what each polls, for the report; it returns errors of parts.
+    """
+
+    async def rounds() -> None:
+        while True:
+            for subject, poll_once in polls.items():
+                try:
+                    errors = await poll_once()
+                # Broadly: any program may have written what is read, and polling must not end the work.
+                except Exception as failure:  # noqa: BLE001 - see above
+                    errors = [failure]
+                raise_if_cancelled()
+                for error in errors:
+                    program.notify(WatchFailed(subject=subject, error=error))
+            await asyncio.sleep(program.health.poll_interval.total_seconds())
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(rounds())
+        while True:
+            program.observe()
+            await asyncio.sleep(_OBSERVE_SECONDS)

@@ -1,0 +1,126 @@
+"""Parked key owner: whose parked keys a command works on, those of an outbox's events or of a consumer's messages."""
+
+from __future__ import annotations
+
+import base64
+import getpass
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from azure.core.credentials_async import AsyncTokenCredential
+
+from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
+from cosmos_outbox.parking.parked_documents import BY_HAND
+from cosmos_outbox.records import ignore
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.cli.running import opened, opened_consumer
+from cosmos_outbox_worker.connection import Connection
+
+_COSMOS_SCOPE = "https://cosmos.azure.com/.default"
+OfConsumer = Annotated[
+    str | None,
+    typer.Option(
+        "--consumer",
+        metavar="MODULE:NAME",
+        help="Of this consumer, package.module:consumer, in place of the outbox.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboxHolder:
+    """The workers of an outbox, which hold events."""
+
+    outbox: Connection
+    keys: ParkedKeys
+    noun, about, does, done, who = "event", "action", "send", "sent", "workers"
+
+    async def key_named(self, text: str) -> str:
+        """Return the partition key that an operator named."""
+        return await self.outbox.key_named(text)
+
+    @asynccontextmanager
+    async def releasing(self) -> AsyncIterator[ParkedKeys]:
+        """Open what a release needs, and yield the parked keys."""
+        async with self.outbox.service_bus() as bus, self.outbox.publisher(bus, lanes=1) as publisher:
+            yield await self.outbox.parked_keys(publisher=publisher)
+
+    @staticmethod
+    def content(event: ParkedEvent) -> tuple[Any, Any]:
+        """Return what an event is about, and its payload; None if it was too large to be copied."""
+        return event.data.get("action"), event.event.get("data")
+
+    @staticmethod
+    def error(failure: Failure) -> str:
+        """Return why a key is parked."""
+        return failure.error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerHolder:
+    """The processes of a consumer, which hold messages; `keys` has its handlers take those that are released."""
+
+    outbox: Connection
+    keys: ParkedKeys
+    noun, about, does, done, who = "message", "subject", "handle", "handled", "consumers"
+
+    async def key_named(self, text: str) -> str:
+        return text
+
+    def releasing(self) -> AbstractAsyncContextManager[ParkedKeys]:
+        return nullcontext(self.keys)
+
+    @staticmethod
+    def content(event: ParkedEvent) -> tuple[Any, Any]:
+        """Return the subject of a message, and its body: an object, or text."""
+        subject = (event.event.get("message") or {}).get("subject")
+        body = event.event.get("body")
+        if body is None or event.data or event.original is not None:
+            return subject, event.data
+        return subject, base64.b64decode(body).decode("utf-8", "replace")
+
+    @staticmethod
+    def error(failure: Failure) -> str:
+        """Return why a key is parked; what a handler raises often says little without its class."""
+        return failure.error if failure.reason == BY_HAND else f"{failure.reason}: {failure.error}"
+
+
+Holder = OutboxHolder | ConsumerHolder
+
+
+async def operator_of(credential: AsyncTokenCredential | None) -> str:
+    """
+    Return the name, the application or the object id in the credential's token; without one, the user of this machine.
+    """
+    if credential is None:
+        return f"{getpass.getuser()}@{socket.gethostname()}"
+    token = (await credential.get_token(_COSMOS_SCOPE)).token
+    payload = token.split(".")[1]
+    # The service has checked the signature; here the token only names who this is.
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    named = (claims[name] for name in ("upn", "unique_name", "appid", "oid") if name in claims)
+    return str(next(named, "unknown"))
+
+
+@asynccontextmanager
+async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
+    """
+    Open the outbox that the environment names, or the consumer that an option names; a release of its messages calls its handlers.
+
+    Raises:
+        ConfigurationError: one line for every error in the environment; or there is no such consumer.
+    """
+    if consumer is None:
+        async with opened() as outbox:
+            yield OutboxHolder(outbox=outbox, keys=await outbox.parked_keys())
+        return
+    async with opened_consumer(consumer, handles=True) as (outbox, settings, opened_one):
+        store = await retry_reads(outbox.parked_store, RetryOptions())
+        parking = Parking(store, references=False)
+        handling = opened_one.handling(source=settings.source, parking=parking, notify=ignore)
+        yield ConsumerHolder(outbox=outbox, keys=ParkedKeys(store, handling.release, scope=handling.scope))

@@ -1,0 +1,114 @@
+"""
+Consumer assembly: the composition root of a consumer; a process of its own, or part of another program, runs what it yields.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import timedelta
+
+from cosmos_outbox.background_tasks import watched
+from cosmos_outbox.consumer import Consumer, OnFailure
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.parking import ParkedKeys, Parking
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.sessions import SessionOptions, SessionProcessor
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox_worker.backlog_polls import keep_polling
+from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVitals, WatchedSubscription
+from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
+from cosmos_outbox_worker.doctor.check import finding
+from cosmos_outbox_worker.named_consumer import ConsumerSource, made
+from cosmos_outbox_worker.program import Program, opened_parts, running
+from cosmos_outbox_worker.shared_health import parked_seen
+
+_BLOCKED_LOOP_SECONDS = 5.0
+# Beside all attempts of a message: what the stores take, and the wait for one that is away.
+_MARGIN = timedelta(minutes=2)
+
+_logger = logging.getLogger("consumer")
+
+
+class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
+    """A consumer that is put together: it receives messages and has its handlers take them."""
+
+
+def running_consumer(
+    consumer: ConsumerSource, settings: ConsumerSettings | None = None, *, serve_health: bool = False
+) -> AbstractAsyncContextManager[RunningConsumer]:
+    """
+    Run a consumer inside another program for as long as the block lasts; its end drains the consumer.
+
+    Installs no signal handlers and configures no logs. A consumer that fails ends; its snapshot is then unready and says why.
+
+    Args:
+        consumer: or a function that takes the outbox and returns one.
+        settings: Defaults to those of the environment.
+        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+
+    Raises:
+        ConfigurationError: the settings, or what they name, cannot be used.
+        OutboxError: at the end of the block, what ended the consumer before.
+    """
+    settings = settings or load_consumer()
+    return running(assembled_consumer(consumer, settings), settings, serve_health=serve_health)
+
+
+@asynccontextmanager
+async def assembled_consumer(
+    source: ConsumerSource, settings: ConsumerSettings
+) -> AsyncIterator[RunningConsumer]:
+    """
+    Open everything the settings name, yield the consumer, close everything again.
+
+    Raises:
+        ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
+    """
+    async with opened_parts(settings, topic=None) as (stack, telemetry, connection, parked):
+        tracers = telemetry.tracer_provider
+        store = await retry_reads(connection.store, RetryOptions())
+        consumer = made(source, Outbox(store, tracer_provider=tracers))
+        if parked is None and consumer.policy.on_failure is OnFailure.PARK:
+            unset = finding("parked-container.unset", consumer)
+            raise ConfigurationError(f"{unset.message} {unset.fix}")
+        health = ConsumerVitals(settings, consumer.name)
+        program = RunningConsumer(health, telemetry)
+        notify = program.notify
+        parking = None if parked is None else Parking(parked, references=False)
+        handling = health.handling = consumer.handling(
+            source=settings.source, parking=parking, notify=notify, tracer_provider=tracers
+        )
+        subscription = await stack.enter_async_context(connection.subscription(settings, notify=notify))
+        program.processor = health.processor = SessionProcessor(
+            WatchedSubscription(subscription, reached=health.reached),
+            handling,
+            session_options(settings, consumer),
+            hooks=[notify],
+        )
+
+        async def poll_keys() -> Iterable[Exception]:
+            if parked is None:
+                return ()
+            seen = parked_seen(await ParkedKeys(parked, scope=handling.scope).list())
+            health.seen_parked(seen)
+            handling.seen_parked = {key.partition_key for key in seen.keys}
+            return seen.unreadable.values()
+
+        async def poll() -> None:
+            with watched(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
+                await keep_polling(program, {"what is parked": poll_keys})
+
+        program.poll = poll
+        _logger.info("consumer.opened %s, for the messages of %s", consumer.name, settings.source)
+        yield program
+
+
+def session_options(settings: ConsumerSettings, consumer: Consumer) -> SessionOptions:
+    """Return the options of the session processor that the settings ask for."""
+    return SessionOptions(
+        max_concurrent_sessions=settings.concurrent_sessions,
+        max_handling=2 * consumer.policy.longest_handling + _MARGIN,
+        grace_period=timedelta(seconds=settings.grace_seconds),
+    )

@@ -1,0 +1,185 @@
+"""
+Heartbeats: the workers of a processor, each with its last sign of life, also those that own no lease.
+
+Each worker keeps one small document in the lease container. Its id begins with a word of its own, so that no listing of
+leases finds it: neither ours nor .NET's nor KEDA's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from pydantic import TypeAdapter, ValidationError
+
+from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
+from cosmos_outbox.ports import Document, LeaseStore, Listing
+
+_MOST_CHARACTERS = 300
+_MOST_TEXTS = 3
+_LATE, _KEPT = timedelta(seconds=30), timedelta(minutes=10)
+_SLOW_POLL = timedelta(seconds=10)  # a slow Cosmos DB may delay a sign by this much
+_LEAVING_SECONDS = 2.0
+
+
+class Phase(StrEnum):
+    """Where a process is between its start and its end."""
+
+    STARTING = "starting"  # a worker has not seen a lease for every range yet, a consumer not reached its subscription
+    RUNNING = "running"
+    DRAINING = "draining"  # it was asked to stop, and finishes what is at hand
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """
+    A worker as it was at its last sign of life.
+
+    every: time between two signs.
+    unready: why it was not ready.
+    errors: its newest.
+    silent_for: time since then, on the service's clock.
+    """
+
+    worker: str
+    every: timedelta
+    phase: str
+    unready: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    silent_for: timedelta = timedelta(0)
+
+    @property
+    def silent(self) -> bool:
+        """
+        Return whether several signs are missing: the worker ended without a word, or is cut off from Cosmos DB.
+        """
+        return self.silent_for > 3 * self.every + _LATE
+
+    @property
+    def forgotten(self) -> bool:
+        """Return whether the worker is left out of the fleet, as one that was replaced."""
+        return self.silent_for > self.kept
+
+    @property
+    def kept(self) -> timedelta:
+        return 4 * self.every + _KEPT
+
+    @property
+    def troubled(self) -> bool:
+        """Return whether it works, says so, and is not ready."""
+        return bool(self.unready) and self.phase == Phase.RUNNING and not self.silent
+
+    def state(self, *, owns: bool) -> str:
+        """
+        Return how it is, in a word or two.
+
+        Args:
+            owns: a lease.
+        """
+        if self.silent:
+            return "silent"
+        if self.troubled:
+            return "not ready"
+        if owns and self.phase == Phase.STARTING:  # its first sign comes before its first lease
+            return str(Phase.RUNNING)
+        if self.phase != Phase.RUNNING or owns:
+            return self.phase
+        return "late" if self.silent_for > max(2 * self.every, _SLOW_POLL) else "stand-by"
+
+
+_STORED = TypeAdapter(Heartbeat)
+
+
+class Fleet:
+    """
+    The heartbeats of all workers of a processor.
+
+    Args:
+        leases: the container that they lie in.
+        processor: its name.
+        container: that it reads, as `database/container`.
+    """
+
+    def __init__(self, leases: LeaseStore, *, processor: str, container: str) -> None:
+        self._leases = leases
+        # Names may hold what an id must not.
+        self._head = f"heartbeat.{_hash(processor, container)}."
+
+    async def heartbeats(self) -> tuple[Heartbeat, ...]:
+        """
+        Return the heartbeats in the order of the workers' names.
+
+        Raises:
+            OutboxError: the lease container cannot be read.
+        """
+        listed = _listed(await self._leases.list(self._head))
+        return tuple(sorted((one for one, _ in listed if not one.forgotten), key=lambda one: one.worker))
+
+    async def beat(self, own: Heartbeat) -> tuple[Heartbeat, ...]:
+        """
+        Store a worker's sign of life; return those of the others.
+
+        Raises:
+            OutboxError: the lease container cannot be read or written.
+        """
+        by_id, name = await self._leases.partitioned_by_id(), self._id_of(own.worker)
+        listed = _listed(await self._leases.list(self._head))
+        own = replace(own, unready=_short(own.unready), errors=_short(own.errors))
+        sign = {
+            "id": name,
+            **({} if by_id else {"partitionKey": name}),
+            "ttl": int(own.kept.total_seconds()),
+            **_STORED.dump_python(own, mode="json", exclude={"silent_for"}),
+        }
+        with suppress(Conflict, NotFound, PreconditionFailed):  # another process of this name was faster
+            if etag := next((stored["_etag"] for _, stored in listed if stored["id"] == name), None):
+                await self._leases.replace(sign, etag=etag)
+            else:
+                await self._leases.create(sign)
+        for one, stored in listed:
+            if one.forgotten and one.worker != own.worker:  # the container has no TTL
+                with suppress(NotFound, PreconditionFailed):
+                    await self._leases.delete(stored["id"], stored["id"], etag=stored["_etag"])
+        return tuple(one for one, _ in listed if not one.forgotten and one.worker != own.worker)
+
+    @asynccontextmanager
+    async def membership(self, worker: str) -> AsyncIterator[None]:
+        """
+        Remove a worker's heartbeat at the end of the block; after an error it stays, for it says what was wrong.
+        """
+        yield
+        name = self._id_of(worker)
+        with suppress(OutboxError, TimeoutError):
+            async with asyncio.timeout(_LEAVING_SECONDS):
+                await self._leases.delete(name, name)
+
+    def _id_of(self, worker: str) -> str:
+        return f"{self._head}{_hash(worker)}"
+
+
+def _listed(listing: Listing) -> list[tuple[Heartbeat, Document]]:
+    """
+    Return each heartbeat with its document, as of when it was listed; what another program wrote is left out.
+    """
+    found = []
+    for stored in listing.documents:
+        with suppress(ValidationError, KeyError, OverflowError):
+            age = listing.read_at - datetime.fromtimestamp(stored["_ts"], UTC)
+            one = replace(_STORED.validate_python(stored), silent_for=max(age, timedelta(0)))
+            if one.kept:  # an interval of a million years has none
+                found.append((one, stored))
+    return found
+
+
+def _short(texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(text[:_MOST_CHARACTERS] for text in texts[:_MOST_TEXTS])
+
+
+def _hash(*names: str) -> str:
+    return hashlib.blake2b("\0".join(names).encode(), digest_size=8).hexdigest()

@@ -1,0 +1,122 @@
+"""HTTP server: /livez, /readyz and /metrics for machines, and the status page at / for people."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import cast
+
+from aiohttp import web
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox_worker.shared_health import State
+from cosmos_outbox_worker.status_page import LIVE_SCRIPT, page_of
+
+# The page loads its own script alone: what a browser loads besides is what an attacker put into an event.
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+# Strangers must not take the descriptors that the relay needs: a connection lives for so long, and of more the oldest ends at once.
+_CONNECTION_SECONDS, _MOST_CONNECTIONS = 10.0, 100
+# Names that no site on the web can bind to an address of this network, beside those without a dot.
+_OWN_DOMAINS = (".localhost", ".svc", ".cluster.local")
+_MISDIRECTED = (
+    "The status page is shown under an address, a name without a dot, or one that ends with "
+    f"{', '.join(_OWN_DOMAINS)}. A proxy in front has to name such a host.\n"
+)
+
+
+def _is_of_this_network(request: web.Request) -> bool:
+    # The header itself: without one, which no browser leaves out, `request.host` may be a name that is looked up meanwhile.
+    name = request.headers.get("Host", "").lower().partition(":")[0]
+    is_address = name.startswith("[") or name.replace(".", "").isdigit()
+    return is_address or "." not in name or name.endswith(_OWN_DOMAINS)
+
+
+@asynccontextmanager
+async def serving_health(
+    snapshot_now: Callable[[], State],
+    *,
+    metrics: Callable[[], tuple[bytes, str]],
+    address: str,
+) -> AsyncIterator[str]:
+    """
+    Serve health for as long as the block lasts; yield the URL.
+
+    `/livez` answers 200 as long as the event loop runs; without an answer, restart the process. A program that makes no
+    progress is unready (503) and says why: a restart would not help.
+
+    Args:
+        snapshot_now: returns the health.
+        metrics: returns the Prometheus exposition and its content type.
+        address: the port, or the address and the port, to listen on; by default the loopback's. 0 means any free port.
+
+    Raises:
+        ConfigurationError: the port is taken, or the address is not one of this machine.
+    """
+
+    async def livez(_: web.Request) -> web.Response:
+        return web.json_response({"status": "alive"})
+
+    async def readyz(request: web.Request) -> web.Response:
+        snapshot = snapshot_now()
+        said = snapshot.readiness() if _is_of_this_network(request) else {}  # any probe gets the status
+        return web.json_response(said, status=503 if snapshot.unready else 200)
+
+    async def exposition(_: web.Request) -> web.Response:
+        body, content_type = metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def page(request: web.Request) -> web.Response:
+        if not _is_of_this_network(request):
+            raise web.HTTPMisdirectedRequest(text=_MISDIRECTED)
+        return web.Response(text=page_of(snapshot_now()), content_type="text/html", headers=_PAGE_HEADERS)
+
+    async def live(_: web.Request) -> web.Response:
+        return web.Response(text=LIVE_SCRIPT, content_type="text/javascript", headers=_PAGE_HEADERS)
+
+    application = web.Application()
+    application.add_routes(
+        [
+            web.get("/livez", livez),
+            web.get("/readyz", readyz),
+            web.get("/metrics", exposition),
+            web.get("/", page),
+            web.get("/live.js", live),
+        ]
+    )
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    loop, requests = asyncio.get_running_loop(), cast("web.Server", runner.server)
+    connections: deque[web.RequestHandler] = deque()
+
+    def connected() -> web.RequestHandler:
+        handler = requests()
+        connections.append(handler)
+        if len(connections) > _MOST_CONNECTIONS:
+            connections.popleft().force_close()
+        loop.call_later(_CONNECTION_SECONDS, handler.force_close)
+        return handler
+
+    try:
+        try:
+            server = await loop.create_server(connected, host, int(port))
+        except (OSError, socket.gaierror) as error:
+            raise ConfigurationError(
+                f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
+            ) from error
+        shown = f"[{host}]" if ":" in host else host
+        try:
+            yield f"http://{shown}:{server.sockets[0].getsockname()[1]}"
+        finally:
+            server.close()
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,166 @@
+"""Metric series: which records become counters and histograms, and which facts of health gauges; `series.toml` says what each measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+
+from opentelemetry.metrics import Observation
+
+from cosmos_outbox import records
+from cosmos_outbox.changefeed import CloseReason
+from cosmos_outbox.sessions import SessionEnd
+from cosmos_outbox.sessions.held_session import OUTCOMES
+from cosmos_outbox_worker.worker_health import Snapshot
+
+_Attributes = Mapping[str, str]
+Count = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
+# Of each counter the attributes that are known beforehand; and for each kind of record, how much to add with which attributes
+_Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
+# Of each histogram the kind of record, and how many seconds that tells, if it does
+_Histograms = Mapping[str, tuple[type, Count]]
+# How to read each gauge from a snapshot
+_Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
+_PLAIN: tuple[_Attributes, ...] = ({},)
+
+
+def _failed(record: Any) -> tuple[int, _Attributes]:
+    return 1, {"error.type": type(record.error).__name__}
+
+
+def _by_outcome(record: Any) -> tuple[int, _Attributes]:
+    return 1, {"outbox.outcome": record.outcome}
+
+
+def _gauge(value: float, **attributes: str) -> list[Observation]:
+    return [Observation(value, {f"outbox.{name}": text for name, text in attributes.items()} or None)]
+
+
+def _parked_events(snapshot: Any) -> Iterable[Observation]:
+    events = snapshot.parked and snapshot.parked.events
+    return () if events is None else _gauge(events)
+
+
+def _parked_age(snapshot: Any) -> Iterable[Observation]:
+    if snapshot.parked is None:
+        return ()
+    since = snapshot.parked.oldest_at
+    return _gauge(0 if since is None else max((snapshot.at - since).total_seconds(), 0))
+
+
+_PARKED_GAUGES: _Gauges = {
+    "outbox.parked.keys": lambda snapshot: _gauge(snapshot.parked.count) if snapshot.parked else (),
+    "outbox.parked.events": _parked_events,
+    "outbox.parked.age": _parked_age,
+}
+_CONSUMER_GAUGES: _Gauges = {
+    **_PARKED_GAUGES,
+    "outbox.sessions.held": lambda snapshot: _gauge(len(snapshot.sessions)),
+    "outbox.keys.stalled": lambda snapshot: _gauge(len(snapshot.stalled)),
+    "outbox.handling.longest": lambda snapshot: _gauge(
+        max((one.handling_seconds or 0 for one in snapshot.sessions), default=0)
+    ),
+    "outbox.consumer.ready": lambda snapshot: _gauge(int(not snapshot.unready)),
+}
+_HANDLED = ("handled", "repeated", "ignored", "dropped", "held", "parked", "dead-lettered")
+_CONSUMER_COUNTERS: _Counters = {
+    "outbox.messages.handled": (
+        tuple({"outbox.outcome": outcome} for outcome in _HANDLED),
+        {records.MessageHandled: _by_outcome, records.MessageGivenUp: _by_outcome},
+    ),
+    "outbox.messages.settled": (
+        tuple({"outbox.outcome": outcome} for outcome in OUTCOMES.values()),
+        {records.MessageSettled: _by_outcome},
+    ),
+    "outbox.attempt.failures": ((), {records.AttemptFailed: _failed}),
+    "outbox.sessions.closed": (
+        tuple({"outbox.session.end": str(end)} for end in SessionEnd),
+        {records.SessionClosed: lambda record: (1, {"outbox.session.end": str(record.outcome)})},
+    ),
+}
+_WORKER_COUNTERS: _Counters = {
+    "outbox.send.failures": ((), {records.PublishFailed: _failed}),
+    "outbox.events.rejected": (_PLAIN, {records.EventRejected: lambda _: (1,)}),
+    "outbox.events.held": (
+        _PLAIN,
+        {records.EventsHeld: lambda record: (record.events if record.outcome == "held" else 0,)},
+    ),
+    "outbox.events.deleted": (
+        _PLAIN,
+        {records.EventDeletion: lambda record: (record.events if record.outcome == "deleted" else 0,)},
+    ),
+    "outbox.changes.handled": (_PLAIN, {records.PageHandled: lambda record: (record.changes,)}),
+    "outbox.page.failures": ((), {records.PageFailed: _failed}),
+    "outbox.lease.moves": (
+        # As text: the SDK keeps an enumeration member and its text apart, so the exposition would have both.
+        tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
+        {records.LeaseMoved: lambda record: (1, {"outbox.lease.move": str(record.outcome)})},
+    ),
+}
+
+
+# When polling has failed for too long, the last values are not exported any more; age and headroom keep moving.
+
+
+def _lag(snapshot: Snapshot) -> Iterator[Observation]:
+    for lease in snapshot.lag.leases if snapshot.lag and not snapshot.unseen else ():
+        yield from _gauge(lease.transactions, lease=lease.token)
+
+
+def _ages(snapshot: Snapshot) -> Iterator[Observation]:
+    for lease in snapshot.lag.leases if snapshot.lag else ():
+        if lease.age_known:
+            age = (lease.oldest_age or timedelta(0)) + snapshot.unseen
+            yield from _gauge(age.total_seconds(), lease=lease.token)
+
+
+def _headroom(snapshot: Snapshot) -> Iterable[Observation]:
+    if snapshot.lag is None:
+        return ()
+    oldest = (snapshot.lag.oldest_age or timedelta(0)) + snapshot.unseen
+    return _gauge((snapshot.event_ttl - oldest).total_seconds())
+
+
+def _unowned(snapshot: Snapshot) -> Iterable[Observation]:
+    if snapshot.lag is None or snapshot.unseen:
+        return ()
+    return _gauge(sum(not lease.owner for lease in snapshot.lag.leases))
+
+
+# Every worker exports the lag of all leases: those that run report the leases of those that do not.
+_WORKER_GAUGES: _Gauges = {
+    "outbox.lease.lag": _lag,
+    "outbox.oldest_unsent.age": _ages,
+    "outbox.ttl.headroom": _headroom,
+    **_PARKED_GAUGES,
+    "outbox.leases.free": _unowned,
+    "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
+    "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
+    "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),
+}
+_CONSUMER_HISTOGRAMS: _Histograms = {
+    "outbox.handler.duration": (records.MessageHandled, lambda record: (record.seconds,)),
+    "outbox.message.age": (records.MessageHandled, lambda record: (record.age_seconds,)),
+}
+CONSUMER_SERIES = _CONSUMER_COUNTERS, _CONSUMER_HISTOGRAMS, _CONSUMER_GAUGES
+
+
+def worker_series(topic: str) -> tuple[_Counters, _Histograms, _Gauges]:
+    """Return the series of a worker that sends to a topic; none is named where routes choose among several."""
+    sends = {"messaging.system": "servicebus", "messaging.operation.name": "send"}
+    if topic:
+        sends["messaging.destination.name"] = topic
+    sent: _Counters = {
+        "messaging.client.sent.messages": (
+            (sends,),
+            {records.MessagesPublished: lambda record: (record.messages, sends)},
+        )
+    }
+    durations: _Histograms = {
+        "messaging.client.operation.duration": (
+            records.MessagesPublished,
+            lambda record: (record.seconds, sends),
+        )
+    }
+    return {**sent, **_WORKER_COUNTERS}, durations, _WORKER_GAUGES

@@ -1,0 +1,140 @@
+"""
+Worker assembly: the composition root of the worker; a process of its own, or part of another program, runs what it yields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.errors import ConfigurationError, StoreError
+from cosmos_outbox.parking import Parking
+from cosmos_outbox.parking.seen_leases_note import has_run
+from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.deletion import Deletion
+from cosmos_outbox.relay.spans import spans_of_sends
+from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.stored_documents import claims_to_be_an_event
+from cosmos_outbox_worker.backlog_polls import poll
+from cosmos_outbox_worker.heartbeats import Phase
+from cosmos_outbox_worker.program import Program, opened_parts, running
+from cosmos_outbox_worker.settings import Settings, load
+from cosmos_outbox_worker.telemetry import MeteredFeed
+from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
+
+_MOST_MEMORY = 1024 * 1024 * 1024
+
+
+class Worker(Program[ChangeFeedProcessor, Snapshot]):
+    """A worker that is put together: it reads the change feed and sends the events."""
+
+
+def running_worker(
+    settings: Settings | None = None, *, serve_health: bool = False
+) -> AbstractAsyncContextManager[Worker]:
+    """
+    Run the worker inside another program for as long as the block lasts; its end drains the worker.
+
+    Installs no signal handlers and configures no logs. A worker that fails ends; its snapshot is then unready and says why.
+
+    Args:
+        settings: Defaults to those of the environment.
+        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+
+    Raises:
+        ConfigurationError: the settings, or what they name, cannot be used.
+        OutboxError: at the end of the block, what ended the worker before.
+    """
+    settings = settings or load()
+    return running(assembled(settings), settings, serve_health=serve_health)
+
+
+@asynccontextmanager
+async def assembled(settings: Settings) -> AsyncIterator[Worker]:
+    """
+    Open everything the settings name, yield the worker, close everything again.
+
+    Raises:
+        ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
+            deleted that other processors may not have read.
+    """
+    async with opened_parts(settings, topic="" if settings.routes else settings.topic) as parts:
+        stack, telemetry, connection, parked = parts
+        bus = await stack.enter_async_context(connection.service_bus())
+        health = WorkerVitals(settings)
+        worker = Worker(health, telemetry)
+        notify = worker.notify
+        spans = spans_of_sends(
+            telemetry.tracer_provider, server_address=bus.fully_qualified_namespace.partition(":")[0]
+        )
+        opening = connection.publisher(bus, lanes=settings.lanes, around=spans, notify=notify)
+        publisher = await stack.enter_async_context(opening)
+
+        async def earlier_life() -> str | None:
+            if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
+                return "a worker of this processor showed life lately"
+            if parked is not None and await has_run(parked, await connection.scope()):
+                return "the parked container notes that this processor had leases"
+            return None
+
+        # Where the store does not answer, the processor waits until it does; until then nothing is deleted.
+        with suppress(StoreError):
+            if settings.delete_after_publish and (
+                found := await retry_reads(connection.others, RetryOptions())
+            ):
+                raise ConfigurationError(
+                    f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
+                    "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
+                )
+        parking = None if parked is None else Parking(parked)
+        deletion = await stack.enter_async_context(
+            Deletion(
+                Relay(publisher, parking=parking, notify=notify).handle,
+                CosmosStore(connection.data),  # deletes only, under the keys of the events
+                delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
+                others=connection.others,
+                notify=notify,
+            )
+        )
+        worker.processor = health.processor = ChangeFeedProcessor(
+            MeteredFeed(connection.feed, charged=telemetry.charged),
+            connection.leases,
+            deletion,
+            replace(processor_options(settings), earlier_life=earlier_life),
+            hooks=(notify, deletion.hear),
+        )
+        await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
+        worker.poll = partial(poll, worker, health, connection, bus, parked)
+        yield worker
+
+
+def processor_options(settings: Settings) -> ProcessorOptions:
+    """Return the processor's options that the settings ask for."""
+    return ProcessorOptions(
+        processor_name=settings.processor_name,
+        instance_name=settings.instance_name,
+        start=settings.start,
+        # The process takes about 90 MiB before the first read, and Python returns memory late.
+        memory_bytes=memory_limit() * 2 // 5,
+        wanted=claims_to_be_an_event,
+        acquire_interval=timedelta(seconds=settings.acquire_seconds),
+        # As .NET's defaults too
+        renew_interval=timedelta(seconds=settings.lease_expiration_seconds * 17 / 60),
+        expiration=timedelta(seconds=settings.lease_expiration_seconds),
+        grace_period=timedelta(seconds=settings.grace_seconds),
+    )
+
+
+def memory_limit(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """
+    Return how many bytes the container may take, as Linux says, and 1 GiB at most; 512 MiB where it has no limit.
+    """
+    with suppress(OSError, ValueError):  # "max" is no number
+        return min(int(limit.read_text()), _MOST_MEMORY)
+    return _MOST_MEMORY // 2
