@@ -26,7 +26,7 @@ MAXIMA = {
     "consumer": 912,
     "domain": 368,
     "fastapi": 321,
-    "parking": 913,
+    "parking": 915,
     "ports": 265,
     "relay": 934,
     "sessions": 581,

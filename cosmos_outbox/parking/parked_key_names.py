@@ -34,8 +34,10 @@ class ParkedNames:
         return len(self._names)
 
     def add(self, *partition_keys: str) -> None:
-        self._names |= {name: None for name in map(broker_id, partition_keys) if name not in self._names}
-        self._save()
+        new = {name: None for name in map(broker_id, partition_keys) if name not in self._names}
+        if new or self.never_saved:
+            self._names |= new
+            self._save()
 
     def discard(self, partition_key: str) -> None:
         self._forget(broker_id(partition_key))

@@ -306,14 +306,14 @@ class Relay:
                     lease=lease, partition_key=key, correlation_id=correlation_id, **asdict(failure)
                 )
                 self._sender.report(told, stream)
-            self._report_held(progress.lease_name, stream[failure is not None :], "held")
+            if behind := stream[failure is not None :]:
+                self._report_held(progress.lease_name, behind, "held")
         return held.not_held
 
     def _report_held(
         self, lease: str, stream: Sequence[Delivery], outcome: Literal["held", "resumed"]
     ) -> None:
-        if stream:
-            key, events = stream[0].event.partition_key, len(stream)
-            self._sender.report(
-                records.EventsHeld(lease=lease, partition_key=key, outcome=outcome, events=events), stream
-            )
+        key, events = stream[0].event.partition_key, len(stream)
+        self._sender.report(
+            records.EventsHeld(lease=lease, partition_key=key, outcome=outcome, events=events), stream
+        )
