@@ -53,10 +53,6 @@ PROCESSOR = "bench"
 Accepted = Callable[[int], None]
 
 
-async def _reached(_: ServiceBusClient) -> None:
-    """The senders of a benchmark are open already."""
-
-
 async def relay(
     cosmos: str,
     servicebus: str,
@@ -144,9 +140,9 @@ async def relay(
             ),
             scope=scope,
             fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
-            reach_topics=_reached,
         )
-        watching = asyncio.create_task(poll(program, health, outbox, bus, parked))
+        unchecked: Any = SimpleNamespace(checks={})
+        watching = asyncio.create_task(poll(program, health, outbox, unchecked, parked))
         await asyncio.wait({running, stopping, watching}, return_when=asyncio.FIRST_COMPLETED)
         processor.stop()
         for other in (stopping, watching):

@@ -12,8 +12,11 @@ class Publisher(Protocol):
     """
     A topic, reached over a fixed number of lanes; each lane is one ordered stream.
 
-    Calls on one lane are carried out one after another, calls on different lanes side by side. A publisher may have an attribute
-    `batch_bytes`, what a batch holds (None: not known yet); a relay then gives a lane about as much.
+    Calls on one lane are carried out one after another, calls on different lanes side by side. A publisher may have more:
+
+        batch_bytes    what a batch holds (None: not known yet); a relay then gives a lane about as much
+        system         the broker in OpenTelemetry's words, `messaging.system` of spans and metrics; `servicebus` without it
+        check()        awaited before a worker counts as ready, and by operators: raise what `publish` would, and send nothing
     """
 
     @property

@@ -24,7 +24,7 @@ from cosmos_outbox import errors
 from cosmos_outbox.messages import REMEMBERED_FOR, OutboundMessage
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.relay.routing import Routes
-from cosmos_outbox.relay.spans import Around
+from cosmos_outbox.relay.spans import SERVICE_BUS, Around
 from cosmos_outbox.retries import suspended_seconds
 
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
@@ -71,6 +71,17 @@ class Topics:
             raise errors.ConfigurationError(f"No publisher for {named}.")
         self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
         self.lanes = min(publisher.lanes for publisher in publishers.values())
+
+    @property
+    def system(self) -> str:
+        """Return what the publishers say they send to."""
+        return next((getattr(one, "system", SERVICE_BUS) for one in self._publishers.values()), SERVICE_BUS)
+
+    @property
+    def checks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
+        """Return by topic how it is found out whether it can be sent to; a publisher without `check` cannot tell."""
+        found = {topic: getattr(one, "check", None) for topic, one in self._publishers.items()}
+        return {topic: check for topic, check in found.items() if check is not None}
 
     @property
     def batch_bytes(self) -> int | None:

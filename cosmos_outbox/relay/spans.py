@@ -12,25 +12,30 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from cosmos_outbox.correlation import context_of
 from cosmos_outbox.messages import OutboundMessage
 
+SERVICE_BUS = "servicebus"  # of a publisher that names no other system
 _MAX_LINKS = 128  # what the SDKs keep of a span's links by default
 
 Around = Callable[[str, Sequence[OutboundMessage]], AbstractContextManager[None]]
 
 
 def spans_of_sends(
-    tracer_provider: trace.TracerProvider | None = None, *, server_address: str | None = None
+    tracer_provider: trace.TracerProvider | None = None,
+    *,
+    system: str = SERVICE_BUS,
+    server_address: str | None = None,
 ) -> Around:
     """
     Return what surrounds a send to a topic; names and attributes follow OpenTelemetry's conventions for messaging.
 
     Args:
         tracer_provider: receives the spans. Defaults to OpenTelemetry's global one.
+        system: what the publisher says it sends to. Defaults to servicebus.
         server_address: host of the namespace. Defaults to none.
     """
     tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
 
     attributes = {
-        "messaging.system": "servicebus",
+        "messaging.system": system,
         "messaging.operation.type": "send",
         "messaging.operation.name": "send",
     } | ({"server.address": server_address} if server_address else {})

@@ -43,6 +43,8 @@ class EventHubPublisher:
         cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
     """
 
+    system = "eventhubs"  # as OpenTelemetry names it
+
     def __init__(
         self,
         open_client: Callable[[], EventHubProducerClient],
@@ -74,6 +76,15 @@ class EventHubPublisher:
     async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
         await self._lanes[lane].publish(messages)
 
+    async def check(self) -> None:
+        """
+        Open the link of a lane, unless it is open, and send nothing.
+
+        Raises:
+            PublishError: the event hub cannot be sent to, or does not answer.
+        """
+        await self._lanes[0].check()
+
 
 class _Lane:
     """One client, used by one call at a time."""
@@ -99,6 +110,10 @@ class _Lane:
             except PublishError as error:
                 error.accepted = accepted
                 raise
+
+    async def check(self) -> None:
+        async with self._lock:
+            await self._call(self._opened().create_batch())  # it asks the link for the size of a batch
 
     async def close(self) -> None:
         async with self._lock:

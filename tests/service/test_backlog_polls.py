@@ -148,11 +148,11 @@ async def watching(
         lag=lambda expiration: estimate_lag("p", feed=feed, leases=leases, expiration=expiration),
         scope=scope,
         fleet=Fleet(leases, processor="p", container="c"),
-        reach_topics=lambda bus: reach(),
     )
+    topics: Any = SimpleNamespace(checks={"t": reach})
     program: Any = SimpleNamespace(health=watched, observe=observe, notify=notify)
     async with asyncio.TaskGroup() as group:
-        task = group.create_task(poll(program, watched, outbox, None, parked or MemoryParked()))
+        task = group.create_task(poll(program, watched, outbox, topics, parked or MemoryParked()))
         yield
         task.cancel()
 

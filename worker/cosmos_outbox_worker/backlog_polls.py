@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from azure.servicebus.aio import ServiceBusClient
-
 from cosmos_outbox.background_tasks import raise_if_cancelled
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.parking.seen_leases_note import note_first_run
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import WatchFailed
+from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import parked_seen
@@ -30,7 +29,7 @@ async def poll(
     program: Program[Any, Any],
     health: WorkerVitals,
     outbox: Connection,
-    bus: ServiceBusClient,
+    publisher: Topics,
     parked: ParkedStore | None,
 ) -> None:
     """
@@ -40,7 +39,7 @@ async def poll(
         program: it is observed, and hears what fails.
         health: of the program; it learns the results.
         outbox: tells what waits; its fleet gets this worker's heartbeat.
-        bus: a link to each topic is opened there until that succeeds once, for a worker is not ready before.
+        publisher: its topics are checked until that succeeds once, for a worker is not ready before.
         parked: where keys are parked; None if the worker parks none.
     """
     begun, noted = False, set[Scope]()
@@ -87,7 +86,7 @@ async def poll(
         nonlocal reached
         if not reached:
             try:
-                await outbox.reach_topics(bus)
+                await _check(publisher)
             except OutboxError as error:
                 health.unreached(str(error))
                 raise
@@ -102,6 +101,11 @@ async def poll(
         "the other workers": poll_workers,
     }
     await keep_polling(program, polls)
+
+
+async def _check(publisher: Topics) -> None:
+    for check in publisher.checks.values():
+        await check()
 
 
 async def keep_polling(

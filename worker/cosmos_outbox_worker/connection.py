@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -16,6 +16,7 @@ from typing import Any
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus.aio import ServiceBusClient
+from opentelemetry.trace import TracerProvider
 from pydantic import SecretStr
 
 from cosmos_outbox.adapters.cosmos.client import account_of, is_url, open_cosmos_client
@@ -23,7 +24,6 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
-from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.adapters.servicebus.subscription import ServiceBusSubscription, receivers_for
 from cosmos_outbox.changefeed import Lag, estimate_lag
@@ -37,10 +37,11 @@ from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.released_events import resending
-from cosmos_outbox.relay.spans import Around
+from cosmos_outbox.relay.spans import Around, spans_of_sends
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.heartbeats import Fleet
-from cosmos_outbox_worker.settings import Settings, require_service_bus
+from cosmos_outbox_worker.named_publisher import opened_publisher
+from cosmos_outbox_worker.settings import Settings, require_service_bus, require_topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,43 +170,44 @@ class Connection:
     @asynccontextmanager
     async def publisher(
         self,
-        bus: ServiceBusClient,
         *,
         lanes: int,
-        around: Around = lambda topic, messages: nullcontext(),
+        spans: TracerProvider | None = None,
         notify: Hook = log_hook,
     ) -> AsyncIterator[Topics]:
         """
-        Open the topics of the routes; they get messages in the format of the settings.
+        Open the topics of the routes, of Service Bus or by the publisher that the settings name; they get messages in the format of
+        the settings.
 
         Args:
-            bus: the open client.
             lanes: ordered streams to each topic.
-            around: surrounds each send to a topic. Defaults to nothing.
+            spans: makes a span of each send to a topic. Defaults to none.
             notify: receives the records of publishers. Defaults to logging them.
+
+        Raises:
+            ConfigurationError: the settings do not name a topic and its namespace, or name no publisher.
         """
         settings, routes = self.settings, self.settings.topics
         options: Any = {"batch_scope": settings.batch_scope, "sdk_only": settings.sdk_only, "notify": notify}
         async with AsyncExitStack() as stack:
-            publishers: dict[str, Publisher] = {}
-            for topic in routes.topics:
-                opened = ServiceBusPublisher(bus, topic, lanes=lanes, **options)
-                publishers[topic] = await stack.enter_async_context(opened)
+            if settings.publisher is None:
+                bus = await stack.enter_async_context(self.service_bus())
+                opening: Callable[[str], AbstractAsyncContextManager[Publisher]] = functools.partial(
+                    ServiceBusPublisher, bus, lanes=lanes, **options
+                )
+            else:
+                require_topic(settings)
+                opening = functools.partial(opened_publisher, settings.publisher, lanes=lanes)
+            opened = {topic: await stack.enter_async_context(opening(topic)) for topic in routes.topics}
             shape = None
             if settings.message_format != "plain":
                 mode = ContentMode(settings.message_format.removeprefix("cloudevents-"))
                 shape = functools.partial(as_cloud_event, source=f"/{settings.container}", mode=mode)
-            yield Topics(publishers, routes, shape=shape, around=around)
-
-    async def reach_topics(self, bus: ServiceBusClient) -> None:
-        """
-        Open a link to each topic, and send nothing.
-
-        Raises:
-            PublishError: one of them cannot be sent to.
-        """
-        for topic in self.settings.topics.topics:
-            await open_link(bus, topic)
+            around: dict[str, Around] = {}
+            if spans is not None:
+                host = (settings.namespace or "").partition(":")[0] if settings.publisher is None else None
+                around["around"] = spans_of_sends(spans, system=Topics(opened).system, server_address=host)
+            yield Topics(opened, routes, shape=shape, **around)
 
     @property
     def namespace(self) -> dict[str, Any]:

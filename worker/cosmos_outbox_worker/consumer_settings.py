@@ -19,6 +19,7 @@ class ConsumerSettings(Settings):
     The settings of a consumer: those of a worker that are not about relaying, and where the messages come from.
     """
 
+    receives = True
     topic: Annotated[str, AfterValidator(topic_name)]
     """Topic of OUTBOX_SUBSCRIPTION; without a subscription, the queue that messages are received from."""
     subscription: Name | None = None

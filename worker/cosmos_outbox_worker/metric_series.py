@@ -22,6 +22,7 @@ _Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
 _Histograms = Mapping[str, tuple[type, Count]]
 # How to read each gauge from a snapshot
 _Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
+SENT = "messaging.client.sent.messages"
 _PLAIN: tuple[_Attributes, ...] = ({},)
 
 
@@ -146,16 +147,10 @@ _CONSUMER_HISTOGRAMS: _Histograms = {
 CONSUMER_SERIES = _CONSUMER_COUNTERS, _CONSUMER_HISTOGRAMS, _CONSUMER_GAUGES
 
 
-def worker_series(topic: str) -> tuple[_Counters, _Histograms, _Gauges]:
-    """Return the series of a worker that sends to a topic; none is named where routes choose among several."""
-    sends = {"messaging.system": "servicebus", "messaging.operation.name": "send"}
-    if topic:
-        sends["messaging.destination.name"] = topic
+def worker_series(sends: _Attributes) -> tuple[_Counters, _Histograms, _Gauges]:
+    """Return the series of a worker; `sends` has the attributes of what it sends."""
     sent: _Counters = {
-        "messaging.client.sent.messages": (
-            (sends,),
-            {records.MessagesPublished: lambda record: (record.messages, sends)},
-        )
+        SENT: ((), {records.MessagesPublished: lambda record: (record.messages, sends)}),
     }
     durations: _Histograms = {
         "messaging.client.operation.duration": (

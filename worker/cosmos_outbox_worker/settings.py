@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -126,6 +126,7 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", use_attribute_docstrings=True
     )
 
+    receives: ClassVar[bool] = False  # from Service Bus, which no publisher replaces
     cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = None
     """Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT."""
     cosmos_endpoint: Annotated[str | None, AfterValidator(_url)] = None
@@ -144,6 +145,8 @@ class Settings(BaseSettings):
     """tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY where there is one."""
     sdk_only: bool = False
     """true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library is on the wire."""
+    publisher: Annotated[str | None, RELAYING] = None
+    """Publisher to another broker, as package.module:name; called with a topic and lanes, in place of Service Bus."""
     topic: Annotated[str, AfterValidator(topic_name)]
     """Topic that receives the events."""
     routes: Annotated[str | None, AfterValidator(_routes), RELAYING] = None
@@ -258,7 +261,9 @@ def loaded(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
     errors = []
     for names in _ONE_OF_EACH:
         given = sum(bool(os.environ.get(variable(name))) for name in names)
-        if given > 1 or (given == 0 and not (for_command and names == _ONE_OF_EACH[1])):
+        elsewhere = bool(os.environ.get(variable("publisher"))) and not kind.receives
+        optional = names == _ONE_OF_EACH[1] and (for_command or elsewhere)
+        if given > 1 or (given == 0 and not optional):
             errors.append(one_of(names, "give only one of them" if given else "one of them is required"))
     try:
         settings = kind()
@@ -279,10 +284,15 @@ def require_service_bus(settings: Settings) -> None:
     Raises:
         ConfigurationError: names the variable that is missing.
     """
-    if not settings.topic:
-        raise ConfigurationError(f"{variable('topic')}: is required")
+    require_topic(settings)
     if settings.servicebus_connection_string is None and settings.servicebus_namespace is None:
         raise ConfigurationError(one_of(_ONE_OF_EACH[1], "one of them is required"))
+
+
+def require_topic(settings: Settings) -> None:
+    """Refuse the settings of a command that do not name a topic or queue."""
+    if not settings.topic:
+        raise ConfigurationError(f"{variable('topic')}: is required")
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

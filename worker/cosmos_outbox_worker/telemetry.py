@@ -31,7 +31,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage
-from cosmos_outbox.records import Record, level_of, names_of
+from cosmos_outbox.records import MessagesPublished, Record, level_of, names_of
+from cosmos_outbox.relay.spans import SERVICE_BUS
 from cosmos_outbox_worker.metric_series import CONSUMER_SERIES, Count, worker_series
 
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
@@ -79,7 +80,10 @@ class Telemetry:
             # From the start: an alert on a rise would miss a series that begins at 1.
             for name in names_of(level):
                 counter.add(0, {f"outbox.{word}": name})
-        counters, histograms, gauges = CONSUMER_SERIES if topic is None else worker_series(topic)
+        self._sends = {"messaging.system": SERVICE_BUS, "messaging.operation.name": "send"}
+        if topic:
+            self._sends["messaging.destination.name"] = topic
+        counters, histograms, gauges = CONSUMER_SERIES if topic is None else worker_series(self._sends)
         if topic is not None:
             name = "outbox.request_units"
             self._request_units = meter.create_counter(name, **_WORDS[name])
@@ -107,6 +111,11 @@ class Telemetry:
         if (counted := self._counted.get(kind)) is not None:
             counter, count = counted
             counter.add(*count(record))
+
+    def sends_over(self, system: str) -> None:
+        """Name the broker, in the publisher's word, before anything is sent; from then on the series of what is sent is there."""
+        self._sends["messaging.system"] = system
+        self._counted[MessagesPublished][0].add(0, self._sends)
 
     def charged(self, request_units: float) -> None:
         """Count what a read of the feed cost."""

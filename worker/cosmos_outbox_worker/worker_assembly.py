@@ -18,7 +18,6 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.parking.seen_leases_note import has_run
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import claims_to_be_an_event
 from cosmos_outbox_worker.backlog_polls import poll
@@ -66,15 +65,13 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
     """
     async with opened_parts(settings, topic="" if settings.routes else settings.topic) as parts:
         stack, telemetry, connection, parked = parts
-        bus = await stack.enter_async_context(connection.service_bus())
         health = WorkerVitals(settings)
         worker = Worker(health, telemetry)
         notify = worker.notify
-        spans = spans_of_sends(
-            telemetry.tracer_provider, server_address=bus.fully_qualified_namespace.partition(":")[0]
+        publisher = await stack.enter_async_context(
+            connection.publisher(lanes=settings.lanes, spans=telemetry.tracer_provider, notify=notify)
         )
-        opening = connection.publisher(bus, lanes=settings.lanes, around=spans, notify=notify)
-        publisher = await stack.enter_async_context(opening)
+        telemetry.sends_over(publisher.system)
 
         async def earlier_life() -> str | None:
             if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
@@ -110,7 +107,7 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
             hooks=(notify, deletion.hear),
         )
         await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
-        worker.poll = partial(poll, worker, health, connection, bus, parked)
+        worker.poll = partial(poll, worker, health, connection, publisher, parked)
         yield worker
 
 

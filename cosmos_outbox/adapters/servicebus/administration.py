@@ -20,14 +20,13 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import QueueProperties, SubscriptionProperties, TopicProperties
 
-from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing, publish_error
+from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.subscription import receiver_of
 from cosmos_outbox.background_tasks import within
-from cosmos_outbox.errors import BrokerUnavailable, SubscriptionUnavailable
+from cosmos_outbox.errors import SubscriptionUnavailable
 
 _ANSWER_SECONDS = 10  # what is read is only advice, so a start must not wait long for it
-_LINK_SECONDS = 15.0
 
 
 class SettingsUnknown(Exception):
@@ -174,26 +173,6 @@ def duration(value: timedelta | str | None) -> timedelta | None:
     Return a duration of the settings; the service returns a timedelta, the SDK's type also allows an ISO 8601 string.
     """
     return value if isinstance(value, timedelta) else None
-
-
-async def open_link(bus: ServiceBusClient, topic: str) -> None:
-    """
-    Open a link to a topic as a sender does, and close it again.
-
-    Raises:
-        PublishError: the topic cannot be sent to, or does not answer.
-    """
-    # An empty call opens no link; creating a batch does, and the batch is then thrown away.
-    sender = bus.get_topic_sender(topic)
-    try:
-        await within(_LINK_SECONDS, sender.create_message_batch())
-    except TimeoutError:
-        raise BrokerUnavailable(f"no answer in {_LINK_SECONDS:g} s") from None
-    except sdk.ServiceBusError as error:
-        raise publish_error(error, topic=topic) from None
-    finally:
-        with suppress(Exception):
-            await within(CLOSE_SECONDS, sender.close())
 
 
 async def receiving_refused(

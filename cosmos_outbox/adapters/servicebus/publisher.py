@@ -19,16 +19,19 @@ import certifi
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient, ServiceBusSender
+from azure.servicebus.exceptions import ServiceBusError
 
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.batch_sender import Lane
+from cosmos_outbox.adapters.servicebus.errors import publish_error
 from cosmos_outbox.background_tasks import Background, end, within
-from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, UsageError
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.records import Hook, SdkFallback, log_hook
 
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
+_LINK_SECONDS = 15.0
 # That closing one link may take: the SDK takes up to a second, and never ends on a broken one
 CLOSE_SECONDS = 5.0
 # Of an emulator: for WebSockets the SDK takes port 443 unless an argument beside the connection string names another.
@@ -135,6 +138,7 @@ class ServiceBusPublisher:
     ) -> None:
         if lanes < 1:
             raise ConfigurationError(f"A publisher needs at least one lane, not {lanes}.")
+        self._client, self._topic = client, topic
         self._run_of = _RUN_OF[BatchScope(batch_scope)]
         self._closing = Background()
         self._closed = False
@@ -173,6 +177,25 @@ class ServiceBusPublisher:
         if self._closed:
             raise UsageError("The publisher is closed; publish inside its `async with`.")
         await self._lanes[lane].publish([list(run) for _, run in itertools.groupby(messages, self._run_of)])
+
+    async def check(self) -> None:
+        """
+        Open a link to the topic as a lane does, send nothing, and close it again.
+
+        Raises:
+            PublishError: the topic cannot be sent to, or does not answer.
+        """
+        # An empty call opens no link; creating a batch does, and the batch is then thrown away.
+        sender = self._client.get_topic_sender(self._topic)
+        try:
+            await within(_LINK_SECONDS, sender.create_message_batch())
+        except TimeoutError:
+            raise BrokerUnavailable(f"no answer in {_LINK_SECONDS:g} s") from None
+        except ServiceBusError as error:
+            raise publish_error(error, topic=self._topic) from None
+        finally:
+            with suppress(Exception):
+                await within(CLOSE_SECONDS, sender.close())
 
 
 async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:

@@ -47,7 +47,7 @@ class OutboxHolder:
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:
         """Open what a release needs, and yield the parked keys."""
-        async with self.outbox.service_bus() as bus, self.outbox.publisher(bus, lanes=1) as publisher:
+        async with self.outbox.publisher(lanes=1) as publisher:
             yield await self.outbox.parked_keys(publisher=publisher)
 
     @staticmethod

@@ -74,9 +74,8 @@ async def replay_command(
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send | None = None  # a dry run
         if not dry_run:
-            bus = await stack.enter_async_context(outbox.service_bus())
+            publisher = await stack.enter_async_context(outbox.publisher(lanes=1))
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
-            publisher = await stack.enter_async_context(outbox.publisher(bus, lanes=1))
             send = sending_to(publisher, (await outbox.feed.describe()).key_paths)
         columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
         with Progress(*columns, console=Console(stderr=True)) as bar:

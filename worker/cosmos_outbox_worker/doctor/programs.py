@@ -9,12 +9,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import Account, account_of
-from cosmos_outbox.adapters.servicebus.administration import open_link
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, StoreUnavailable
 from cosmos_outbox.parking import ParkedKeys, Scope
@@ -71,7 +69,7 @@ async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> N
     with suppress(TimeoutError):
         async with asyncio.timeout(_LOOK_SECONDS):
             found.judge(DATA_TTL, await read_container(outbox, outbox.data, {}, Findings()))
-    if topics:
+    if topics and outbox.settings.publisher is None:
         await check_topics(outbox, found)
 
 
@@ -98,14 +96,18 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
         if data.key_paths is not None:  # its resource id names the keys that are ours
             ours = await found.attempt("read the data container", outbox.scope)
         await _check_parked(outbox, outbox.parked, ours, found, most=DEFAULT_MAX_KEYS)
+    named = outbox.settings.publisher
     try:
-        async with outbox.service_bus() as bus:
-            for topic in outbox.settings.topics.topics:
-                await found.attempt(f"send to topic {topic!r}", partial(open_link, bus, topic))
+        async with outbox.publisher(lanes=1) as publisher:
+            for topic, check in publisher.checks.items():
+                await found.attempt(f"{'send' if named is None else 'publish'} to topic {topic!r}", check)
     except ConfigurationError as error:
         found.add(finding("topic.unset", error))
         return
-    await check_topics(outbox, found)
+    if named is None:
+        await check_topics(outbox, found)
+    elif not publisher.checks:
+        found.add(finding("publisher.unchecked", named))
 
 
 async def check_application(outbox: Connection, found: Findings) -> None:

@@ -1,0 +1,35 @@
+"""
+What `OUTBOX_PUBLISHER=examples.eventhubs.opening:opened` names: the worker calls it for each of its topics, which are event hubs here.
+
+    EVENT_HUBS_CONNECTION_STRING    of the namespace, with its key; or
+    EVENT_HUBS_NAMESPACE            its host, NAME.servicebus.windows.net, reached with the default Azure credential
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
+
+from azure.eventhub.aio import EventHubProducerClient
+from azure.identity.aio import DefaultAzureCredential
+
+from examples.eventhubs.publisher import EventHubPublisher
+
+
+async def opened(topic: str, lanes: int) -> AsyncIterator[EventHubPublisher]:
+    """Yield a publisher to the event hub of that name."""
+    async with AsyncExitStack() as stack:
+        if connection_string := os.environ.get("EVENT_HUBS_CONNECTION_STRING"):
+            client = partial(
+                EventHubProducerClient.from_connection_string,
+                connection_string,
+                eventhub_name=topic,
+                retry_total=0,
+            )
+        else:
+            credential = await stack.enter_async_context(DefaultAzureCredential())
+            host = os.environ["EVENT_HUBS_NAMESPACE"]
+            client = partial(EventHubProducerClient, host, topic, credential, retry_total=0)
+        yield await stack.enter_async_context(EventHubPublisher(client, lanes=lanes))

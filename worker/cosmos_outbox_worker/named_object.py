@@ -1,0 +1,42 @@
+"""Named object: what `package.module:name` stands for, found among the installed packages and in the working directory."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from cosmos_outbox.errors import ConfigurationError
+
+
+def object_named(name: str, kind: str) -> Any:
+    """
+    Return what a name stands for; `kind` is what it should be.
+
+    Raises:
+        ConfigurationError: there is no such module, or no such name in it. What the module itself raises passes through.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not module_name or not colon or not attribute.isidentifier():
+        raise ConfigurationError(
+            f"{name!r} names no {kind}: say package.module:{kind}, the module and the name in it."
+        )
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # Where another module is missing, the traceback says which one imports it.
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigurationError(
+            f"There is no module {error.name!r}. {name!r} is looked for in {here} and among the installed packages."
+        ) from None
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        near = get_close_matches(attribute, vars(module), n=1)
+        hint = f" Did you mean {module_name}:{near[0]}?" if near else ""
+        raise ConfigurationError(f"The module {module_name!r} has no {attribute!r}.{hint}") from None

@@ -1,0 +1,61 @@
+"""
+Named publisher: what OUTBOX_PUBLISHER names, called for a topic and opened; its broker takes the place of Service Bus.
+
+It is called with the topic and the number of lanes, and gives a publisher in the way that suits it:
+
+    def opened(topic: str, lanes: int) -> Publisher                         # or `async def`, or a class
+    def opened(topic: str, lanes: int) -> AsyncContextManager[Publisher]    # closed when the worker ends
+    async def opened(topic: str, lanes: int) -> AsyncIterator[Publisher]    # yields it, and closes it afterwards
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from traceback import extract_tb
+from typing import Any
+
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import Publisher
+from cosmos_outbox_worker.named_object import object_named
+
+
+@asynccontextmanager
+async def opened_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[Publisher]:
+    """
+    Open the publisher to a topic that a name stands for, for as long as the block lasts.
+
+    Raises:
+        ConfigurationError: it names nothing that can be called, what it names cannot be opened, or opens no publisher.
+    """
+    async with AsyncExitStack() as stack:
+        try:
+            opened = _source_named(name)(topic, lanes=lanes)
+            if inspect.isawaitable(opened):
+                opened = await opened
+            if hasattr(opened, "__aenter__"):
+                opened = await stack.enter_async_context(opened)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"OUTBOX_PUBLISHER: {error}") from error
+        except Exception as error:  # the caller's code may raise anything
+            frames = extract_tb(error.__traceback__)
+            at = next(one for one in reversed(frames) if not one.filename.startswith("<"))
+            raise ConfigurationError(
+                f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {error!r} in "
+                f"{at.filename}, line {at.lineno} in {at.name}."
+            ) from error
+        if not callable(getattr(opened, "publish", None)) or not hasattr(opened, "lanes"):
+            raise ConfigurationError(
+                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: that has `lanes` and `publish(lane, messages)`."
+            )
+        yield opened
+
+
+def _source_named(name: str) -> Callable[..., Any]:
+    source = object_named(name, "publisher")
+    if not callable(source):
+        raise ConfigurationError(
+            f"{name} is {source!r}, and should be a function that takes the topic and the lanes and returns a publisher."
+        )
+    return asynccontextmanager(source) if inspect.isasyncgenfunction(source) else source
