@@ -198,6 +198,12 @@ class ServiceBusEmulator:
         """Delete a topic or queue with all it holds; its links are detached."""
         _call(self._loop, lambda: self._server.broker.delete(name))
 
+    def advance(self, seconds: float) -> None:
+        """
+        Move the emulator's clock forward: scheduled messages appear, locks and messages expire, ids are forgotten.
+        """
+        _call(self._loop, lambda: self._server.advance(seconds))
+
     def drop_connections(self) -> None:
         """Cut every connection, as a lost network does."""
         _call(self._loop, self._server.drop_connections)

@@ -51,7 +51,8 @@ class Broker:
     ) -> None:
         self.config = config
         self.keys = {name: KeyPair(key, size=_KEY_BYTES) for name, key in config.sas_keys.items()}
-        self.timers = Timers(clock)
+        self.ahead_s = 0.0  # of the clock, and of those of clients
+        self.timers = Timers(lambda: clock() + self.ahead_s)
         self.faults = Faults(self._go_down)
         self.topics: dict[str, Topic] = {}
         self.queues: dict[str, Queue] = {}

@@ -82,6 +82,15 @@ def test_a_scheduled_message_appears_at_its_time_and_counts_as_a_first_copy():
     assert ["now", "later"] == stored(instance)
 
 
+def test_the_time_to_live_of_a_scheduled_message_begins_at_its_time():
+    instance, clock = topic_broker(ttl_s=5)
+    instance.topic("t").publish([scheduled("later", clock() + 50)])
+    clock.advance(54)
+    assert ["later"] == stored(instance)
+    clock.advance(1)
+    assert [] == stored(instance)
+
+
 def test_a_scheduled_message_can_be_cancelled_once():
     instance, clock = topic_broker()
     topic = instance.topic("t")
