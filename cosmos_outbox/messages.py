@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -42,6 +42,8 @@ PropertyValue = str | int
 class OutboundMessage:
     """
     One message; a resend of the same event is equal in every field, so the broker can drop it by its id.
+
+    deliver_at: until when the broker keeps it before anything receives it; None, or a time that has passed, where it does not.
     """
 
     message_id: str
@@ -50,6 +52,7 @@ class OutboundMessage:
     body: bytes
     content_type: str = "application/json"
     properties: Mapping[str, PropertyValue]
+    deliver_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,17 @@ def message_of(event: StoredEvent) -> OutboundMessage:
         message_id=broker_id(event.id),
         session_id=broker_id(event.partition_key),
         body=json_bytes(event.data),
+        deliver_at=_time_of(event.meta["deliverAt"]) if "deliverAt" in event.meta else None,
     )
+
+
+def _time_of(value: Any) -> datetime | None:
+    """Return a time of an event's `meta`, in UTC; None of anything else that another program wrote there."""
+    try:
+        time = datetime.fromisoformat(value)
+        return None if time.utcoffset() is None else time.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:

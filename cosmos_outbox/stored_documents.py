@@ -11,13 +11,14 @@ import functools
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import to_json
 
 from cosmos_outbox.domain.entities import EVENT_TYPE, Entity
-from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.events import MAX_TTL, DomainEvent
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_text
 
 CLAIM = "claimCheck"
@@ -144,15 +145,31 @@ def event_meta(
     }
 
 
-def event_document(event: DomainEvent, *, key_fields: Document, meta: Document, sequence: int) -> Document:
-    """Return the document of an event, the one with this number inside its commit."""
+def event_document(
+    event: DomainEvent,
+    *,
+    key_fields: Document,
+    meta: Document,
+    sequence: int,
+    deliver_at: datetime | None = None,
+) -> Document:
+    """
+    Return the document of an event, the one with this number inside its commit.
+
+    One for later lives as long after its time as others after their commit: it can be sent again, and has its payload.
+    """
+    ttl, meta = event.ttl, {**meta, "sequence": sequence, "schemaVersion": event.schema_version}
+    if deliver_at is not None:
+        later = timedelta(seconds=max(0.0, deliver_at.timestamp() - event.created_at.timestamp()))
+        ttl = min(ttl + later, MAX_TTL)
+        meta["deliverAt"] = deliver_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return {
         "id": event.id,
         **key_fields,
         "type": EVENT_TYPE,
         "data": event.payload(),
-        "ttl": max(1, int(event.ttl.total_seconds())),
-        "meta": {**meta, "sequence": sequence, "schemaVersion": event.schema_version},
+        "ttl": max(1, int(ttl.total_seconds())),
+        "meta": meta,
     }
 
 

@@ -6,6 +6,7 @@ import functools
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
@@ -120,11 +121,11 @@ class BlockingUnitOfWork:
         """
         return self.documents(type(model)).save(model, etag=etag)
 
-    def record(self, event: DomainEvent, *, about: object) -> None:
+    def record(self, event: DomainEvent, *, about: object, deliver_at: datetime | None = None) -> None:
         """
-        Record an event about an entity, or about a document that was read or saved here, which is written with it.
+        Record an event about an entity, or about a document that was read or saved here, which is written with it; see `UnitOfWork`.
         """
-        self._thread.checked(self._unit.record)(event, about=about)
+        self._thread.checked(self._unit.record)(event, about=about, deliver_at=deliver_at)
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """

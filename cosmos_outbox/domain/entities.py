@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from copy import copy
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from itertools import chain
 from typing import Any, ClassVar, Self, TypeVar
@@ -141,14 +141,19 @@ class Entity(BaseModel):
         """
         return None
 
-    def record(self, event: DomainEvent) -> None:
+    def record(self, event: DomainEvent, *, deliver_at: datetime | None = None) -> None:
         """
         Record that something happened; the next commit writes the event, as it is now, together with the entity.
 
+        Args:
+            event: what happened, or what is to be looked at later, such as a deadline.
+            deliver_at: when consumers get it, with a UTC offset: the topic keeps its message until then. So it has no place in the
+                order of its key: what is recorded later overtakes it. Defaults to at once, as does a time that has passed.
+
         Raises:
-            UsageError: a commit of this object was refused, so its unit of work holds it no longer.
+            UsageError: a commit of this object was refused, so its unit of work holds it no longer; or the time has no UTC offset.
         """
-        progress_of(self).record(event, kind=self.entity_type, document_id=self.id)
+        progress_of(self).record(event, kind=self.entity_type, document_id=self.id, deliver_at=deliver_at)
 
     @property
     def events(self) -> tuple[DomainEvent, ...]:

@@ -175,31 +175,40 @@ class Progress:
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
     closed: str | None = None  # why no commit writes it
+    deliver_at: dict[str, datetime | None] = field(default_factory=dict)  # by the ids of recorded events
     tracked_by: Callable[[], Any] | None = field(default=None, compare=False)  # a weak reference
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy and a pickle belong to no unit of work, and a weak reference cannot be pickled.
         kept = self.version, self.etag, self.stored, list(self.recorded), self.created, self.closed
-        return Progress, kept
+        return Progress, (*kept, {**self.deliver_at})
 
     @property
     def shown_etag(self) -> str | None:
         """Return the etag, if it is known."""
         return None if self.etag == UNKNOWN_ETAG else self.etag
 
-    def record(self, event: DomainEvent, *, kind: str, document_id: str) -> None:
+    def record(
+        self, event: DomainEvent, *, kind: str, document_id: str, deliver_at: datetime | None = None
+    ) -> None:
         """
         Record that something happened to the document of this type and id.
 
         Raises:
-            UsageError: no commit would write it.
+            UsageError: no commit would write it; or the time of its delivery has no UTC offset.
         """
         if self.closed is not None:
             raise UsageError(
                 f"{kind} {document_id!r} {self.closed}, so no commit would write {event.action}: read it again and change that "
                 "object."
             )
+        if deliver_at is not None and (not isinstance(deliver_at, datetime) or _is_naive(deliver_at)):
+            raise UsageError(
+                f"{event.action} cannot be delivered at {deliver_at!r}, which is no time with a UTC offset: give one such as "
+                "datetime.now(UTC) + timedelta(hours=1)."
+            )
         event = event.frozen()
+        self.deliver_at[event.id] = deliver_at
         if event.coalesce:
             for position, earlier in enumerate(self.recorded):
                 if earlier.action == event.action:
@@ -219,7 +228,10 @@ class Progress:
             first = {"id": self.created.id, "created_at": self.created.created_at}
             created = created.model_copy(update=first)
         self.created = created
-        followed_by = (event for event in self.recorded if not event.implied_by_creation)
+        # What comes later is not told by what is sent now
+        followed_by = (
+            event for event in self.recorded if not event.implied_by_creation or self.deliver_at.get(event.id)
+        )
         return CommitEvents(events=(created, *followed_by), settled=settled)
 
     def committed(
@@ -232,6 +244,7 @@ class Progress:
     ) -> None:
         """Note a successful commit: the events it settled are dropped, those recorded since stay."""
         self.recorded = [event for event in self.recorded if event.id not in taken.settled]
+        self.deliver_at = {event.id: self.deliver_at.get(event.id) for event in self.recorded}
         self.version, self.etag, self.stored, self.created = version, etag, stored, None
 
 

@@ -33,6 +33,9 @@ class Publisher(Protocol):
         those again, equal and in the same order, before any later message of their sessions. A message may be sent
         more than once by one call. A cancelled call sends nothing after it returned.
 
+        A message with a `deliver_at` that is still to come is accepted now, and received by none before then. A publisher whose broker
+        keeps no message for later rejects it.
+
         Raises:
             MessageRejected: the broker will never accept one of the messages behind the accepted ones; alone in a
                 call, it is the one.

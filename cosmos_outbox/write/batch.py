@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from cosmos_outbox.domain.events import DomainEvent, lost_part, new_id
 from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys, UsageError
@@ -90,12 +91,12 @@ def assembled(
         if part.partition_key is not key and identity(part.partition_key) != identity(key):
             raise _mixed(part, key)
     recorded = [
-        (part, event)
+        (part, event, part.tracked.progress.deliver_at.get(own.id))
         for part in parts
         for own in part.taken.events
         for event in published.get(own.id, (own,))
     ]
-    for _, event in recorded:
+    for _, event, _ in recorded:
         check_id(event.id, of=f"the event {event.action}")
     batch = _Batch(key, paths.fields(key), sizes)
     if recorded:
@@ -106,7 +107,7 @@ def assembled(
         batch.size += copied_size(record.document) + len(write.id) + _OPERATION_OVERHEAD_BYTES
     batch.add_parts(parts)
     writes = (*batch.writes, *batch.payloads)
-    events = tuple([event for _, event in recorded])
+    events = tuple([event for _, event, _ in recorded])
     ids = [write.id for write in writes]
     # In a batch that names a document twice, the second write fails on the first, which looks like a repeated commit.
     if len(set(ids)) < len(ids):
@@ -135,20 +136,22 @@ class _Batch:
 
     def add_events(
         self,
-        recorded: Sequence[tuple[Part, DomainEvent]],
+        recorded: Sequence[tuple[Part, DomainEvent, datetime | None]],
         commit_id: str,
         correlation: Mapping[str, str],
     ) -> None:
         key = self.key
         if correlation:
             check_correlation(correlation)
-        for place, (part, event) in enumerate(recorded):
+        for place, (part, event, deliver_at) in enumerate(recorded):
             of = part.tracked
             meta = event_meta(
                 of.kind, of.id, version=part.counted, commit_id=commit_id, correlation=correlation
             )
             try:
-                document = event_document(event, key_fields=self.key_fields, meta=meta, sequence=place)
+                document = event_document(
+                    event, key_fields=self.key_fields, meta=meta, sequence=place, deliver_at=deliver_at
+                )
             except UNWRITABLE as error:
                 raise unwritable(event, event.id, key, error) from error
             if (lost := lost_part(event)) is not None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
@@ -156,18 +157,24 @@ class UnitOfWork:
         """
         return self.documents(type(model)).save(model, etag=etag)
 
-    def record(self, event: DomainEvent, *, about: object) -> None:
+    def record(self, event: DomainEvent, *, about: object, deliver_at: datetime | None = None) -> None:
         """
         Record an event about an entity, or about a document that was read or saved here, which is written with it.
 
+        Args:
+            event: what happened.
+            about: the entity or document.
+            deliver_at: when consumers get it, outside of the order of its key; see `Entity.record`. Defaults to at once.
+
         Raises:
-            UsageError: it was neither read nor saved here.
+            UsageError: it was neither read nor saved here; or the time has no UTC offset.
         """
         if isinstance(about, Entity):
-            about.record(event)
+            about.record(event, deliver_at=deliver_at)
         else:
             tracked = self._entities.required(about)
-            tracked.progress.record(event, kind=tracked.kind, document_id=tracked.id)
+            kind, document_id = tracked.kind, tracked.id
+            tracked.progress.record(event, kind=kind, document_id=document_id, deliver_at=deliver_at)
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """

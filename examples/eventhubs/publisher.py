@@ -11,7 +11,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -168,6 +168,8 @@ def _fill(batch: EventDataBatch, messages: Sequence[OutboundMessage]) -> int:
 
 
 def _outgoing(message: OutboundMessage) -> EventData:
+    if message.deliver_at is not None and message.deliver_at > datetime.now(UTC):
+        raise ValueError(f"it is for {message.deliver_at}, and an event hub keeps none for later")
     event = EventData(message.body)
     event.message_id, event.content_type = message.message_id, message.content_type
     if (named := event.raw_amqp_message.properties) is not None:  # by what was just set

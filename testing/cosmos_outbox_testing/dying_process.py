@@ -176,7 +176,7 @@ class CrashHarness(OutboxHarness):
         return harness
 
     async def relay_all(self) -> list[OutboundMessage]:
-        before = len(self.broker.accepted)
+        before = len(self.broker.entered)
         await self._until_done(super().relay_all, RELAY)
         return self.broker.accepted[before:]
 

@@ -163,8 +163,9 @@ class OutboxEmulators:
         require_none_idle([said for said, is_idle in self._faults if is_idle()])
 
     def advance(self, seconds: float) -> None:
-        """Move the clock of Cosmos DB forward, so that a TTL passes."""
+        """Move the clocks of both forward, so that a TTL passes and messages for later arrive."""
         self.cosmos.advance(seconds)
+        self.servicebus.advance(seconds)
 
     async def _received(self, bus: Any) -> list[OutboundMessage]:
         messages: list[OutboundMessage] = []

@@ -23,15 +23,16 @@ if TYPE_CHECKING:
 
 _POINTS = "outbox_crash_points"
 _PASSED = pytest.StashKey[bool]()
+_CLOCK = pytest.StashKey["Clock"]()  # of all fixtures of a test
 
 
 def _clock_of(request: pytest.FixtureRequest) -> Clock:
     from cosmos_outbox_testing.clock import Clock  # noqa: PLC0415 - see above
 
-    clock: Clock = (
-        request.getfixturevalue("outbox_clock") if "outbox_clock" in request.fixturenames else Clock()
-    )
-    return clock
+    stash: pytest.Stash = request.node.stash
+    if "outbox_clock" in request.fixturenames:
+        stash[_CLOCK] = request.getfixturevalue("outbox_clock")
+    return stash.setdefault(_CLOCK, Clock())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

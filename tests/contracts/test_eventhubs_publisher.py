@@ -105,6 +105,7 @@ async def hub() -> AsyncIterator[EventHub]:
 @pytest.mark.asyncio(loop_scope="module")
 class TestEventHubPublisher(PublisherContract):
     drops_repetitions = False
+    delivers_later = False
 
     @pytest.fixture
     def backend(self, hub: EventHub) -> EventHub:

@@ -18,6 +18,7 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.changefeed.leases import from_document, new_lease
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
+from cosmos_outbox.messages import message_of as sent
 from cosmos_outbox.parking.parked_documents import (
     Decision,
     Failure,
@@ -31,7 +32,7 @@ from cosmos_outbox.parking.parked_documents import (
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.stored_documents import Document, stored_event
-from examples.contacts.domain import Contact, Name
+from examples.contacts.domain import Contact, ContactDeletedEvent, Name
 from examples.contacts.service import ContactsUnitOfWork
 from tests.support.event_documents import event
 from tests.support.shop import OrderPaid, World, invoicing, message
@@ -85,8 +86,13 @@ async def written() -> dict[str, Document]:
         uow.contacts.create(contact)
         await uow.commit()
         contact.rename(Name(first_name="Ada", last_name="B"))
+        contact.record(ContactDeletedEvent(contact_id="c1"), deliver_at=NOW)
         await uow.commit()
-    found: dict[str, Document] = {one["type"]: one for one in container.documents()}
+    kinds = (
+        ("laterEvent" if "deliverAt" in one.get("meta", {}) else one["type"], one)
+        for one in container.documents()
+    )
+    found: dict[str, Document] = dict(kinds)
     world = World(invoicing())
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
@@ -110,8 +116,10 @@ async def is_read(document: Document, kind: str) -> bool:
             return key_of(known).partition_key == document["key"]
         case "parkedEvent" | "purgedEvent" | "heldMessage":
             return is_held(known, kind)
-        case "domainEvent":
-            return getattr(stored_event(known), "id", None) == document["id"]
+        case "domainEvent" | "laterEvent":
+            found = stored_event(known)
+            later = found and sent(found).deliver_at
+            return getattr(found, "id", None) == document["id"] and (later == NOW) == (kind == "laterEvent")
         case "contact":
             outbox = Outbox(container := MemoryContainer())
             await stored(container, document)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -16,7 +17,7 @@ from cosmos_outbox_testing.clock import NOON, Clock
 from cosmos_outbox_testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
 from cosmos_outbox_testing.faults import FaultNotStruck
 from cosmos_outbox_worker.settings import Settings
-from tests.support.orders import OrderPaid, OrderPlaced, place
+from tests.support.orders import Order, OrderPaid, OrderPlaced, place
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -51,6 +52,20 @@ async def test_what_arrives_on_the_emulators_is_what_arrives_in_memory_whatever_
     assert_messages(messages, OrderPlaced(total=5), OrderPaid())
     assert [] == await emulators.relay_all()
     await received_is_what_the_sdk_gives(emulators, messages[0])
+
+
+async def test_an_event_for_later_arrives_once_the_clock_of_the_emulators_was_moved(
+    emulators: OutboxEmulators,
+):
+    async with emulators.outbox() as outbox, outbox.unit_of_work() as uow:
+        order = uow.repository(Order).create(Order(id="o1"))
+        order.record(OrderPaid(), deliver_at=datetime.now(UTC) + timedelta(days=1))
+        order.place(5)
+        await uow.commit()
+    emulators.fail("send", "lost_answer")
+    assert_messages(await emulators.relay_all(), OrderPlaced(total=5))
+    emulators.advance(24 * 3600)
+    assert_messages(await emulators.relay_all(), OrderPaid())
 
 
 async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> None:

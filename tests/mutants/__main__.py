@@ -25,9 +25,12 @@ AT_ONCE = 2
 LIMIT_SECONDS = 300.0
 RELAYS = ("tests/unit/relay", "tests/unit/parking", "tests/simulation/test_relay.py")
 CONSUMERS = ("tests/unit/sessions", "tests/unit/consumer", "tests/simulation/test_consumers.py")
+LATER = "tests/unit/test_events_for_later.py"
 TESTS = {
     "adapters": ("tests/unit/adapters",),
-    "domain": ("tests/unit/domain", "tests/unit/write/test_stored_values.py"),
+    "domain": ("tests/unit/domain", "tests/unit/write/test_stored_values.py", LATER),
+    "stored_documents.py": ("tests/unit/test_stored_documents.py", LATER),
+    "messages.py": ("tests/unit/relay/test_message.py", LATER),
     "write": ("tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
     "relay": RELAYS,

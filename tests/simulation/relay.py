@@ -4,8 +4,8 @@ script of crashes, faults, stale reads, and of topics that refuse everything for
 
 Checked of each processor: at every checkpoint, each event behind it is in its topic or in its part of the parked store
 (G2); at the end, once an operator released all that is parked, its topic has each event that was not dropped, first copies
-in commit order (G3), and nothing is held that no list of parked keys names. A topic that refuses everything parks no more
-than a handful of keys.
+sent in commit order (G3), every third one for later and at its time, and nothing is held that no list of parked keys names. A
+topic that refuses everything parks no more than a handful of keys.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from typing import TypeVar
@@ -125,6 +126,16 @@ class Processor:
         return Scope(processor=self.name, container="rid")
 
 
+def _deliver_at(event_id: str) -> datetime | None:
+    number = int(event_id.partition("/")[2])
+    return datetime.fromtimestamp(20 + number, UTC) if number % 3 == 2 else None
+
+
+def _for_later(document: Document) -> Document:
+    later = _deliver_at(document["id"])
+    return document if later is None else {**document, "meta": {**document["meta"], "deliverAt": str(later)}}
+
+
 class Simulation:
     """One run of a script; mutations replace single parts."""
 
@@ -230,7 +241,7 @@ class Simulation:
             await asyncio.sleep(max(0.0, available_at - self._now()))
             page = ChangeBatch(
                 lease="0",
-                documents=documents,
+                documents=tuple(map(_for_later, documents)),
                 tenure=tenure,
                 processor=scope.processor,
                 container_rid=scope.container,
@@ -307,7 +318,8 @@ class Simulation:
             assert [] == [document["id"] for document in records if document["status"] == "held"]
             first_copies: dict[str, list[str]] = defaultdict(list)
             seen: set[str] = set()
-            for message in processor.broker.accepted:
+            for message in (arrival.message for arrival in processor.broker.arrivals):
+                assert _deliver_at(message.message_id) == message.deliver_at
                 if message.message_id not in seen | dropped:
                     first_copies[message.session_id].append(message.message_id)
                 seen.add(message.message_id)
@@ -316,6 +328,7 @@ class Simulation:
                 for key, ids in self.script.committed.items()
             }
             assert {key: ids for key, ids in expected.items() if ids} == first_copies
+            assert seen == {message.message_id for message in processor.broker.accepted}
             blameless = {
                 event_id
                 for event_id in processor.parked_for

@@ -161,6 +161,18 @@ class ReleaseRunsBackwards(Simulation):
         return backwards
 
 
+class ReleaseForgetsTheTime(Simulation):
+    def releases_to(self, processor: Processor) -> Publisher:
+        publisher = super().releases_to(processor)
+
+        class Forgetful:
+            async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
+                await publisher.publish(lane, [replace(message, deliver_at=None) for message in messages])
+
+        forgetful: Any = Forgetful()
+        return forgetful
+
+
 FAST, BEHIND = Link(seconds=0.01), Link(seconds=0.01, behind=5.0)
 
 
@@ -278,6 +290,7 @@ MISTAKES = [
     pytest.param(HandBackIsUnconditional, LATE, id="a key is handed back whatever was appended"),
     pytest.param(ReleaseBelievesEverySend, story(faults=(Fault.LOST,)), id="a release believes every send"),
     pytest.param(ReleaseRunsBackwards, story(), id="a release begins at the end"),
+    pytest.param(ReleaseForgetsTheTime, story(), id="a release sends at once what is for later"),
     pytest.param(EveryRefusalIsBelieved, REFUSING, id="every refusal is believed"),
     pytest.param(UnclearAnswersAreWaitedOut, CHOKING, id="an unclear answer is waited out for ever"),
 ]

@@ -46,6 +46,12 @@ test_by_asyncio = pytest.mark.asyncio(everything)
 async def test_by_anyio(outbox, relay_all, outbox_container, outbox_broker, outbox_harness, outbox_clock):
     await everything(outbox, relay_all, outbox_container, outbox_broker, outbox_harness, outbox_clock)
 
+def test_all_fixtures_have_one_clock(outbox_container, outbox_broker, outbox_harness):
+    before = outbox_broker._clock()
+    outbox_harness.clock.advance(3600)
+    assert outbox_broker._clock() >= before + 3600
+    assert outbox_container._now() >= before + 3600
+
 def test_time_and_ids_are_their_own_again_without_the_clock(outbox_harness):
     assert Order().id[:8] != "00000000"
     assert OrderPlaced(total=5).created_at not in (NOON, NOON + timedelta(seconds=60))
@@ -65,7 +71,7 @@ class TestOwnContainer:
 
 def test_fixtures_work_with_asyncio_and_anyio(tmp_path: Path):
     ran = run(tmp_path, PROJECT)
-    assert "4 passed" in ran.stdout, ran.stdout
+    assert "5 passed" in ran.stdout, ran.stdout
 
 
 UNSTRUCK = """

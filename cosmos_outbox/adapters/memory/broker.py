@@ -42,7 +42,7 @@ class MemoryBroker:
     A topic, and all that came to it.
 
     Args:
-        clock: seconds; decides what is a duplicate. Defaults to the monotonic clock.
+        clock: seconds since 1970; decides what is a duplicate, and when a message for later enters. Defaults to the system's clock.
         dedup_window_seconds: how long a message id is remembered; None detects no duplicates. Defaults to 600 s.
         max_message_bytes: body plus properties, roughly. Defaults to 256 KiB.
         rejects: says which messages the broker will never take. Defaults to none.
@@ -53,13 +53,15 @@ class MemoryBroker:
         down: whether the broker refuses everything.
         latency_seconds: how long a batch takes to arrive, and its acknowledgement to come back.
         late_seconds: how long after the failure a LATE batch arrives.
-        arrivals: everything received, including duplicates, in order.
+        arrivals: everything received, including duplicates and what is for later, in order.
+        scheduled: messages for later, whose time had not come when `accepted` was last asked.
+        entered: what `accepted` returned then.
     """
 
     def __init__(
         self,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = time.time,
         dedup_window_seconds: float | None = 600.0,
         max_message_bytes: int = 256 * 1024,
         rejects: Callable[[OutboundMessage], bool] = lambda message: False,
@@ -72,12 +74,17 @@ class MemoryBroker:
         self.latency_seconds = 0.0
         self.late_seconds = 1.0
         self.arrivals: list[Arrival] = []
+        self.entered: list[OutboundMessage] = []
+        self.scheduled: list[OutboundMessage] = []
         self._seen: dict[str, float] = {}
 
     @property
     def accepted(self) -> list[OutboundMessage]:
-        """Return what entered the topic, in order, without the duplicates that were dropped."""
-        return [arrival.message for arrival in self.arrivals if not arrival.duplicate]
+        """
+        Return what entered the topic until now, in order, without the duplicates that were dropped; a message for later, at its time.
+        """
+        self._let_due_enter()
+        return [*self.entered]
 
     @property
     def duplicates(self) -> int:
@@ -125,14 +132,21 @@ class MemoryBroker:
             self._check(batch)
             self._store(batch)
 
+    def _let_due_enter(self) -> float:
+        now, waiting = self._clock(), sorted(self.scheduled, key=_due)
+        self.entered += [message for message in waiting if _due(message) <= now]
+        self.scheduled = [message for message in waiting if _due(message) > now]
+        return now
+
     def _store(self, batch: Sequence[OutboundMessage]) -> None:
-        now = self._clock()
+        now = self._let_due_enter()
         for message in batch:
             seen = self._seen.get(message.message_id)
             duplicate = self._window is not None and seen is not None and now - seen < self._window
             self.arrivals.append(Arrival(message=message, at=now, duplicate=duplicate))
             if not duplicate:
                 self._seen[message.message_id] = now
+                (self.scheduled if _due(message) > now else self.entered).append(message)
 
 
 class MemoryPublisher:
@@ -154,6 +168,10 @@ class MemoryPublisher:
                 except PublishError as error:
                     error.accepted = start
                     raise
+
+
+def _due(message: OutboundMessage) -> float:
+    return 0.0 if message.deliver_at is None else message.deliver_at.timestamp()
 
 
 def _size(message: OutboundMessage) -> int:

@@ -78,7 +78,8 @@ class MemorySubscription:
         """
         self._last_number += 1
         if isinstance(message, OutboundMessage):
-            message = Message(**{sent.name: getattr(message, sent.name) for sent in fields(message)})
+            known = (one.name for one in fields(Message) if hasattr(message, one.name))
+            message = Message(**{name: getattr(message, name) for name in known})
         message = replace(message, **said)
         enqueued_at = message.enqueued_at or utc_now()
         message = replace(message, sequence_number=self._last_number, enqueued_at=enqueued_at)

@@ -10,7 +10,9 @@ holds, the SDK does it. Connection, link, frames and settlement stay the SDK's.
 from __future__ import annotations
 
 import struct
+from calendar import timegm
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Any
 
@@ -24,11 +26,14 @@ from cosmos_outbox.partition_key import MAX_ID_LENGTH
 # Types of AMQP 1.0 (part 1.6), each with one byte for its size and with four
 _STRING, _SYMBOL, _BINARY, _LIST, _MAP = (0xA1, 0xB1), (0xA3, 0xB3), (0xA0, 0xB0), (0xC0, 0xD0), (0xC1, 0xD1)
 _SMALL_INT, _INT, _NULL = 0x54, 0x71, b"\x40"
-_PROPERTIES, _APPLICATION_PROPERTIES, _DATA = (bytes((0, 0x53, section)) for section in (0x73, 0x74, 0x75))
+_ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA = (
+    bytes((0, 0x53, section)) for section in (0x72, 0x73, 0x74, 0x75)
+)
+_TIMESTAMP, _DELIVER_AT = b"\x83", b"x-opt-scheduled-enqueue-time"
 _FIELDS = 13  # of the properties' section, most of them null
 _MOST = 255  # bytes that the size of one byte can say
 _pack_sized, _pack_compound = struct.Struct(">BI").pack, struct.Struct(">BII").pack
-_pack_int = struct.Struct(">Bi").pack
+_pack_int, _pack_milliseconds = struct.Struct(">Bi").pack, struct.Struct(">q").pack
 
 # What there are few of, written before
 _STRING_HEADS = tuple(bytes((_STRING[0], size)) for size in range(_MOST + 1))
@@ -82,6 +87,9 @@ def encode(message: OutboundMessage) -> bytes | None:
         return None
     body = message.body
     parts = [_PROPERTIES, _compound(_LIST, len(fields), _FIELDS), fields]
+    if message.deliver_at is not None:
+        at = _sized(_SYMBOL, len(_DELIVER_AT)) + _DELIVER_AT + _TIMESTAMP + _milliseconds(message.deliver_at)
+        parts = [_ANNOTATIONS, _compound(_MAP, len(at), 2), at, *parts]
     if values:
         properties = b"".join(values)
         if len(properties) > MAX_PROPERTY_BYTES // 2:
@@ -121,6 +129,7 @@ def sdk_message(message: OutboundMessage) -> ServiceBusMessage:
         message_id=message.message_id,
         subject=message.subject,
         content_type=message.content_type,
+        scheduled_enqueue_time_utc=message.deliver_at,
     )
 
 
@@ -145,6 +154,10 @@ def _int(value: int) -> bytes:
     return _INTS.get(value) or _pack_int(_INT, value)
 
 
+def _milliseconds(time: datetime) -> bytes:
+    return _pack_milliseconds(int(timegm(time.utctimetuple()) * 1000 + time.microsecond / 1000))
+
+
 _name = lru_cache(1024)(_string)  # subjects and names of properties, which come again and again
 
 
@@ -165,6 +178,7 @@ _SAMPLES = tuple(
         subject="Renamed" if size else "",
         body=b"x" * size,
         properties={"negative": -5, "byte": 200, "int": 70_000, "text": "y" * size} if size else {},
+        deliver_at=datetime(2026, 1, 2, 3, 4, 5, 678_901, tzinfo=UTC) if size % 2 else None,
     )
     for size in (10, 0, 213, 214, 255, 256)
 )

@@ -6,6 +6,7 @@ import asyncio
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar, Protocol
 
@@ -79,10 +80,12 @@ class PublisherContract:
         drops_repetitions: whether the topic stores a message id once. Where it does not, repetitions are allowed, and only
             the order of the first copies is checked: readers have to drop the others by their ids.
         most_bytes: more than a message of the topic can have.
+        delivers_later: whether the topic keeps a message until its `deliver_at`. Where it does not, it has to reject one.
     """
 
     drops_repetitions: ClassVar[bool] = True
     most_bytes: ClassVar[int] = 1_100_000
+    delivers_later: ClassVar[bool] = True
 
     @pytest.fixture
     def backend(self) -> PublisherBackend:
@@ -190,6 +193,26 @@ class PublisherContract:
         assert 0 == alone.value.accepted
         await backend.publisher.publish(0, [after])
         assert [*before, after] == self.taken(await backend.received(session, last=after))
+
+    async def test_a_message_for_later_arrives_at_its_time_once_or_is_rejected(
+        self, backend: PublisherBackend, session: str
+    ) -> None:
+        """A deadline that comes early is as wrong as one that does not come; sent again, it is the same one."""
+        due = datetime.now(UTC) + timedelta(seconds=2)
+        later, past = (replace(a_message(session, n), deliver_at=due - timedelta(days=n)) for n in range(2))
+        if not self.delivers_later:
+            with pytest.raises(MessageRejected):
+                await backend.publisher.publish(0, [later])
+            return
+        for _ in range(2):
+            await backend.publisher.publish(0, [later, past])
+        received = await backend.received(session, last=past)
+        if datetime.now(UTC) < due:  # else the machine was too busy to see that one waits
+            assert [past.message_id] == [one.message_id for one in self.taken(received)]
+        while later.message_id not in {one.message_id for one in received}:
+            await asyncio.sleep(0.05)
+            received += await backend.received(session, last=later)
+        assert [later.message_id, past.message_id] == sorted(one.message_id for one in self.taken(received))
 
     @pytest.mark.parametrize("kind", [Trouble.LOST, Trouble.ACK_LOST, Trouble.BUSY])
     async def test_after_a_failure_the_same_messages_again_keep_the_order(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -41,6 +42,7 @@ def messages(
         content_type=st.just("application/json") | texts,
         properties=st.dictionaries(texts, values, max_size=3),
         body=st.sampled_from(of).map(bytes),
+        deliver_at=st.none() | st.datetimes(timezones=st.just(UTC)),
     )
 
 
