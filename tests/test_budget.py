@@ -33,7 +33,7 @@ MAXIMA = {
     "testing": 2_096,
     "the modules of the root": 1_089,
     "worker": 2_245,
-    "worker/cli": 1_085,
+    "worker/cli": 1_087,
     "worker/doctor": 633,
     "write": 1_578,
 }

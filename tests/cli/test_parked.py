@@ -5,18 +5,23 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay
 from cosmos_outbox_worker.cli.replay import read_events
+from examples.contacts.domain import Contact, ContactDeletedEvent, Name
+from examples.contacts.service import ContactsUnitOfWork
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -68,6 +73,21 @@ def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox:
     assert (2, 4) == (seen["parked_keys"], seen["parked_events"])
     assert "parked keys 2, parked events 4" in " ".join(outbox.run("status", **PARKED).stdout.split())
     assert seen["parked_keys"] != outbox.json("status")["parked_keys"]
+
+
+def test_a_held_event_for_later_is_shown_with_its_time(outbox: Local):
+    async def commit(database):
+        store = CosmosStore(database.get_container_client("data"))
+        async with Outbox(store).unit_of_work(ContactsUnitOfWork) as uow:
+            contact = uow.contacts.create(Contact(id="later", name=Name(first_name="A", last_name="B")))
+            deleted = ContactDeletedEvent(contact_id="later")
+            contact.record(deleted, deliver_at=datetime(2100, 1, 1, tzinfo=UTC))
+            await uow.commit()
+
+    outbox.on_database(commit)
+    park(outbox)
+    shown = outbox.json("parked", "show", "later", **PARKED)["events"]
+    assert [None, "2100-01-01T00:00:00Z"] == [event["deliver_at"] for event in shown]
 
 
 @pytest.mark.parametrize(

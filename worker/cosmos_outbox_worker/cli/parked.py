@@ -53,6 +53,7 @@ Operator = Annotated[
     ),
 ]
 _SHOWN_CHARACTERS = 500
+_ONLY_IN_JSON = ("original", "decisions", "deliver_at")
 _NAMES = ("id", "action")  # consumers, routes and filters identify an event by them
 
 
@@ -322,13 +323,15 @@ def _key_row(key: ParkedKey | Unreadable, holder: Holder) -> dict[str, Any]:
 
 def _event_row(event: ParkedEvent | Unreadable, holder: Holder) -> dict[str, Any]:
     noun, about = holder.noun, holder.about
-    names = (noun, about, "status", "parked_at", "closed_at", "note", "data", "original", "decisions")
+    names = (noun, about, "status", "parked_at", "closed_at", "note", "data", *_ONLY_IN_JSON)
     row = dict.fromkeys(names)
     if isinstance(event, Unreadable):
         name, said = event.document_id.removeprefix("event."), str(event.error)
         return row | {noun: name, "status": "unreadable", "note": said}
     row[noun] = event.event_id
     row[about], data = holder.content(event)
+    meta = event.event.get("meta")
+    row["deliver_at"] = meta.get("deliverAt") if isinstance(meta, dict) else None
     row |= {name: getattr(event, name) for name in ("parked_at", "closed_at", "note", "original")}
     status = holder.done if event.status is EventStatus.SENT else event.status.value
     return row | {"status": status, "data": data, "decisions": [asdict(one) for one in event.decisions]}
@@ -339,7 +342,7 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
-    columns = {name: value for name, value in row.items() if name not in ("original", "decisions")}
+    columns = {name: value for name, value in row.items() if name not in _ONLY_IN_JSON}
     decisions = row["decisions"] or ()
     said = [f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}" for one in decisions]
     data = json.dumps(row["data"], ensure_ascii=False)
