@@ -148,6 +148,13 @@ class ParkedKeys:
                 found[event.event_id] = event
         return found
 
+    async def kept(self) -> Callable[[str], bool]:
+        """
+        Return what says of a partition key whether any event of it is held or has a record now: one query for all keys.
+        """
+        partitions = await retry_reads(self._store.partitions, self._retry)
+        return lambda partition_key: self._scope.partition_of(partition_key) in partitions
+
     async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
         """
         Park a key by hand: the relays hold its events as soon as they poll, within 15 seconds.

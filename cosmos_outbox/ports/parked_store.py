@@ -51,6 +51,10 @@ class ParkedStore(Protocol):
         """Return the documents of the parked keys of one processor of one container, in no order."""
         ...
 
+    async def partitions(self) -> frozenset[str]:
+        """Return all partition keys under which there are documents of events, those of other processors included."""
+        ...
+
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         """Apply all writes or none of them; errors and guarantees are those of `Store.commit`."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.support.local import Local
@@ -32,6 +34,21 @@ def test_replay_takes_the_events_that_are_asked_for(outbox: Local):
     asked = ("replay", "--since", "beginning", "--dry-run", "--action")
     assert 2 == outbox.json(*asked, "ContactNameUpdatedEvent")["events"]
     assert 0 == outbox.json(*asked, "Unheard")["events"]
+
+
+def test_replay_asks_for_parked_keys_once_and_reads_the_feed_of_a_key_alone(outbox: Local):
+    """With thousands of keys, a query for each would take most of its time."""
+
+    def asked(*of: str, **variables: str) -> Counter[str]:
+        before = outbox.steer("/cosmos/stats")["requests"]
+        outbox.run("replay", "--since", "beginning", "--dry-run", *of, **variables)
+        return Counter(outbox.steer("/cosmos/stats")["requests"]) - Counter(before)
+
+    outbox.commit("ada", *map(str, range(20)))
+    outbox.pass_all()
+    queries = asked(OUTBOX_PARKED_CONTAINER="parked")["query"] - asked()["query"]
+    assert queries <= 4, "an attempt, its plan, and one for each physical partition"
+    assert 2 == asked("--key", "ada")["changefeed"], "its two events, and nothing more"
 
 
 def test_a_replay_of_what_is_not_written_yet_is_refused(outbox: Local):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cosmos_outbox import DomainEvent, Entity, NotFound, Outbox, UsageError
+from cosmos_outbox.adapters.cosmos import CosmosChangeFeed
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import MixedPartitionKeys
@@ -158,6 +159,16 @@ async def _counted(read: AsyncIterator[Found]) -> AsyncIterator[tuple[int, Found
     async for found in read:
         number += 1
         yield number, found
+
+
+async def test_the_range_of_a_key_has_the_changes_of_that_key_alone(container: Container, shape: Shape):
+    if not isinstance(container.feed, CosmosChangeFeed):
+        pytest.skip("a container in memory knows no ranges of keys")
+    ids = await made(container, shape)
+    for number, key in enumerate(map(key_of, shape.keys)):
+        ranges = [await container.feed.range_of(key)]
+        read = read_events(container.feed, start=StartFrom.BEGINNING, ranges=ranges)
+        assert ids[2 * number :][:2] == [event.id async for found in read for event in found.events]
 
 
 def sessions_of(broker: MemoryBroker) -> dict[str, list[str]]:

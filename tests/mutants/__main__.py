@@ -34,7 +34,7 @@ TESTS = {
     "write": ("tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
     "relay": RELAYS,
-    "parking": (*RELAYS, *CONSUMERS),
+    "parking": (*RELAYS, *CONSUMERS, "tests/cli/test_replay.py"),
     "sessions": CONSUMERS,
     "consumer": CONSUMERS,
     "worker": (

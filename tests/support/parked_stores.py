@@ -46,6 +46,9 @@ class Passing:
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
         return await self.call("keys", "", lambda: self.store.keys(processor=processor, container=container))
 
+    async def partitions(self) -> frozenset[str]:
+        return await self.call("partitions", "", self.store.partitions)
+
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         return await self.call("commit", partition_key, lambda: self.store.commit(partition_key, writes))
 

@@ -26,7 +26,7 @@ from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, usable_ke
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
 from cosmos_outbox.errors import ContainerRecreated, InvalidRequest, RangeGone, StoreUnavailable
-from cosmos_outbox.partition_key import FeedRange
+from cosmos_outbox.partition_key import FeedRange, PartitionKey, parts_of
 from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
 from cosmos_outbox.stored_documents import Document
 
@@ -75,6 +75,13 @@ class CosmosChangeFeed:
         async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             ranges = [one["Range"] async for one in self._container.read_feed_ranges(force_refresh=True)]
         return tuple(FeedRange(min=one["min"], max=one["max"]) for one in ranges)
+
+    async def range_of(self, partition_key: PartitionKey) -> FeedRange:
+        """Return the range of one full partition key: all its documents, and none of another key unless two hashes meet."""
+        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+            found = await self._container.feed_range_from_partition_key([*parts_of(partition_key)])
+        place: str = found["Range"]["min"]
+        return FeedRange(min=place, max=f"{int(place, 16) + 1:0{len(place)}X}")
 
     async def partition_id(self, feed_range: FeedRange) -> str:
         # The SDK has no call for it, but every session token starts with it.

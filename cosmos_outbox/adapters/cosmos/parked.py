@@ -45,6 +45,10 @@ class CosmosParked(CosmosStore):
         )
         return tuple(await self._all(query, {"@processor": processor, "@container": container}))
 
+    async def partitions(self) -> frozenset[str]:
+        query = "SELECT DISTINCT VALUE c.partitionKey FROM c WHERE c.type = 'parkedEvent'"
+        return frozenset(await self._all(query, {}))
+
     async def scopes(self) -> Counter[tuple[str, str]]:
         """
         Return how many keys are parked of each processor and container, those of other processors included.

@@ -33,5 +33,9 @@ class MemoryParked(MemoryContainer):
         fields = ("type", "processor", "container")
         return tuple(one for one in self.documents() if wanted == tuple(map(one.get, fields)))
 
+    async def partitions(self) -> frozenset[str]:
+        await asyncio.sleep(0)
+        return frozenset(str(one["partitionKey"]) for one in self.documents() if one["type"] == "parkedEvent")
+
     def _in(self, partition_key: str) -> list[Document]:
         return [one for one in self.documents() if one["partitionKey"] == partition_key]

@@ -80,6 +80,13 @@ class ParkedStoreContract:
         assert {"ours"} == {document["partitionKey"] for document in found}
         assert all(document["_etag"] for document in found)
 
+    async def test_a_store_tells_under_which_partition_keys_events_are_kept(self, store: ParkedStore) -> None:
+        """A replay asks for no key that has none (and a key that was handed back may have records)."""
+        for name, kinds in {"held": ("parkedKey", "parkedEvent"), "recorded": ("parkedEvent",) * 2}.items():
+            await store.commit(name, [create(f"{n}", key=name, type=kind) for n, kind in enumerate(kinds)])
+        await store.commit("empty", [create("0", key="empty", type="parkedKey")])
+        assert {"held", "recorded"} == await store.partitions()
+
     async def test_a_batch_names_its_first_document_where_that_is_taken(self, store: ParkedStore) -> None:
         """An error shows the caller that the key is parked already."""
         await store.commit(KEY, [create("key"), create("event")])

@@ -22,7 +22,7 @@ from cosmos_outbox.changefeed.read_ahead import lsn_of
 from cosmos_outbox.errors import MessageRejected, RangeGone, UsageError
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.parked_documents import EventStatus
-from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths, key_text
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, StartFrom
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
@@ -62,7 +62,9 @@ async def replay_command(
     start = start_given(since)
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(opened())
-        named = key and await outbox.key_named(key)
+        ranges, named = None, None if key is None else await outbox.key_of(key)
+        if named is not None:
+            ranges = [await outbox.feed.range_of(named)]
         leases, _ = await leases_for(start, prefix=await outbox.prefix(), store=outbox.leases)
         if start is StartFrom.NOW:
             raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
@@ -84,7 +86,11 @@ async def replay_command(
                 read_events(
                     outbox.feed,
                     start=start,
-                    wanted=lambda one: named in (None, one.partition_key) and action in (None, one.action),
+                    ranges=ranges,
+                    wanted=lambda one: (
+                        (named is None or key_text(named) == one.partition_key)
+                        and action in (None, one.action)
+                    ),
                     up_to=sent_up_to(leases),
                 ),
                 send,
@@ -129,6 +135,7 @@ async def read_events(
     feed: ChangeFeed,
     *,
     start: StartFrom | datetime,
+    ranges: Sequence[FeedRange] | None = None,
     wanted: Callable[[StoredEvent], bool] = lambda _: True,
     up_to: Callable[[FeedRange], float] = lambda _: math.inf,
 ) -> AsyncIterator[Found]:
@@ -138,11 +145,12 @@ async def read_events(
     Args:
         feed: of the container.
         start: where each range begins.
+        ranges: which to read. Defaults to all.
         wanted: says whether to read an event. Defaults to all.
         up_to: returns the last LSN of a range to read. Defaults to all.
     """
     container = await feed.describe()
-    at: dict[FeedRange, str | None] = dict.fromkeys(await feed.physical_ranges())
+    at: dict[FeedRange, str | None] = dict.fromkeys(ranges or await feed.physical_ranges())
     due = deque(at)
     while due:
         feed_range = due.popleft()
@@ -226,8 +234,12 @@ async def replay(
     sent = left_out = 0
     behind = False
     refused: list[EventRejected] = []
+    # The leases were read before, so whatever they hold as sent or parked is in the answer
+    is_kept = None if parked is None else await parked.kept()
     async for page in pages:
-        due = page.documents if parked is None else await _as_sent(page, parked)
+        due = page.documents
+        if parked is not None and is_kept is not None:
+            due = await _as_sent(page, parked, is_kept)
         left_out += len(page.documents) - len(due)
         behind |= page.cut
         size = max(1, len(due) if per_second is None else int(per_second / _CHUNKS_A_SECOND))
@@ -275,17 +287,18 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
     return send
 
 
-async def _as_sent(page: Found, parked: ParkedKeys) -> Sequence[Document]:
+async def _as_sent(page: Found, parked: ParkedKeys, is_kept: Callable[[str], bool]) -> tuple[Document, ...]:
     """Return the events of a page as they were sent, without those that were dropped, or are held."""
     ids: dict[str, list[str]] = {}
     for event in page.events:
-        ids.setdefault(event.partition_key, []).append(event.id)
+        if is_kept(event.partition_key):
+            ids.setdefault(event.partition_key, []).append(event.id)
     known = {key: await parked.known(key, event_ids) for key, event_ids in ids.items()}
     due = []
     for document, event in zip(page.documents, page.events, strict=True):
-        record = known[event.partition_key].get(event.id)
+        record = known.get(event.partition_key, {}).get(event.id)
         if record is None:
             due.append(document)
         elif record.status is EventStatus.SENT:
             due.append({**document, "data": record.event["data"]})
-    return due
+    return tuple(due)
