@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,12 +19,13 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from cosmos_outbox.domain.entities import EVENT_TYPE, Entity
-from cosmos_outbox.domain.events import MAX_TTL, DomainEvent
+from cosmos_outbox.domain.events import MAX_TTL, DomainEvent, found, is_rounded
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_text
 
 CLAIM = "claimCheck"
 KEPT_FOREVER = -1
 SET_BY_THE_SERVICE = frozenset({"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"})
+_LONG_NUMBER = re.compile(rb"[:\[,]-?\d{19,}[,\]}]")
 _OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
 Document = dict[str, Any]
@@ -228,9 +230,14 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     Return how many bytes the SDK sends for a document: compact JSON with non-ASCII characters escaped.
 
     Raises:
-        ValueError: `finite` is asked for, and a number in it is not, or a text has no UTF-8: JSON has neither.
+        ValueError: `finite` is asked for, and a number in it is not, or a text has no UTF-8: JSON has neither. Or a whole number
+            would be kept as another one.
     """
     text = to_json(document, inf_nan_mode="constants") if finite else json_bytes(document)
+    if finite and _LONG_NUMBER.search(text) and any(True for _ in found(document, is_rounded)):
+        raise ValueError(
+            "Cosmos DB keeps whole numbers of 64 bits, and longer ones as 64-bit floats, which do not hold this one: store it as text"
+        )
     if text.isascii() and not (finite and (b"NaN" in text or b"Infinity" in text)):
         return len(text)  # several times as fast
     return len(json.dumps(document, separators=(",", ":"), allow_nan=not finite))

@@ -275,6 +275,18 @@ def has_no_json(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
+def is_rounded(value: Any) -> bool:
+    """Say whether a number is a whole one beyond 64 bits and no float, so that Cosmos DB would keep another one."""
+    if not isinstance(value, int) or -(2**63) <= value < 2**63:
+        return False
+    try:
+        number = float(value)
+    except OverflowError:
+        return True
+    # As the float is, or with the digits by which services write it
+    return value not in (int(number), int(Decimal(repr(number))))
+
+
 def _marked(value: Any) -> Any:
     """Return a value, which may be of any type, with a mark in place of what is lost."""
     if isinstance(value, dict):

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cosmos_outbox.domain.events import found, has_no_json
+from cosmos_outbox.domain.events import found, has_no_json, is_rounded
 from cosmos_outbox.errors import UnstorableValue
 
 UNWRITABLE = PydanticSerializationError, UnicodeError
@@ -37,9 +37,9 @@ def unwritable(model: object, document_id: str, key: Any, error: ValueError) -> 
 def no_json(
     model: object, document_id: str, key: Any, document: Mapping[str, Any], error: ValueError
 ) -> UnstorableValue:
-    """Return the refusal of a document with a text that has no UTF-8, or a number that is not finite."""
-    field = next(found(document, has_no_json), "a field").removeprefix("data.")
-    return refused(model, document_id, key, field, str(error))
+    """Return the refusal of a document with a text that has no UTF-8, or a number that is not finite or would be rounded."""
+    field = next(found(document, lambda part: has_no_json(part) or is_rounded(part)), "a field")
+    return refused(model, document_id, key, field.removeprefix("data."), str(error))
 
 
 def _has_json(model: object, name: str, value: object) -> bool:

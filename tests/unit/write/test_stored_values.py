@@ -296,6 +296,19 @@ async def test_a_value_of_any_type_that_an_entity_would_read_back_as_another_one
     assert () == container.documents()
 
 
+@pytest.mark.parametrize("value", [2**63 + 1, -(2**63) - 1, 10**400], ids=["above", "below", "no float"])
+@pytest.mark.parametrize("of_event", [True, False], ids=["event", "entity"])
+async def test_a_whole_number_that_is_neither_of_64_bits_nor_a_float_is_refused(
+    value: int, *, of_event: bool
+):
+    async with Outbox(MemoryContainer()).unit_of_work() as uow:
+        thing = uow.repository(Anything).create(Anything(id="t", value=[None if of_event else value]))
+        thing.record(Said(value=[10**20, value if of_event else 2**63 - 1]))
+        with pytest.raises(UnstorableValue, match="store it as text") as caught:
+            await uow.commit()
+    assert ("value.1" if of_event else "value.0") == caught.value.field
+
+
 class Place:
     """A type that pydantic does not know."""
 
