@@ -209,6 +209,7 @@ class Consumer:
         parking: Parking | None = None,
         notify: Hook = log_hook,
         tracer_provider: trace.TracerProvider | None = None,
+        through: Callable[[Outbox], Outbox] = lambda outbox: outbox,
     ) -> Handling:
         """
         Return the handler for a SessionProcessor.
@@ -218,6 +219,7 @@ class Consumer:
             parking: of the consumer's messages, made with `references=False`; may be left out with `on_failure="dead_letter"`.
             notify: hears what happens. Defaults to logging it.
             tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
+            through: makes the outbox of an effect from that of the consumer, as a test does. Defaults to the same one.
 
         Raises:
             ConfigurationError: there is no parked store, and the consumer parks; or there is no handler.
@@ -238,7 +240,7 @@ class Consumer:
             self.name,
             self._routes,
             self.policy,
-            outbox_of=outbox_of,
+            outbox_of=lambda message: through(outbox_of(message)),
             source=source,
             notify=notify,
             tracer_provider=tracer_provider,

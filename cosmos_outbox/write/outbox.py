@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from copy import copy
 from typing import Any, TypeVar, overload
 
 from opentelemetry import trace
@@ -53,6 +54,12 @@ class Outbox:
     def key_paths(self) -> KeyPaths:
         """Return where the container's documents keep their partition key."""
         return self._store.key_paths
+
+    def over(self, wrapped: Callable[[Store], Store]) -> Outbox:
+        """Return this outbox with its store wrapped, as a test does that looks at its calls."""
+        other = copy(self)
+        other._store = wrapped(self._store)  # noqa: SLF001 - of ours
+        return other
 
     @overload
     def on(

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from cosmos_outbox_testing.harness import OutboxHarness
     from cosmos_outbox_testing.port_calls import Around, Call
     from cosmos_outbox_testing.received import ReceivedMessage, received_message
-    from cosmos_outbox_testing.running import Stuck
+    from cosmos_outbox_testing.running import MessagesFailed, Stuck
 
 __all__ = [
     "Around",
@@ -42,6 +42,7 @@ __all__ = [
     "CrashPointsNotReached",
     "Delivered",
     "Faults",
+    "MessagesFailed",
     "OutboxEmulators",
     "OutboxHarness",
     "Outcome",

@@ -9,12 +9,12 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from cosmos_outbox.adapters.memory import MemorySubscription
+from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling
-from cosmos_outbox.errors import LockLost
+from cosmos_outbox.errors import LockLost, said
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
-from cosmos_outbox.ports import Retry, Session, Settlement, Subscription
+from cosmos_outbox.ports import Retry, Session, Settlement, Store, Subscription
 from cosmos_outbox.records import (
     AttemptFailed,
     ConsumerHalted,
@@ -30,7 +30,7 @@ from cosmos_outbox.records import (
 from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.port_calls import Around, surrounded
-from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Progress
+from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Progress, require_no_failures
 
 
 class Outcome(StrEnum):
@@ -46,6 +46,9 @@ class Outcome(StrEnum):
     WAITING = "waiting"  # a store cannot be used, or the handlers fail on every key: it is delivered again
 
 
+_FAILED = {Outcome.PARKED, Outcome.HELD, Outcome.DEAD_LETTERED}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
     """
@@ -53,7 +56,7 @@ class Delivered:
 
     message: as it was delivered; deliver it again to repeat it.
     settlement: what the consumer had the broker do with it.
-    errors: what the attempts raised, in order.
+    errors: what the attempts raised, in order; or why it was given up without one.
     """
 
     message: Message
@@ -73,9 +76,13 @@ class Subscribed:
     delivered: list[Delivered] = field(default_factory=list)
 
 
-def handling_of(consumer: Consumer, outbox: Outbox, parking: Parking, notify: Hook) -> Handling:
+def handling_of(
+    consumer: Consumer, outbox: Outbox, parking: Parking, notify: Hook, around: Sequence[Around]
+) -> Handling:
     """
     Return the handling of a consumer that writes to an outbox, unless it has one of its own, and waits between no two attempts.
+
+    The calls of a container in memory that is its own pass through the functions too.
 
     Raises:
         ConfigurationError: as `Consumer.handling`.
@@ -83,7 +90,12 @@ def handling_of(consumer: Consumer, outbox: Outbox, parking: Parking, notify: Ho
     quick = copy(consumer)
     quick.policy = replace(consumer.policy, backoff=AT_ONCE)
     quick.bind(outbox)
-    return quick.handling(source=f"topic/{consumer.name}", parking=parking, notify=notify)
+
+    def seen(store: Store) -> Store:  # others wrap one, or are ours
+        return surrounded(store, "store", around) if isinstance(store, MemoryContainer) else store
+
+    source = f"topic/{consumer.name}"
+    return quick.handling(source=source, parking=parking, notify=notify, through=lambda own: own.over(seen))
 
 
 async def consume_everything(
@@ -95,11 +107,13 @@ async def consume_everything(
     adapted: Callable[[Subscription], Subscription],
     parking: Parking,
     notify: Hook,
+    allow_failures: bool,
 ) -> None:
     """
     Run one process of a consumer until no message waits; locks that a process before it had are over.
 
     Raises:
+        MessagesFailed: messages ended parked, held or dead-lettered, and may not.
         Stuck: it failed many times in a row, or did nothing for long.
         ConfigurationError: as `Consumer.handling`.
     """
@@ -123,7 +137,7 @@ async def consume_everything(
     async def is_done() -> bool:
         return not subscription.waiting
 
-    handling = handling_of(consumer, outbox, parking, heard)
+    handling = handling_of(consumer, outbox, parking, heard, around)
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE)
 
     async def handled(message: Message, session: HeldSession) -> Settlement:
@@ -135,13 +149,30 @@ async def consume_everything(
     for message in subscription.waiting:
         subscription.lose_lock(message.session_id or "" if subscription.with_sessions else "")
     processor = SessionProcessor(adapted(_Passing(subscription, around)), handled, options, hooks=(heard,))
+    before = len(subscribed.delivered)
     await progress.run(processor, until=is_done)
+    if not allow_failures:
+        require_no_failures(_failures(subscribed.delivered[before:]))
+
+
+def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException | None]]:
+    """Return which deliveries ended parked, held or dead-lettered, each with its error."""
+    failures = []
+    for one in delivered:
+        if one.outcome in _FAILED:
+            error = one.errors[-1] if one.errors else None
+            why = "." if error is None else f": {type(error).__name__}: {said(error)}"
+            of = one.message
+            said_of = f"{of.subject} {of.message_id!r} of session {of.session_id!r} ended {one.outcome}{why}"
+            failures.append((said_of, error))
+    return failures
 
 
 def _delivered(message: Message, settlement: Settlement, records: Sequence[Record]) -> Delivered:
     told = [record.outcome for record in records if isinstance(record, MessageHandled | MessageGivenUp)]
     outcome = Outcome.WAITING if isinstance(settlement, Retry) else Outcome(told[-1])
     errors = tuple(record.error for record in records if isinstance(record, AttemptFailed))
+    errors = errors or tuple(record.error for record in records if isinstance(record, MessageGivenUp))
     return Delivered(message=message, outcome=outcome, settlement=settlement, errors=errors)
 
 

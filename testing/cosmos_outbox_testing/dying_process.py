@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from cosmos_outbox.consumer import Consumer
@@ -175,18 +176,17 @@ class CrashHarness(OutboxHarness):
         harness.around[:] = [run, *harness.around, run.record]
         return harness
 
-    async def relay_all(self) -> list[OutboundMessage]:
+    async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:
         before = len(self.broker.entered)
-        await self._until_done(super().relay_all, RELAY)
+        await self._until_done(partial(super().relay_all, allow_failures=allow_failures), RELAY)
         return self.broker.accepted[before:]
 
-    async def consume_all(self, consumer: Consumer) -> list[Delivered]:
+    async def consume_all(self, consumer: Consumer, *, allow_failures: bool = False) -> list[Delivered]:
         self.run.consumers[consumer.name] = consumer
-        subscribed = self.subscriptions.get(consumer.name)
-        before = len(subscribed.delivered) if subscribed else 0
-        consume = super().consume_all
-        await self._until_done(lambda: consume(consumer), f"consumer {consumer.name}", consumer.name)
-        return self.subscriptions[consumer.name].delivered[before:]
+        consume = partial(super().consume_all, consumer, allow_failures=allow_failures)
+        before = len(self._subscribed(consumer).delivered)
+        await self._until_done(consume, f"consumer {consumer.name}", consumer.name)
+        return self._subscribed(consumer).delivered[before:]
 
     def _notify(self, record: Record) -> None:
         self.records.append(record)  # not to the log, which would mix the records of all runs

@@ -36,13 +36,10 @@ _ANSWERS: Mapping[str, Mapping[str, Any]] = {
 }
 _LOST = {"lost_answer": {"drop": True, "when": "after"}}
 _COSMOS: Mapping[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]] = {
-    "commit": (
-        {"operation": "batch", "container": "data"},
-        {**_ANSWERS, **_LOST, "too_large": {"status": 413}},
-    ),
-    "read": ({"operation": "read", "container": "data"}, _ANSWERS),
-    "query": ({"operation": "query", "container": "data"}, _ANSWERS),
-    "feed": ({"operation": "changefeed", "container": "data"}, _ANSWERS),
+    "commit": ({"operation": "batch"}, {**_ANSWERS, **_LOST, "too_large": {"status": 413}}),
+    "read": ({"operation": "read"}, _ANSWERS),
+    "query": ({"operation": "query"}, _ANSWERS),
+    "feed": ({"operation": "changefeed"}, _ANSWERS),
     "lease": (
         {"operation": "replace", "container": "leases"},
         {**_ANSWERS, **_LOST, "conflict": {"status": 412}},
@@ -98,20 +95,27 @@ class OutboxEmulators:
         }
 
     @asynccontextmanager
-    async def outbox(self) -> AsyncIterator[Outbox]:
+    async def outbox(self, container: str = "") -> AsyncIterator[Outbox]:
         """
-        Open an outbox on the container, through the vendor SDK: `async with outbox_emulators.outbox() as outbox:`.
+        Open an outbox on a container, through the vendor SDK: `async with outbox_emulators.outbox() as outbox:`.
+
+        Args:
+            container: that the test created. Defaults to `container`.
         """
         async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
-            yield Outbox(await open_store(client, self.database, self.container))
+            yield Outbox(await open_store(client, self.database, container or self.container))
 
-    async def relay_all(self) -> list[OutboundMessage]:
+    async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:
         """
         Run a worker until nothing waits; return what arrived at the topic since the last call, in order.
 
         The subscription `all` has these messages too, for a consumer.
 
+        Args:
+            allow_failures: events that end parked or held are what the test is about.
+
         Raises:
+            MessagesFailed: events ended so, and the test did not ask for it.
             Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
         """
         async with (
@@ -133,25 +137,35 @@ class OutboxEmulators:
                     parking=Parking(parked),
                     notify=log_hook,
                     stored=feed,
+                    allow_failures=allow_failures,
                 )
             return await self._received(bus) if self._waiting() else []
 
-    def fail(self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0) -> None:
+    def fail(
+        self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, container: str = ""
+    ) -> None:
         """
         Have the next requests of an operation fail, as `OutboxHarness.fail` does; requests of other tests do not.
 
+        Args:
+            operation, fault, times, skip: as there; how-to "Test your own code" says which faults there are here.
+            container: of the commits, reads, queries or feeds. Defaults to `container`.
+
         Raises:
-            ValueError: there is no such operation or fault here; lists what there is.
+            ValueError: there is no such operation or fault here, and lists what there is; or it has no container to choose.
         """
         check_fault(operation, fault, _NAMES)
+        if container and operation in ("send", "lease", "park"):
+            raise ValueError(f"{operation!r} has no container to choose.")
         if operation == "send":
             rule = {**_SEND[fault], "entity": self.topic, "count": times, "skip": skip}
             is_idle = self.servicebus.add_fault(rule)
         else:
             where, faults = _COSMOS[operation]
             count = {} if times is None else {"count": times}
+            where = {"container": container or self.container, **where}
             is_idle = self.cosmos.add_fault({**where, **faults[fault], "skip": skip, **count})
-        self._faults.append((said_of(operation, fault, times=times, skip=skip), is_idle))
+        self._faults.append((said_of(operation, fault, times=times, skip=skip, container=container), is_idle))
 
     def require_struck(self) -> None:
         """

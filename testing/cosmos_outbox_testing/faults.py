@@ -130,7 +130,7 @@ def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[st
 
 def said_of(operation: str, fault: str, **how: object) -> str:
     """Return a fault as a test asks for it."""
-    usual = {"times": 1, "skip": 0, "key": None}
+    usual = {"times": 1, "skip": 0, "key": None, "container": ""}
     said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
     return f"fail({operation!r}, {fault!r}{said})"
 

@@ -79,10 +79,11 @@ def _broken_effects(batches: list[Batch], harness: OutboxHarness, consumer: Cons
     yield from _broken_order(took_effect, harness)
     yield from _broken_deliveries(own)
     kept = took_effect.keys() | _held(harness)
+    where = "" if own else " in a container that the harness sees"
     for message, settlement in harness.subscriptions[consumer.name].subscription.settled:
         ignored = message.subject not in consumer.subjects
         if isinstance(settlement, Complete) and not ignored and message.message_id not in kept:
-            yield f"I3: {message.subject} {message.message_id!r} was completed, took no effect, and is not parked"
+            yield f"I3: {message.subject} {message.message_id!r} was completed, took no effect{where}, and is not parked"
 
 
 def _broken_order(took_effect: Mapping[str, list[str]], harness: OutboxHarness) -> Iterator[str]:

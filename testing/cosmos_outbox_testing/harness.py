@@ -36,7 +36,7 @@ from cosmos_outbox_testing.running import AT_ONCE
 
 PortT = TypeVar("PortT")
 PROCESSOR = "harness"
-_STORED = ("container", "broker", "leases", "parked", "subscriptions", "clock")
+_STORED = ("container", "broker", "leases", "parked", "subscriptions", "containers", "clock")
 _ADAPTED = {"publisher", "parked", "subscription"}
 # Memory answers at once, and a fault that stays is to be seen soon; but a machine may be busy, or a handler hold the loop.
 _RETRIES = RetryOptions(
@@ -59,6 +59,7 @@ class OutboxHarness:
         parked: the parked store. Defaults to a new one.
         subscriptions: by the names of consumers. Defaults to none yet: the first message makes one with sessions. For a consumer without,
             put `Subscribed(MemorySubscription(sessions=False))` there before.
+        containers: by the names of consumers, where their effects are. Defaults to none: all are in `container`.
         clock: decides TTLs and duplicates. Defaults to the system's.
 
     Attributes:
@@ -80,6 +81,7 @@ class OutboxHarness:
         leases: MemoryLeases | None = None,
         parked: MemoryParked | None = None,
         subscriptions: dict[str, Subscribed] | None = None,
+        containers: dict[str, MemoryContainer] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.clock = clock or Clock()
@@ -89,6 +91,7 @@ class OutboxHarness:
         self.leases = leases or MemoryLeases(now=now)
         self.parked = parked or MemoryParked(now=now)
         self.subscriptions = {} if subscriptions is None else subscriptions
+        self.containers = {} if containers is None else containers
         self.records: list[Record] = []
         self.faults = Faults()
         self.fail = self.faults.add
@@ -121,14 +124,17 @@ class OutboxHarness:
         message = sent_message(what, key_text(key)) if isinstance(what, DomainEvent) else what
         return self._subscribed(consumer).subscription.deliver(message, **fields)
 
-    async def relay_all(self) -> list[OutboundMessage]:
+    async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:
         """
         Run a worker until nothing waits; return what arrived at the topic meanwhile, in order.
 
-        Events of a key that had to be parked do not arrive; see `parked_messages`. One for later arrives in the first call after
-        `clock.advance` has moved the clock to its time.
+        An event for later arrives in the first call after `clock.advance` has moved the clock to its time.
+
+        Args:
+            allow_failures: events that end parked or held are what the test is about: they do not arrive, see `parked_messages`.
 
         Raises:
+            MessagesFailed: events ended so, and the test did not ask for it.
             Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
         """
         before = len(self.broker.entered)
@@ -143,17 +149,22 @@ class OutboxHarness:
             ),
             notify=self._notify,
             stored=self.container,
+            allow_failures=allow_failures,
         )
         await self.faults.arrived()
         return self.broker.accepted[before:]
 
-    async def consume_all(self, consumer: Consumer) -> list[Delivered]:
+    async def consume_all(self, consumer: Consumer, *, allow_failures: bool = False) -> list[Delivered]:
         """
         Run a process of a consumer until no message waits, of the topic or of `deliver`; return what became of each delivery, in order.
 
-        A consumer that was made without an outbox gets this one.
+        A consumer that was made without an outbox gets one on its container in `containers`, or else this one.
+
+        Args:
+            allow_failures: messages that end parked, held or dead-lettered are what the test is about.
 
         Raises:
+            MessagesFailed: messages ended so, and the test did not ask for it; the cause is what the first handler raised.
             Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
         """
         subscribed = self._subscribed(consumer)
@@ -163,12 +174,13 @@ class OutboxHarness:
         before = len(subscribed.delivered)
         await consume_everything(
             consumer,
-            self.outbox,
+            self._outbox_of(consumer),
             subscribed,
             around=self.around,
             adapted=lambda subscription: self._adapted("subscription", subscription),
             parking=self._consumer_parking(),
             notify=self._notify,
+            allow_failures=allow_failures,
         )
         return subscribed.delivered[before:]
 
@@ -237,13 +249,18 @@ class OutboxHarness:
             send = resending(self.publisher, events=self.store, retry=_RETRIES, backoff=AT_ONCE)
             scope = Scope(processor=PROCESSOR, container=described.container_rid)
         else:
-            handling = handling_of(consumer, self.outbox, self._consumer_parking(), self._notify)
+            outbox, parking = self._outbox_of(consumer), self._consumer_parking()
+            handling = handling_of(consumer, outbox, parking, self._notify, self.around)
             send, scope = handling.release, handling.scope
         return ParkedKeys(store, send, scope=scope, retry=_RETRIES, utcnow=self.clock.now)
 
     def _consumer_parking(self) -> Parking:
         store = self._adapted("parked", self.parked_store)
         return Parking(store, retry=_RETRIES, utcnow=self.clock.now, references=False)
+
+    def _outbox_of(self, consumer: Consumer) -> Outbox:
+        container = self.containers.get(consumer.name)
+        return self.outbox if container is None else Outbox(container, retries=_RETRIES)
 
     def _subscribed(self, consumer: Consumer) -> Subscribed:
         return self.subscriptions.setdefault(consumer.name, Subscribed())

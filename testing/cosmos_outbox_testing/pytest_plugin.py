@@ -134,8 +134,8 @@ def outbox(outbox_harness: OutboxHarness) -> Outbox:
 
 
 @pytest.fixture
-def relay_all(outbox_harness: OutboxHarness) -> Callable[[], Awaitable[list[OutboundMessage]]]:
-    """`await relay_all()` returns the messages that arrive at the topic, in order."""
+def relay_all(outbox_harness: OutboxHarness) -> Callable[..., Awaitable[list[OutboundMessage]]]:
+    """`await relay_all()` returns the messages that arrive at the topic, in order; it raises for those that are parked."""
     return outbox_harness.relay_all
 
 

@@ -11,7 +11,10 @@ from cosmos_outbox.messages import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, Publisher
 from cosmos_outbox.records import (
+    EventRejected,
+    EventsHeld,
     Hook,
+    KeyParked,
     LeaseMoved,
     LeasesBalanced,
     MessagesPublished,
@@ -22,7 +25,7 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.stored_documents import claims_to_be_an_event
-from cosmos_outbox_testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress, Stuck
+from cosmos_outbox_testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress, Stuck, require_no_failures
 
 
 async def relay_everything(
@@ -34,6 +37,7 @@ async def relay_everything(
     parking: Parking,
     notify: Hook,
     stored: ChangeFeed,
+    allow_failures: bool,
 ) -> None:
     """
     Run one worker until every change of the feed is sent or parked, and its checkpoint is written.
@@ -43,15 +47,18 @@ async def relay_everything(
         feed, leases, publisher, parking: what the worker uses.
         notify: hears what it reports.
         stored: the feed as it is, which names the ranges.
+        allow_failures: events may end parked or held.
 
     Raises:
+        MessagesFailed: some did, and may not.
         Stuck: it failed many times in a row, or did nothing for long.
         OutboxError: as `ChangeFeedProcessor.run`.
     """
     progress = Progress(attempts=100)  # the verdict on a broker needs 15 failures in a row
-    moved: list[LeaseMoved] = []
+    moved, records = list[LeaseMoved](), list[Record]()
 
     def heard(record: Record) -> None:
+        records.append(record)
         if isinstance(record, PageFailed | PublishFailed | LeasesBalanced) and record.error is not None:
             progress.failed(record.error)
         elif isinstance(record, PageHandled | MessagesPublished):
@@ -83,6 +90,22 @@ async def relay_everything(
     for one in moved:
         if one.outcome == CloseReason.STOPPED and one.error is not None:
             raise Stuck(f"The last checkpoint could not be written: {one.error}") from one.error
+    if not allow_failures:
+        require_no_failures(_failures(records))
+
+
+def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None]]:
+    """Return what a worker parked and held, as its records say, each with its error."""
+    errors = {record.event_id: record.error for record in records if isinstance(record, EventRejected)}
+    failures: list[tuple[str, BaseException | None]] = []
+    for record in records:
+        match record:
+            case KeyParked(event_id=event, partition_key=key, reason=reason, error=error):
+                said = f"Event {event!r} of partition key {key!r} ended parked: {reason}: {error}"
+                failures.append((said, errors.get(event)))
+            case EventsHeld(outcome="held", events=events, partition_key=key):
+                failures.append((f"{events} more of {key!r} ended held behind a parked one.", None))
+    return failures
 
 
 class _Prompt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
@@ -19,6 +19,25 @@ class Stuck(Exception):
     """
     A worker or a consumer failed again and again, and would go on trying; what it could not do still waits.
     """
+
+
+class MessagesFailed(AssertionError):
+    """
+    Messages ended parked, held behind a parked one, or dead-lettered, and the test did not ask for it; the cause is the first error.
+    """
+
+
+def require_no_failures(failures: Sequence[tuple[str, BaseException | None]]) -> None:
+    """
+    Refuse failures, each with what to say of it and its error.
+
+    Raises:
+        MessagesFailed: there are some.
+    """
+    if failures:
+        told = [one for one, _ in failures]
+        said = "\n".join([*told, "A test that is about this says allow_failures=True."])
+        raise MessagesFailed(said) from next((error for _, error in failures if error is not None), None)
 
 
 class Processor(Protocol):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.adapters.servicebus import message_from, open_service_bus_client
-from cosmos_outbox_testing import OutboxHarness, assert_messages, fixed, received_message
+from cosmos_outbox_testing import MessagesFailed, OutboxHarness, assert_messages, fixed, received_message
 from cosmos_outbox_testing.clock import NOON, Clock
 from cosmos_outbox_testing.emulated import PROCESSOR, OutboxEmulators, running_emulators
 from cosmos_outbox_testing.faults import FaultNotStruck
@@ -93,6 +93,27 @@ async def received_is_what_the_sdk_gives(emulators: OutboxEmulators, sent) -> No
         assert message_from(real) == ours
 
 
+async def test_what_the_topic_refuses_on_the_emulators_ends_the_test_with_its_reason(
+    emulators: OutboxEmulators,
+):
+    async with emulators.outbox() as outbox:
+        await place(outbox, "o1")
+    emulators.fail("send", "too_large", times=None)
+    with pytest.raises(MessagesFailed, match="ended parked: MessageRejected"):
+        await emulators.relay_all()
+    assert [] == await emulators.relay_all(allow_failures=True)
+
+
+async def test_faults_strike_in_another_container_of_the_test(emulators: OutboxEmulators):
+    emulators.cosmos.create_container(emulators.database, "invoices", default_ttl=-1)
+    emulators.fail("commit", "lost_answer", container="invoices")
+    emulators.fail("read", "throttled")
+    async with emulators.outbox("invoices") as outbox:
+        await place(outbox, "o1")
+    with pytest.raises(FaultNotStruck, match=r"^fail\('read', 'throttled'\) never struck.\nCorrect"):
+        emulators.require_struck()
+
+
 async def test_a_fault_that_struck_no_request_is_told(emulators: OutboxEmulators):
     emulators.fail("lease", "conflict")
     emulators.fail("commit", "unavailable", times=2)
@@ -120,6 +141,8 @@ def _by_field(environ: dict[str, str]) -> dict[str, str]:
 def test_a_fault_that_the_emulators_lack_is_refused_with_those_that_they_have(emulators: OutboxEmulators):
     with pytest.raises(ValueError, match="'commit' has no fault 'slow'; it has throttled"):
         emulators.fail("commit", "slow")
+    with pytest.raises(ValueError, match="'park' has no container"):
+        emulators.fail("park", "throttled", container="invoices")
 
 
 def test_the_plugin_loads_neither_the_kit_nor_an_sdk():

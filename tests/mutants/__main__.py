@@ -37,6 +37,7 @@ TESTS = {
     "parking": (*RELAYS, *CONSUMERS, "tests/cli/test_replay.py"),
     "sessions": CONSUMERS,
     "consumer": CONSUMERS,
+    "testing": ("tests/unit/test_harness_consumers.py", "tests/unit/test_crash_points.py"),
     "worker": (
         *(
             f"tests/service/test_{name}.py"
@@ -55,9 +56,11 @@ def tests_of(file: str) -> Sequence[str]:
 
 
 def path_of(file: str) -> Path:
-    """Return where a file is: those of `worker/` are the worker's, all others the library's."""
+    """Return where a file is: those of `worker/` and `testing/` are the worker's and the kit's, all others the library's."""
     package, _, rest = file.partition("/")
-    return Path("worker/cosmos_outbox_worker", rest) if package == "worker" else Path("cosmos_outbox", file)
+    if package in ("worker", "testing"):
+        return Path(package, f"cosmos_outbox_{package}", rest)
+    return Path("cosmos_outbox", file)
 
 
 def planted(file: str, old: str, new: str) -> str:
@@ -88,7 +91,7 @@ def survives(copy: Path, file: str, old: str, new: str) -> bool:
 def _pass(copy: Path, tests: Sequence[str], *, quick: bool) -> bool:
     command = (sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests)
     environment = os.environ | {
-        "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'worker'}",
+        "PYTHONPATH": os.pathsep.join(str(copy / folder) for folder in ("", "worker", "testing")),
         "PYTHONDONTWRITEBYTECODE": "1",
         "OUTBOX_TEST_PLANTED": "1",
     }

@@ -30,6 +30,7 @@ PACKAGES = {
 README = blocks_of((ROOT / "README.md").read_text())
 EMULATORS_README = blocks_of((ROOT / "emulators/README.md").read_text())
 FASTAPI = blocks_of((ROOT / "docs/how-to/fastapi.md").read_text())
+NEW_SERVICE = blocks_of((ROOT / "docs/how-to/test-a-new-service.md").read_text())
 TUTORIAL = blocks_of((ROOT / "docs/tutorial/first-message.md").read_text())
 
 
@@ -90,6 +91,17 @@ def everything(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory
         built["cosmos_outbox_emulators"].wheel: (),
     }
     return make_environment(tmp_path_factory.mktemp("everything"), wheels, "pytest")
+
+
+@pytest.fixture(scope="module")
+def kit(built: dict[str, Built], tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """What tests of a service need."""
+    wheels = {
+        built["cosmos_outbox"].wheel: ("testing",),
+        built["cosmos_outbox_testing"].wheel: (),
+        built["cosmos_outbox_emulators"].wheel: (),
+    }
+    return make_environment(tmp_path_factory.mktemp("kit"), wheels, "pytest-asyncio")
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -259,17 +271,25 @@ def test_the_tutorial(everything: Environment, guarded):
     assert [] == follow(blocks, everything.folder, clean_environment(), everything.python)
 
 
-def test_the_example_project_tests_itself_with_the_kit(built: dict[str, Built], guarded, tmp_path: Path):
+def test_a_new_service_has_three_green_tests_in_less_than_fifty_lines(kit: Environment, guarded):
+    """A test in memory, one on the wire and one of crashes, from the installation on."""
+    guarded.append(kit)
+    install, *blocks = NEW_SERVICE
+    folder = kit.folder / "new"
+    folder.mkdir()
+
+    assert "pip install 'cosmos-outbox[testing]' pytest-asyncio\n" == install.text
+    assert [] == follow(blocks, folder, clean_environment(), kit.python)
+    *written, _said = NEW_SERVICE
+    assert sum(bool(line.strip()) for block in written for line in block.text.splitlines()) < 50
+
+
+def test_the_example_project_tests_itself_with_the_kit(kit: Environment, guarded):
     """On the emulators too in the long run."""
-    wheels = {
-        built["cosmos_outbox"].wheel: ("testing",),
-        built["cosmos_outbox_testing"].wheel: (),
-        built["cosmos_outbox_emulators"].wheel: (),
-    }
-    environment = make_environment(tmp_path / "environment", wheels, "pytest-asyncio")
-    guarded.append(environment)
-    shutil.copytree(ROOT / "examples/orders", environment.folder, dirs_exist_ok=True)
-    ran = environment.run("-m", "pytest", *([] if LONG else ["--ignore=tests/test_on_the_wire.py"]))
+    guarded.append(kit)
+    folder = shutil.copytree(ROOT / "examples/orders", kit.folder / "orders")
+    alone = [] if LONG else [f"--ignore={folder}/tests/test_on_the_wire.py"]
+    ran = kit.run("-m", "pytest", "-c", folder / "pyproject.toml", folder, *alone)
 
     assert 0 == ran.returncode, ran.stdout
 

@@ -17,6 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from cosmos_outbox import NotFound, Outbox, UnitOfWork
+from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write
@@ -86,7 +87,16 @@ async def without_a_mistake(harness: OutboxHarness) -> None:
 async def without_a_mistake_and_parked(harness: OutboxHarness) -> None:
     await pay(harness)
     await harness.relay_all()
-    await harness.consume_all(nothing_can_be_shipped())
+    await harness.consume_all(nothing_can_be_shipped(), allow_failures=True)
+
+
+@crash_points(given=an_order)
+async def without_a_mistake_in_two_containers(harness: OutboxHarness) -> None:
+    own = harness.containers.setdefault("shipping", MemoryContainer(key_paths="/orderId"))
+    await pay(harness)
+    await harness.relay_all()
+    await harness.consume_all(shipping)
+    assert ["shipment"] == [one["type"] for one in own.documents() if one["type"] == "shipment"]
 
 
 class DeletedWhenReceived(Wrapped):
@@ -291,8 +301,11 @@ async def test_what_can_never_be_handled_is_parked_whichever_process_dies():
     await without_a_mistake_and_parked()
 
 
-async def test_the_points_are_before_and_after_each_call_of_application_relay_and_consumer(listed: Chosen):
-    await without_a_mistake()
+@pytest.mark.parametrize("scenario", [without_a_mistake, without_a_mistake_in_two_containers])
+async def test_the_points_are_before_and_after_each_call_of_application_relay_and_consumer(
+    scenario: Scenario, listed: Chosen
+):
+    await scenario()
     (points,) = listed.found
     calls = ["read#1", "commit#1", "send#1", "checkpoint#1", "complete#1", "inbox-commit#1"]
     calls += ["complete#2"]

@@ -4,13 +4,17 @@ A consumer alone in the harness: what it is given without an outbox, what became
 
 from __future__ import annotations
 
+import traceback
+
 import pytest
 
-from cosmos_outbox import PartitionKey, key_text
+from cosmos_outbox import Outbox, PartitionKey, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Message
+from cosmos_outbox.errors import MessageRejected
 from cosmos_outbox.ports import Complete, DeadLetter
-from cosmos_outbox_testing import OutboxHarness, Outcome, Stuck, Subscribed
+from cosmos_outbox_testing import MessagesFailed, OutboxHarness, Outcome, Stuck, Subscribed
+from tests.support.orders import place
 from tests.support.shop import InvoiceIssued, OrderPaid, invoicing
 
 
@@ -37,7 +41,7 @@ async def test_the_key_of_an_event_is_any_partition_key(key: PartitionKey):
     harness, consumer = OutboxHarness(), invoicing(partition_key=lambda message: "o1")
     for total in (1, -1):
         harness.deliver(consumer, OrderPaid(order_id="o1", total=total), key=key)
-    handled, failed = await harness.consume_all(consumer)
+    handled, failed = await harness.consume_all(consumer, allow_failures=True)
 
     assert ("handled", "parked") == (handled.outcome, failed.outcome)
     assert key_text(key) == handled.message.session_id
@@ -48,10 +52,10 @@ async def test_a_failure_parks_what_follows_is_held_and_a_release_frees_it():
     harness, consumer = OutboxHarness(), invoicing()
     for key, total in (("o1", -1), ("o1", 2)):
         harness.deliver(consumer, OrderPaid(order_id=key, total=total), key=key)
-    failed, held = await harness.consume_all(consumer)
+    failed, held = await harness.consume_all(consumer, allow_failures=True)
     harness.deliver(consumer, OrderPaid(order_id="o1", total=3), key="o1")
     harness.deliver(consumer, OrderPaid(order_id="o2", total=4), key="o2")
-    also_held, other = await harness.consume_all(consumer)  # another process
+    also_held, other = await harness.consume_all(consumer, allow_failures=True)  # another process
 
     deliveries = (failed, held, also_held, other)
     assert ["parked", "held", "held", "handled"] == [one.outcome for one in deliveries]
@@ -67,10 +71,42 @@ async def test_a_failure_parks_what_follows_is_held_and_a_release_frees_it():
     assert [4, 1, 2, 3] == totals(harness.container)
 
 
+async def test_what_fails_ends_the_test_with_the_handlers_error_unless_the_test_asks_for_it():
+    harness, consumer = OutboxHarness(), invoicing()
+    for total in (-1, 2):
+        harness.deliver(consumer, OrderPaid(order_id="o1", total=total), key="o1")
+    with pytest.raises(MessagesFailed, match=r"OrderPaid .* ended parked: ValueError: a total below") as told:
+        await harness.consume_all(consumer)
+    assert "ended held." in str(told.value)
+    assert "tests/support/shop.py" in "".join(traceback.format_exception(told.value))
+
+
+async def test_what_the_topic_refuses_ends_the_test_with_its_reason_unless_the_test_asks_for_it():
+    harness = OutboxHarness()
+    await place(harness.outbox, "o1")
+    harness.fail("send", "too_large", key="o1")
+    with pytest.raises(MessagesFailed, match=r"ended parked: MessageRejected: .*\n1 more of 'o1'") as told:
+        await harness.relay_all()
+    assert isinstance(told.value.__cause__, MessageRejected)
+    assert [] == await harness.relay_all()  # nothing more became of them
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["of the harness", "of the consumer"])
+async def test_faults_strike_in_a_container_that_is_the_consumers_own(*, named: bool):
+    own = MemoryContainer(key_paths="/orderId")
+    harness = OutboxHarness(containers={"invoicing": own} if named else {})
+    consumer = invoicing(outbox=None if named else Outbox(own))
+    harness.deliver(consumer, OrderPaid(order_id="o1"), key="o1")
+    harness.fail("commit", "lost_answer")
+    await harness.consume_all(consumer)
+    harness.faults.require_struck()
+    assert ([1], []) == (totals(own), totals(harness.container))
+
+
 async def test_a_message_that_cannot_be_kept_in_order_is_dead_lettered():
     harness, consumer = OutboxHarness(), invoicing()
     harness.deliver(consumer, Message(message_id="", session_id="o1"))
-    (refused,) = await harness.consume_all(consumer)
+    (refused,) = await harness.consume_all(consumer, allow_failures=True)
 
     assert Outcome.DEAD_LETTERED == refused.outcome
     assert isinstance(refused.settlement, DeadLetter)
