@@ -48,13 +48,19 @@ All errors of this library: one sentence each, saying what happened and what to 
 from __future__ import annotations
 
 import copyreg
+import os
+import traceback
 from dataclasses import dataclass, field
 from inspect import get_annotations
+from itertools import dropwhile
+from pathlib import Path
 from typing import Any, ClassVar, Literal, dataclass_transform
 
 # A PartitionKey, whose module raises these errors
 Key = str | int | float | bool | tuple[str | int | float | bool, ...]
 
+_LIBRARY = f"{Path(__file__).parent}{os.sep}"
+_FIRST_FRAMES, _LAST_FRAMES, _LONGEST_FRAME = 2, 6, 200
 _UNNAMED = frozenset({"a field", "the whole"})  # what stands for a field whose path is not known
 
 
@@ -418,9 +424,22 @@ def _place(error: OutboxError) -> str:
 
 def said(error: BaseException) -> str:
     """
-    Return what an error says, whatever it holds: half a surrogate pair has no UTF-8, and `__str__` is a caller's code.
+    Return what an error says, whatever it holds: half a surrogate pair has no UTF-8, and `__str__` is a caller's code. One without a
+    text, such as a time-out of an HTTP client, says where it was raised.
     """
     try:
-        return str(error).encode("utf-8", "replace").decode()
+        text = str(error).encode("utf-8", "replace").decode()
     except Exception:  # noqa: BLE001 - as above
         return f"a {type(error).__name__} that cannot be shown"
+    return text if text.strip() else ", from ".join(["no text", *frames_of(error)[:1]])
+
+
+def frames_of(error: BaseException) -> tuple[str, ...]:
+    """
+    Return the calls that led to an error in a caller's code, such as a handler, outermost first; of many the first and the last.
+    """
+    walked = traceback.walk_tb(error.__traceback__)
+    every = traceback.StackSummary.extract(walked, lookup_lines=False)
+    found = list(dropwhile(lambda frame: frame.filename.startswith(_LIBRARY), every))
+    kept = found[:_FIRST_FRAMES] + found[_FIRST_FRAMES:][-_LAST_FRAMES:]
+    return tuple([f"{one.filename}:{one.lineno} in {one.name}"[-_LONGEST_FRAME:] for one in kept])

@@ -334,6 +334,8 @@ class SubjectIgnored(Record):
 class AttemptFailed(Record):
     """
     The handler of a consumer failed on a message; it is tried again after `delay_seconds`, or given up if that is None.
+
+    `handler` is the line of it that failed; None where the message did not come to a handler.
     """
 
     consumer: str
@@ -342,6 +344,7 @@ class AttemptFailed(Record):
     message_id: str
     attempt: int
     delay_seconds: float | None
+    handler: str | None = None
     error: BaseException
 
 
@@ -423,7 +426,7 @@ def log_hook(record: Record) -> None:
     """
     Log a record: its class name is the event key, its fields are the structured extra.
 
-    An error of this library says what to do; any other, such as that of a handler, has its traceback.
+    An error of this library says what to do; any other has its traceback, and so has each that a handler raised.
     """
     level = level_of(record)
     if _logger.isEnabledFor(level):
@@ -434,7 +437,7 @@ def log_hook(record: Record) -> None:
             "%s %s",
             type(record).__name__,
             " ".join(f"{name}={_shown(value)}" for name, value in values.items() if value is not None),
-            exc_info=None if isinstance(error, OutboxError | str) else error,
+            exc_info=None if isinstance(error, OutboxError | str) and not values.get("handler") else error,
             extra={"event": type(record).__name__, "fields": values},
         )
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from cosmos_outbox.errors import ParkingError, UsageError, said
+from cosmos_outbox.errors import ParkingError, UsageError, frames_of, said
 from cosmos_outbox.partition_key import HASHED, broker_id, check_id
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.stored_documents import Document, copied_size
@@ -97,14 +97,20 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an event could not be sent."""
+    """
+    Why an event could not be sent.
+
+    reason: the class of the error.
+    frames: where it was raised, in the code of a caller.
+    """
 
     __pydantic_config__ = _STORED
 
     event_id: _Text
-    reason: str  # the class of the error
+    reason: str
     error: _Text
     attempts: _Number
+    frames: tuple[_Text, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +277,11 @@ def new_key(
 def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure:
     """Return the record of an error; its text is cut so that it fits beside the event."""
     return Failure(
-        event_id=event_id, reason=type(error).__name__, error=said(error)[:_LONGEST_ERROR], attempts=attempts
+        event_id=event_id,
+        reason=type(error).__name__,
+        error=said(error)[:_LONGEST_ERROR],
+        attempts=attempts,
+        frames=frames_of(error),
     )
 
 

@@ -302,10 +302,9 @@ class Relay:
             parked.add(key)
             if failure is not None:
                 correlation_id, lease = stream[0].event.meta.get("correlationId"), progress.lease_name
-                told = records.KeyParked(
-                    lease=lease, partition_key=key, correlation_id=correlation_id, **asdict(failure)
-                )
-                self._sender.report(told, stream)
+                told = {name: value for name, value in asdict(failure).items() if name != "frames"}
+                told |= {"lease": lease, "partition_key": key, "correlation_id": correlation_id}
+                self._sender.report(records.KeyParked(**told), stream)
             if behind := stream[failure is not None :]:
                 self._report_held(progress.lease_name, behind, "held")
         return held.not_held

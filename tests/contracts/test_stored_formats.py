@@ -56,7 +56,8 @@ def leases_and_parked() -> dict[str, Document]:
     lease = new_lease("outboxacct_AA==_AAB=", "0", FeedRange(min="", max="FF")).with_changes(
         now=NOW, owner="worker-1", continuation='"7"', properties=dict.fromkeys(names, "beginning")
     )
-    failure = Failure(event_id="k/1", reason="MessageRejected", error="too large", attempts=3)
+    frames = ("/app/billing.py:31 in charge",)
+    failure = Failure(event_id="k/1", reason="MessageRejected", error="too large", attempts=3, frames=frames)
     scope = Scope(processor="outbox", container="AAB=")
     key = new_key("k", scope.partition_of("k"), scope, failure, now=NOW)
     decision = Decision(at=NOW.isoformat(), by="ada", did="edited", reason="mended")

@@ -12,7 +12,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.errors import MessageUnreadable, NotFound
+from cosmos_outbox.errors import MessageUnreadable, NotFound, frames_of, said
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,
@@ -122,19 +122,39 @@ def failing(error: Exception) -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "has_traceback"), [(KeyError("missing"), True), (MessageUnreadable("no JSON"), False)]
+    ("error", "handler", "has_traceback"),
+    [
+        (KeyError("missing"), "app.py:1 in handle", True),
+        (NotFound("no such account"), "app.py:1 in handle", True),
+        (MessageUnreadable("no JSON"), None, False),
+    ],
 )
-def test_an_error_that_is_not_of_the_library_has_its_traceback_in_the_log(
-    error: Exception, has_traceback: bool, caplog: pytest.LogCaptureFixture
+def test_an_error_that_is_not_of_the_library_or_that_a_handler_raised_has_its_traceback_in_the_log(
+    error: Exception, handler: str | None, has_traceback: bool, caplog: pytest.LogCaptureFixture
 ):
     with pytest.raises(type(error)):
         failing(error)
-    log_hook(
-        AttemptFailed(
-            consumer="c", subject="s", key="k", message_id="m", attempt=1, delay_seconds=None, error=error
-        )
-    )
+    told = {"consumer": "c", "subject": "s", "key": "k", "message_id": "m", "attempt": 1}
+    log_hook(AttemptFailed(**told, delay_seconds=None, handler=handler, error=error))
     assert has_traceback == ("in failing" in caplog.text)
+
+
+def deep(error: Exception, levels: int) -> None:
+    if levels:
+        deep(error, levels - 1)
+    raise error
+
+
+def test_an_error_without_a_text_says_where_it_was_raised_and_of_many_calls_the_first_and_the_last_are_kept():
+    assert "no text" == said(TimeoutError())
+    for levels, kept in ((1, 3), (30, 8)):
+        with pytest.raises(TimeoutError) as raised:
+            deep(TimeoutError(), levels)
+        frames = frames_of(raised.value)
+        assert kept == len(frames)
+        assert "in test_an_error_without" in frames[0]
+        assert frames[-1].endswith("in deep")
+        assert f"no text, from {frames[0]}" == said(raised.value)
 
 
 def test_an_error_that_is_a_text_has_no_traceback(caplog: pytest.LogCaptureFixture):

@@ -87,11 +87,13 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     The records of a key that was released are shown as well. Exit code 2 if an event cannot be read; it is shown last.
     """
     events: Sequence[ParkedEvent | Unreadable]
+    frames: tuple[str, ...] = ()
     async with opened_holder(consumer) as holder:
         key, keys = await holder.key_named(key), holder.keys
         try:
             parked = await keys.show(key)
             row, events = _key_row(parked.key, holder), (*parked.held, *parked.records, *parked.unreadable)
+            frames = parked.key.failure.frames if parked.key.failure else ()
         except KeyNotParked:
             events = await keys.records(key)
             if not events:
@@ -100,7 +102,8 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     noun = holder.noun
     rows = [_event_row(event, holder) for event in events]
     held = table_of([_shown_event(event) for event in rows], empty=f"It holds no {noun}.")
-    answer({**row, f"{noun}s": rows}, table_of([_shown(row)]), held, as_json=as_json)
+    shown = [table_of([_shown(row)]), *(f"  {frame}" for frame in frames), held]
+    answer({**row, "frames": frames, f"{noun}s": rows}, *shown, as_json=as_json)
     if any(isinstance(event, Unreadable) for event in events):
         raise typer.Exit(FAILED)
 
@@ -131,7 +134,7 @@ async def release(
     """
     Send what a key holds, in order, and hand the key back to the workers. Exit code 2 if it stays parked.
 
-    With --consumer the consumer's handlers take the messages in this process, again where another writer was in the way, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
+    With --consumer the consumer's handlers take the messages in this process, each in as many attempts as the consumer allows, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
 
     Of many keys, one that stays parked does not stop the others. An interrupted command is run again: what it released is not
     parked any more.
