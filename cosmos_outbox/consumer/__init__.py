@@ -10,6 +10,7 @@ message are one transactional batch; the message is completed only then.
       routes            the handler of a subject and version, and the event it is given
       failure_policy    the rules
     handling            one message: is its key parked? have it take effect, wait for a store that is away, or give up
+      attempts          is a message that failed tried again, and when?
       inbox             did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
       handler_threads   where the handler's blocking calls run
       stored_messages   a message as a document of the parked store

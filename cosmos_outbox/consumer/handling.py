@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from cosmos_outbox import errors, records
+from cosmos_outbox.consumer.attempts import Attempts
 from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS, OnFailure
-from cosmos_outbox.consumer.inbox import OUTAGES, Effect, HandlerStuck, Inbox
+from cosmos_outbox.consumer.inbox import OUTAGES, Effect, Inbox
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
@@ -21,15 +22,11 @@ from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.retries import Backoff
 
-_BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)
 _BETWEEN_DELAYS = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
 # While others take effect, a message waits for 8 s at most, because it occupies a slot
 _MOST_ALONE = 5
 _MOST_MESSAGES = 1000  # whose delays are counted
 _HALTED = 4  # A slot is free soon for another key: only an attempt shows which key can be handled
-_MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
-_CONTENTION = (errors.Conflict, errors.PreconditionFailed)
-_PERMANENT = (errors.UsageError, errors.MessageUnreadable, errors.UnknownVersion, HandlerStuck)
 
 
 class Holding(Protocol):
@@ -41,29 +38,6 @@ class Holding(Protocol):
     async def pause(self, seconds: float, /) -> None:
         """Wait before another attempt at a message."""
         ...
-
-
-@dataclass(slots=True)
-class _Contention:
-    """
-    How often another writer was first at what the handler of one message changes: no fault of the message.
-
-    A document that no other writer changed since the attempt before shows a handler that would fail again and again.
-    """
-
-    times: int = 0
-    seen: set[tuple[str | None, str | None]] = field(default_factory=set)
-
-    def is_new(self, error: Exception) -> bool:
-        """Count an error if it is the trace of another writer, and say whether it is."""
-        if not isinstance(error, _CONTENTION) or self.times == _MOST_CONTENTION:
-            return False
-        # An id is taken for good: a handler that meets taken ones again and again makes them itself.
-        trace = (None, None) if isinstance(error, errors.Conflict) else (error.document_id, error.actual)
-        new = trace not in self.seen
-        self.seen.add(trace)
-        self.times += new
-        return new
 
 
 @dataclass(slots=True)
@@ -142,34 +116,69 @@ class Handling:
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
     ) -> Sent:
         """
-        Handle held messages in order and stop at the first that fails: the `Send` of a release. One that another writer was in the
-        way of is tried again.
+        Handle held messages in order, each as often as the policy says, and stop at the first that fails: the `Send` of a release.
         """
-        number, contention = 0, _Contention()
-        while number < len(held):
-            if number or contention.times:
+        for number, parked in enumerate(held):
+            if number:
                 await ensure_claimed()
-            parked, attempt = held[number], 1 + contention.times
+            message = self._keyed(message_of(parked.event, edited=parked.original is not None))
+            attempts = self._attempts_at(message)
             try:
-                message = self._keyed(message_of(parked.event, edited=parked.original is not None))
-                key = parked.event["partitionKey"]
-                effect = await self._inbox.take(message, key, attempt=attempt, released=True)
+                effect = await self._attempt(
+                    message, parked.event["partitionKey"], attempts, asyncio.sleep, ensure_claimed
+                )
             except OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                if not contention.is_new(error) or isinstance(error, self._routes.permanent(message)):
-                    return Sent(events=number, refusal=error)
-                delay = _BETWEEN_WRITERS.delay(contention.times)
-                told = {"attempt": attempt, "delay_seconds": delay, "error": error}
-                self._inbox.report(message, key, records.AttemptFailed, **told)
-                await asyncio.sleep(delay)
-                continue
+                return Sent(events=number, refusal=error, attempts=attempts.number)
             if effect is Effect.UNKNOWN:
                 return Sent(events=number, refusal=_unknown(message))
+        return Sent(events=len(held))
+
+    def _attempts_at(self, message: Message) -> Attempts:
+        return Attempts(self._policy, self._routes.permanent(message))
+
+    async def _attempt(
+        self,
+        message: Message,
+        key: str,
+        attempts: Attempts,
+        pause: Callable[[float], Awaitable[None]],
+        ensure_claimed: Callable[[], Awaitable[None]] | None = None,
+    ) -> Effect:
+        """
+        Have a message take effect, and raise what the last of its attempts raised.
+
+        Args:
+            message: to be handled.
+            key: that its order is kept by.
+            attempts: at it.
+            pause: waits before another one.
+            ensure_claimed: of the release that handles it, which does so whatever others fail on. Defaults to None: it is none.
+        """
+        released = ensure_claimed is not None
+        while True:
+            attempts.number += 1
+            try:
+                effect = await self._inbox.take(message, key, attempt=attempts.number, released=released)
+            except OUTAGES:
+                raise
+            except Exception as error:
+                contended = attempts.met_writer(error)
+                halted = self.halted and not released
+                delay = None if halted else attempts.delay(error, met_writer=contended)
+                told = {"attempt": attempts.number, "delay_seconds": delay, "error": error}
+                handler = next(iter(errors.frames_of(error)), None)
+                self._inbox.report(message, key, records.AttemptFailed, handler=handler, **told)
+                if delay is None:
+                    raise
+                await (asyncio.sleep if contended else pause)(delay)
+                if ensure_claimed is not None:
+                    await ensure_claimed()
+                continue
             if effect is Effect.TAKEN:
                 self._given_up = 0
-            number, contention = number + 1, _Contention()
-        return Sent(events=len(held))
+            return effect
 
     def _keyed(self, message: Message) -> Message:
         return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
@@ -206,37 +215,19 @@ class Handling:
                 "then release the key."
             )
             return await self._give_up(message, key, state, lost, message.delivery_count)
-        attempt, contention = 0, _Contention()
-        while True:
-            attempt += 1
-            try:
-                effect = await self._inbox.take(message, key, attempt=attempt)
-            except OUTAGES:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                permanent = isinstance(error, (*_PERMANENT, *self._routes.permanent(message)))
-                contended = contention.is_new(error)
-                counted = attempt - contention.times
-                final = permanent or self.halted or (not contended and counted >= self._policy.attempts)
-                backoff = _BETWEEN_WRITERS if contended else self._policy.backoff
-                delay = None if final else backoff.delay(contention.times if contended else counted)
-                self._inbox.report(
-                    message, key, records.AttemptFailed, attempt=attempt, delay_seconds=delay, error=error
-                )
-                if delay is None and self.halted:
-                    self._notify(
-                        records.ConsumerHalted(consumer=self._name, keys=self._given_up, error=error)
-                    )
-                    return Retry(after_seconds=_BETWEEN_DELAYS.delay(_HALTED), counted=False)
-                if delay is None:
-                    return await self._give_up(message, key, state, error, attempt)
-                await (asyncio.sleep(delay) if contended else session.pause(delay))
-                continue
-            if effect is Effect.UNKNOWN:
-                return self._dead_letter(message, key, _unknown(message), reason="UnknownSubject")
-            if effect is Effect.TAKEN:
-                self._given_up = 0
-            return Complete()
+        attempts = self._attempts_at(message)
+        try:
+            effect = await self._attempt(message, key, attempts, session.pause)
+        except OUTAGES:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises
+            if self.halted:
+                self._notify(records.ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
+                return Retry(after_seconds=_BETWEEN_DELAYS.delay(_HALTED), counted=False)
+            return await self._give_up(message, key, state, error, attempts.number)
+        if effect is Effect.UNKNOWN:
+            return self._dead_letter(message, key, _unknown(message), reason="UnknownSubject")
+        return Complete()
 
     def _delayed(self, message: Message, key: str, error: Exception) -> Retry:
         """Have a message wait for a store, longer each time that one has to, and no less than what the service asked for."""

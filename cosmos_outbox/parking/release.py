@@ -39,11 +39,13 @@ _GIVE_UP_SECONDS = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """
-    How many of the given events were sent, and why the next one was refused for good; None if there is no next one.
+    How many of the given events were sent, and why the next one was refused for good, after how many attempts; None if there is no next
+    one.
     """
 
     events: int
     refusal: Exception | None = None
+    attempts: int = 1
 
 
 # Sends held events in order, where the program that held them would have sent them, and stops at the first that is refused.
@@ -112,7 +114,7 @@ class Release:
             await self._take_off(due[:passed], state)
             sent += result.events
             if result.refusal is not None:
-                failure = await self._stop_at(due[passed], result.refusal)
+                failure = await self._stop_at(due[passed], result.refusal, result.attempts)
                 return Released(sent=sent, failure=failure)
         return Released(sent=sent)
 
@@ -185,9 +187,9 @@ class Release:
         if passed:
             await retry_on_conflict(step, self.retry)
 
-    async def _stop_at(self, event: ParkedEvent, refusal: Exception) -> Failure:
+    async def _stop_at(self, event: ParkedEvent, refusal: Exception, attempts: int) -> Failure:
         """End the release at an event that is refused; the key stays parked."""
-        attempts = 1 + (event.failure.attempts if event.failure is not None else 0)
+        attempts += event.failure.attempts if event.failure is not None else 0
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
         async def step() -> None:

@@ -103,8 +103,16 @@ def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_
     outbox: Local, tmp_path
 ):
     park(outbox, message(1), message(-2, number=2), message(3, number=3))
-    failed = outbox.run("parked", "release", "a", "--yes", *OF, code=2, **CONSUMER).stdout
-    assert "'a' stays parked: after 1 message handled, message 'm-2': ValueError: an order of -2" in failed
+    run = outbox.run("parked", "release", "a", "--yes", *OF, code=2, **CONSUMER)
+    failed = "'a' stays parked: after 1 message handled, message 'm-2': ValueError: an order of -2"
+    assert failed in run.stdout
+    assert (
+        "'a': 'm-2' failed: ValueError: an order of -2 cannot be invoiced; attempt 2 in 0.0 s" in run.stderr
+    )
+    shown = outbox.json("parked", "show", "a", *OF, **CONSUMER)
+    assert (2, 1) == (shown["attempts"], len(shown["frames"]))
+    assert shown["frames"][0].endswith("in invoice")
+    assert f"  {shown['frames'][0]}" in outbox.run("parked", "show", "a", *OF, **CONSUMER).stdout
     assert [1] == invoices(outbox)
     edited = tmp_path / "edited.json"
     edited.write_text(json.dumps({"total": 2}))

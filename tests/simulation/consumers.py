@@ -395,7 +395,7 @@ class Simulation:
 
     async def _release(self, keys: ParkedKeys, key: str) -> Released:
         released = await keys.release(key)
-        # A release tries each message once: where another writer is first, an operator releases the key again.
+        # Another writer may be first more often than a message has attempts: an operator releases the key again.
         may_stop = (*_REASONS, PreconditionFailed.__name__)
         if released.failure is not None and released.failure.reason not in may_stop:
             self.violations.append(f"a release of {key} stops at {released.failure}")

@@ -70,6 +70,43 @@ async def test_a_message_that_fails_parks_its_key_and_what_follows_waits_behind_
     assert 2 == key.held
 
 
+async def test_a_failure_names_the_handler_and_the_lines_on_which_it_failed():
+    world = await ran(invoicing(attempts=1), message(OrderPaid(order_id="o1", total=-1)))
+
+    (failed,) = world.of(AttemptFailed)
+    assert "shop.py:" in failed.handler
+    assert failed.handler.endswith(" in invoice")
+    (key,) = await world.keys.list()
+    assert isinstance(key, ParkedKey)
+    assert (failed.handler,) == getattr(key.failure, "frames", ())
+
+
+@pytest.mark.parametrize("failures", [2, 5])
+async def test_a_release_calls_a_handler_as_often_as_the_policy_says_with_its_back_off(
+    failures: int,
+):
+    backoff, calls = Backoff(initial_seconds=8, maximum_seconds=8), list[float]()
+    consumer = Consumer("c", attempts=3, backoff=backoff)
+
+    @consumer.on(OrderPaid)
+    async def flaky(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) <= failures:
+            raise OSError("a random 502")
+
+    world = World(consumer)
+    await world.keys.park("o1", reason="by hand")
+    world.subscription.deliver(message(OrderPaid(order_id="o1")))
+    await world.run()
+    released = await world.keys.release("o1")
+
+    assert 3 == len(calls)
+    assert calls[2] > calls[0]
+    assert [1, 2, 3][:failures] == [failed.attempt for failed in world.of(AttemptFailed)]
+    assert (failures == 2) == released.handed_back
+    assert released.failure is None or (3, "OSError") == (released.failure.attempts, released.failure.reason)
+
+
 async def test_a_release_handles_what_waits_in_order_then_the_key_flows_again():
     world = World(invoicing(attempts=1))
     bad = OrderPaid(order_id="o1", total=-1)

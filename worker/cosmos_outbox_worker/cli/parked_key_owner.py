@@ -14,12 +14,14 @@ from typing import Annotated, Any
 import typer
 from azure.core.credentials_async import AsyncTokenCredential
 
+from cosmos_outbox.errors import said
 from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
 from cosmos_outbox.parking.parked_documents import BY_HAND
-from cosmos_outbox.records import ignore
+from cosmos_outbox.records import AttemptFailed, Record
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.cli.running import opened, opened_consumer
 from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.logs import printable
 
 _COSMOS_SCOPE = "https://cosmos.azure.com/.default"
 OfConsumer = Annotated[
@@ -93,6 +95,14 @@ class ConsumerHolder:
 Holder = OutboxHolder | ConsumerHolder
 
 
+def _tell(record: Record) -> None:
+    """Tell the operator, who waits, that a handler is called again."""
+    if isinstance(record, AttemptFailed) and record.delay_seconds is not None:
+        failed = f"{record.message_id!r} failed: {type(record.error).__name__}: {said(record.error)}"
+        again = f"attempt {record.attempt + 1} in {record.delay_seconds:.1f} s"
+        typer.echo(printable(f"{record.key!r}: {failed}; {again}"), err=True)
+
+
 async def operator_of(credential: AsyncTokenCredential | None) -> str:
     """
     Return the name, the application or the object id in the credential's token; without one, the user of this machine.
@@ -122,5 +132,5 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
     async with opened_consumer(consumer, handles=True) as (outbox, settings, opened_one):
         store = await retry_reads(outbox.parked_store, RetryOptions())
         parking = Parking(store, references=False)
-        handling = opened_one.handling(source=settings.source, parking=parking, notify=ignore)
+        handling = opened_one.handling(source=settings.source, parking=parking, notify=_tell)
         yield ConsumerHolder(outbox=outbox, keys=ParkedKeys(store, handling.release, scope=handling.scope))

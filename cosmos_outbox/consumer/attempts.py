@@ -1,0 +1,56 @@
+"""Attempts: whether a message that failed is tried again, and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cosmos_outbox import errors
+from cosmos_outbox.consumer.failure_policy import Policy
+from cosmos_outbox.consumer.inbox import HandlerStuck
+from cosmos_outbox.retries import Backoff
+
+_BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)
+_MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
+_CONTENTION = (errors.Conflict, errors.PreconditionFailed)
+_PERMANENT = (errors.UsageError, errors.MessageUnreadable, errors.UnknownVersion, HandlerStuck)
+
+
+@dataclass(slots=True)
+class Attempts:
+    """
+    The attempts at one message.
+
+    Where another writer was first at what the handler changes, that is no fault of the message. A document that no other writer changed
+    since the attempt before shows a handler that would fail again and again.
+
+    policy: of the consumer.
+    permanent: errors that another attempt would raise again, besides those that always are.
+    number: of attempts so far.
+    contended: how many of them another writer spoilt.
+    """
+
+    policy: Policy
+    permanent: tuple[type[Exception], ...]
+    number: int = 0
+    contended: int = 0
+    seen: set[tuple[str | None, str | None]] = field(default_factory=set)
+
+    def met_writer(self, error: Exception) -> bool:
+        """Count an error if it is the trace of another writer, and say whether it is."""
+        if not isinstance(error, _CONTENTION) or self.contended == _MOST_CONTENTION:
+            return False
+        # An id is taken for good: a handler that meets taken ones again and again makes them itself.
+        trace = (None, None) if isinstance(error, errors.Conflict) else (error.document_id, error.actual)
+        new = trace not in self.seen
+        self.seen.add(trace)
+        self.contended += new
+        return new
+
+    def delay(self, error: Exception, *, met_writer: bool) -> float | None:
+        """Return how long to wait before the next attempt; None if the message has failed."""
+        counted = self.number - self.contended
+        if isinstance(error, (*_PERMANENT, *self.permanent)):
+            return None
+        if met_writer:
+            return _BETWEEN_WRITERS.delay(self.contended)
+        return None if counted >= self.policy.attempts else self.policy.backoff.delay(counted)
