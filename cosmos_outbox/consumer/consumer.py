@@ -5,7 +5,7 @@ Consumer: the handlers of a service for the messages of other services, and its 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, overload
@@ -16,8 +16,8 @@ from pydantic import BaseModel
 from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import Inbox
-from cosmos_outbox.consumer.routes import Route, Routes, Upcaster
-from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.consumer.routes import Route, Routes
+from cosmos_outbox.domain.events import DomainEvent, Upcaster, check_upcasters
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
@@ -127,6 +127,7 @@ class Consumer:
         *,
         subject: str | None = ...,
         version: int | None = ...,
+        upcasters: Mapping[int, Upcaster] | None = ...,
         permanent: type[Exception] | tuple[type[Exception], ...] = ...,
     ) -> Callable[[Handler[EventT, UnitOfWork]], Handler[EventT, UnitOfWork]]: ...
     @overload
@@ -137,6 +138,7 @@ class Consumer:
         kind: type[UnitT],
         subject: str | None = ...,
         version: int | None = ...,
+        upcasters: Mapping[int, Upcaster] | None = ...,
         permanent: type[Exception] | tuple[type[Exception], ...] = ...,
     ) -> Callable[[Handler[EventT, UnitT]], Handler[EventT, UnitT]]: ...
     def on(
@@ -145,6 +147,7 @@ class Consumer:
         *,
         subject: str | None = None,
         version: int | None = None,
+        upcasters: Mapping[int, Upcaster] | None = None,
         permanent: type[Exception] | tuple[type[Exception], ...] = (),
         kind: type[UnitOfWork] = UnitOfWork,
     ) -> Any:
@@ -155,42 +158,34 @@ class Consumer:
             event_type: a DomainEvent, or any pydantic model that takes the body.
             subject: of the messages. Defaults to the action of the event; another model needs one.
             version: the schema version that the model takes. Defaults to the event's; without one, another model takes all.
+            upcasters: by an earlier version, the function that makes a payload of the next one. Defaults to the event's.
             permanent: an error, or a tuple of them, that another attempt would raise again; the message has failed at the first.
             kind: the subclass of UnitOfWork that the handler takes.
 
         Raises:
-            TypeError: the function is no coroutine function of three arguments, or the subject has a handler or no name.
+            TypeError: the function is no coroutine function of three arguments, the subject has a handler or no name, or an upcaster leads
+                nowhere.
         """
         if issubclass(event_type, DomainEvent) and event_type is not DomainEvent:
             subject, version = subject or event_type.action, version or event_type.schema_version
+            upcasters = event_type.upcasters if upcasters is None else upcasters
         if subject is None:
             raise TypeError(f"{event_type.__name__} is no DomainEvent: name the subject of its messages.")
+        check_upcasters(event_type.__name__, upcasters or {}, leading_to=version or 1)
         errors = permanent if isinstance(permanent, tuple) else (permanent,)
 
         def register(handler: Callable[[Any, Message, Any], Awaitable[None]]) -> Any:
             _check_handler(handler)
-            route = Route(handler=handler, model=event_type, version=version, permanent=errors, kind=kind)
+            route = Route(
+                handler=handler,
+                model=event_type,
+                version=version,
+                upcasters=upcasters or {},
+                permanent=errors,
+                kind=kind,
+            )
             self._routes.add(subject, route)
             return handler
-
-        return register
-
-    def upcasts(self, event: type[DomainEvent] | str, from_version: int) -> Callable[[Upcaster], Upcaster]:
-        """
-        Have a function make a payload of the next schema version: `def upcaster(payload) -> payload`.
-
-        Args:
-            event: the event, or the subject of the messages.
-            from_version: that the function takes.
-
-        Raises:
-            TypeError: there is such a function.
-        """
-        subject = event if isinstance(event, str) else event.action
-
-        def register(upcaster: Upcaster) -> Upcaster:
-            self._routes.upcast(subject, from_version, upcaster)
-            return upcaster
 
         return register
 
@@ -225,12 +220,8 @@ class Consumer:
             ConfigurationError: there is no parked store, and the consumer parks; or there is no handler.
             UsageError: it has no outbox.
         """
-        if not (subjects := self.subjects):
+        if not self.subjects:
             raise ConfigurationError(f"The consumer {self.name!r} has no handler.")
-        if unknown := self._routes.upcasted - subjects:
-            raise ConfigurationError(
-                f"The upcasters of {min(unknown)!r} have no handler: correct the subject."
-            )
         outbox, outbox_of = self._outbox or self._bound, self._outbox_of
         if outbox_of is None:
             if outbox is None:

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.domain.events import DomainEvent, Upcaster
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
 from cosmos_outbox.messages import Message
 from cosmos_outbox.stored_documents import first_error
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
-Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 _CLOUDEVENT = "application/cloudevents+json"
 _DIGITS = re.compile("[0-9]{1,9}")  # some clients send all properties as text
 
@@ -30,12 +29,14 @@ class Route:
     A handler and what it takes.
 
     version: of the schema; None takes all.
+    upcasters: of a payload of an earlier version, by that.
     permanent: errors that another attempt would raise again.
     """
 
     handler: Callable[[Any, Message, Any], Awaitable[None]]
     model: type[BaseModel]
     version: int | None
+    upcasters: Mapping[int, Upcaster]
     permanent: tuple[type[Exception], ...]
     kind: type[UnitOfWork]
 
@@ -53,15 +54,10 @@ class Routes:
 
     def __init__(self) -> None:
         self._routes: dict[str, dict[int | None, Route]] = {}
-        self._upcasters: dict[tuple[str, int], Upcaster] = {}
 
     @property
     def subjects(self) -> frozenset[str]:
         return frozenset(self._routes)
-
-    @property
-    def upcasted(self) -> frozenset[str]:
-        return frozenset(subject for subject, _ in self._upcasters)
 
     def add(self, subject: str, route: Route) -> None:
         """
@@ -77,17 +73,6 @@ class Routes:
             )
         versions[route.version] = route
 
-    def upcast(self, subject: str, from_version: int, upcaster: Upcaster) -> None:
-        """
-        Add what makes a payload of the next version of one.
-
-        Raises:
-            TypeError: there is one.
-        """
-        if (subject, from_version) in self._upcasters:
-            raise TypeError(f"The subject {subject!r} has an upcaster from version {from_version} already.")
-        self._upcasters[subject, from_version] = upcaster
-
     def find(self, message: Message) -> Found | None:
         """
         Return the handler of a message and the event to give to it; None if no handler takes the subject.
@@ -101,24 +86,37 @@ class Routes:
         payload = _payload(message)
         created_at = _created_at(payload)
         version = None if None in versions else _schema_version(message)
-        while version not in versions:
-            upcaster = None if version is None else self._upcasters.get((message.subject, version))
-            if version is None or upcaster is None:
-                taken = ", ".join(str(known) for known in versions)
-                newer = version is None or version > max(known or 0 for known in versions)
-                otherwise = "" if newer else f", or add an upcaster from version {version}"
-                raise UnknownVersion(
-                    f"{message.subject} {message.message_id!r} has schema version {_schema_version(message)}; this "
-                    f"consumer takes {taken}. Deploy one that takes it{otherwise}."
-                )
-            payload, version = upcaster(payload), version + 1
-        route = versions[version]
+        if (route := versions.get(version)) is None:
+            route, steps = _next(message, versions)
+            for upcaster in steps:
+                payload = upcaster(payload)
         return Found(route, _event(route.model, message, payload), created_at)
 
     def permanent(self, message: Message) -> tuple[type[Exception], ...]:
         """Return the errors that the handlers of a message's subject declare permanent."""
         routes = self._routes.get(message.subject, {}).values()
         return tuple(error for route in routes for error in route.permanent)
+
+
+def _next(message: Message, versions: Mapping[int | None, Route]) -> tuple[Route, list[Upcaster]]:
+    """
+    Return the route of the next version that upcasters lead to, and those upcasters.
+
+    Raises:
+        UnknownVersion: they lead to none.
+    """
+    said, taken = _schema_version(message), sorted(known or 0 for known in versions)
+    advice = ""
+    for later in (known for known in taken if known > said):
+        route, steps = versions[later], range(said, later)
+        missing = [step for step in steps if step not in route.upcasters]
+        if not missing:
+            return route, [route.upcasters[step] for step in steps]
+        advice = advice or f", or give {route.model.__name__} an upcaster from version {missing[0]}"
+    raise UnknownVersion(
+        f"{message.subject} {message.message_id!r} has schema version {said}; this consumer takes "
+        f"{', '.join(map(str, taken))}. Deploy one that takes it{advice}."
+    )
 
 
 def _payload(message: Message) -> dict[str, Any]:

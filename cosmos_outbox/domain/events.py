@@ -33,6 +33,8 @@ _LOST, _LOSSY, _ANY = "\0lost", (tuple, set, frozenset, Decimal), any_schema()
 _ENVELOPE = {"id", "action", "created_at", "createdAt"}
 _IMMUTABLE = (str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal, uuid.UUID, Enum)
 
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+
 _sources: list[tuple[Callable[[], datetime], Callable[[], str]]] = [  # of times, and of ids
     (lambda: datetime.now(UTC), lambda: str(uuid.uuid4()))
 ]
@@ -78,6 +80,8 @@ class DomainEvent(BaseModel):
 
     action          the name consumers see as the message's subject; default: the class name.
     schema_version  the version of the payload's shape; default: 1.
+    upcasters       by an earlier version, the function that makes a payload of the next version of one: every consumer of the event
+                    uses them. Default: none.
     ttl             how long the stored event lives; default: 10 days.
     coalesce        True: a later event of the same action replaces the earlier one inside one commit.
     implied_by_creation
@@ -88,6 +92,7 @@ class DomainEvent(BaseModel):
 
     action: ClassVar[str]
     schema_version: ClassVar[int] = 1
+    upcasters: ClassVar[Mapping[int, Upcaster]] = {}
     ttl: ClassVar[timedelta] = DEFAULT_EVENT_TTL
     coalesce: ClassVar[bool] = False
     implied_by_creation: ClassVar[bool] = False
@@ -127,6 +132,7 @@ class DomainEvent(BaseModel):
                 f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
                 f"{MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
             )
+        check_upcasters(cls.__name__, cls.upcasters, leading_to=cls.schema_version)
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> Self:
@@ -153,6 +159,20 @@ class DomainEvent(BaseModel):
         """Return the event's `data` as it is stored and sent: camelCase, JSON types, with its action."""
         data = self.model_dump(mode="json", by_alias=True)
         return {"id": data.pop("id"), "action": self.action, "createdAt": data.pop("createdAt"), **data}
+
+
+def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to: int) -> None:
+    """
+    Refuse upcasters that are never used.
+
+    Raises:
+        TypeError: one is from no earlier version than the model takes.
+    """
+    if unused := upcasters.keys() - range(1, leading_to):
+        raise TypeError(
+            f"{model} takes schema version {leading_to}; an upcaster leads to it from an earlier one, not from {max(unused)}. "
+            "Name the version that it takes, and raise it with each change of the shape."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

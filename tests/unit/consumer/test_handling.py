@@ -182,54 +182,6 @@ async def test_a_body_that_is_no_event_is_parked_at_the_first_attempt_and_kept(b
     assert body == message_of(kept["event"], edited=False).body
 
 
-async def test_upcasters_lead_from_an_old_version_to_the_one_that_the_handler_takes():
-    class Priced(OrderPaid):
-        action = "OrderPaid"
-        schema_version = 3
-        currency: str
-
-    consumer, seen = Consumer("invoicing"), []
-
-    @consumer.on(Priced)
-    async def invoice(event: Priced, message: Message, uow: UnitOfWork) -> None:
-        seen.append((event.total, event.currency))
-
-    @consumer.upcasts(Priced, from_version=1)
-    def renamed(payload: dict[str, Any]) -> dict[str, Any]:
-        return {**payload, "total": payload["total"] * 100}
-
-    @consumer.upcasts("OrderPaid", from_version=2)
-    def with_currency(payload: dict[str, Any]) -> dict[str, Any]:
-        return {**payload, "currency": "EUR"}
-
-    await ran(consumer, message(OrderPaid(order_id="o1", total=5)))
-
-    assert [(500, "EUR")] == seen
-
-
-@pytest.mark.parametrize(("version", "advised"), [(1, True), (3, False)])
-async def test_an_upcaster_is_advised_for_older_versions_only(version: int, advised: bool):
-    class Priced(OrderPaid):
-        action = "OrderPaid"
-        schema_version = 2
-
-    consumer = Consumer("invoicing")
-    consumer.on(Priced)(_handler)  # type: ignore[arg-type]
-    world = await ran(consumer, message(OrderPaid(order_id="o1"), properties={"schema-version": version}))
-
-    (parked,) = world.of(MessageGivenUp, "parked")
-    assert "UnknownVersion" == parked.reason
-    assert "Deploy one that takes it" in str(parked.error)
-    assert advised == (f"add an upcaster from version {version}" in str(parked.error))
-
-
-async def test_an_upcaster_of_a_subject_without_handler_is_refused():
-    consumer = invoicing()
-    consumer.upcasts("OrderPiad", from_version=1)(lambda payload: payload)
-    with pytest.raises(ConfigurationError, match="The upcasters of 'OrderPiad' have no handler"):
-        World(consumer)
-
-
 async def test_subjects_without_a_handler_are_ignored_and_reported_once():
     world = World(invoicing())
     for _ in range(3):
