@@ -12,7 +12,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from cosmos_outbox.errors import MessageUnreadable
 from cosmos_outbox.partition_key import broker_id, bytes_of
+from cosmos_outbox.received_cloudevents import CloudEvent, cloud_event_of
 from cosmos_outbox.stored_documents import StoredEvent, json_bytes
 
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
@@ -61,6 +63,7 @@ class Message:
     One message as a subscription or a queue delivers it.
 
     session_id: None where the sender set none.
+    subject: as it was delivered; to a consumer's handler, the type of the CloudEvent that the message is.
     sequence_number: grows with the order in which the broker took its messages.
     delivery_count: how often it was delivered before; 0 at the first delivery.
     idempotency_key: the same at each delivery to one consumer, and of no other message or consumer: for calls of services that
@@ -78,6 +81,21 @@ class Message:
     delivery_count: int = 0
     enqueued_at: datetime | None = None
     idempotency_key: str = ""
+
+    @property
+    def cloud_event(self) -> CloudEvent | None:
+        """
+        Return the CloudEvent that the message is, in any form of the AMQP binding; None if it is none.
+
+        Raises:
+            MessageUnreadable: the message says that it is one, and is not.
+        """
+        try:
+            return cloud_event_of(self.content_type, self.properties, self.body)
+        except ValueError as error:
+            raise MessageUnreadable(
+                f"The message {self.message_id!r} says that it is a CloudEvent, and cannot be read as one: {error}."
+            ) from error
 
 
 def message_of(event: StoredEvent) -> OutboundMessage:

@@ -52,5 +52,15 @@ from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import HandlerStuck
 from cosmos_outbox.messages import Message
+from cosmos_outbox.received_cloudevents import CloudEvent
 
-__all__ = ["Consumer", "HandlerStuck", "Handling", "Message", "OnFailure", "OnUnknown", "Policy"]
+__all__ = [
+    "CloudEvent",
+    "Consumer",
+    "HandlerStuck",
+    "Handling",
+    "Message",
+    "OnFailure",
+    "OnUnknown",
+    "Policy",
+]

@@ -156,7 +156,7 @@ class Consumer:
 
         Args:
             event_type: a DomainEvent, or any pydantic model that takes the body.
-            subject: of the messages. Defaults to the action of the event; another model needs one.
+            subject: of the messages, or the type of the CloudEvents. Defaults to the action of the event; another model needs one.
             version: the schema version that the model takes. Defaults to the event's; without one, another model takes all.
             upcasters: by an earlier version, the function that makes a payload of the next one. Defaults to the event's.
             permanent: an error, or a tuple of them, that another attempt would raise again; the message has failed at the first.

@@ -14,6 +14,7 @@ from cosmos_outbox import errors, records
 from cosmos_outbox.consumer.attempts import Attempts
 from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.inbox import OUTAGES, Effect, Inbox
+from cosmos_outbox.consumer.routes import routed
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
@@ -181,6 +182,7 @@ class Handling:
             return effect
 
     def _keyed(self, message: Message) -> Message:
+        message = routed(message)
         return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
 
     async def _held(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:

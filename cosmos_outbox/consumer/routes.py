@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ from pydantic import BaseModel, ValidationError
 from cosmos_outbox.domain.events import DomainEvent, Upcaster
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
 from cosmos_outbox.messages import Message
+from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES, CloudEvent, inner_json
 from cosmos_outbox.stored_documents import first_error
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
-_CLOUDEVENT = "application/cloudevents+json"
 _DIGITS = re.compile("[0-9]{1,9}")  # some clients send all properties as text
 
 
@@ -47,6 +47,34 @@ class Found(NamedTuple):
     route: Route
     event: BaseModel
     created_at: datetime | None
+
+
+def _event_in(message: Message) -> CloudEvent | None:
+    """Return the CloudEvent that a message is; most are looked at no further, for they say nothing of one."""
+    says = b"specversion" in message.body or "cloudevents" in (message.content_type or "").lower()
+    says = says or any(name.startswith(PREFIXES) for name in message.properties)
+    return message.cloud_event if says else None
+
+
+def routed(message: Message) -> Message:
+    """
+    Return a message as its consumer knows it. That of a CloudEvent has its type as subject and its extensions in place of properties that
+    are missing; without an id of its own, the id that the specification makes unique.
+    """
+    try:
+        event = _event_in(message)
+    except MessageUnreadable:
+        return message  # its handler is looked for in vain, and the reason told
+    if event is None:
+        return message
+    extensions = event.extensions
+    carried = {name: extensions[other] for name, other in EXTENSIONS.items() if other in extensions}
+    return replace(
+        message,
+        message_id=message.message_id or f"{event.source} {event.id}",
+        subject=event.type,
+        properties={**carried, **message.properties},
+    )
 
 
 class Routes:
@@ -81,9 +109,10 @@ class Routes:
             UnknownVersion: none takes its version, and no upcasters lead to one that a handler takes.
             MessageUnreadable: its body is no such event, or its version no number.
         """
+        event = _event_in(message)  # where it cannot be read, no handler may be said to be missing
         if (versions := self._routes.get(message.subject)) is None:
             return None
-        payload = _payload(message)
+        payload = _payload(message, event)
         created_at = _created_at(payload)
         version = None if None in versions else _schema_version(message)
         if (route := versions.get(version)) is None:
@@ -119,7 +148,7 @@ def _next(message: Message, versions: Mapping[int | None, Route]) -> tuple[Route
     )
 
 
-def _payload(message: Message) -> dict[str, Any]:
+def _payload(message: Message, event: CloudEvent | None) -> dict[str, Any]:
     """
     Return the JSON object that a message carries; that of a CloudEvent is its data.
 
@@ -127,13 +156,15 @@ def _payload(message: Message) -> dict[str, Any]:
         MessageUnreadable: it carries none.
     """
     try:
-        body = json.loads(message.body)
+        body = json.loads(message.body) if event is None else event.data
     except (ValueError, RecursionError) as error:
         raise MessageUnreadable(f"The body of {_named(message)} is no JSON: {error}") from error
-    if isinstance(body, dict) and (message.content_type or "").startswith(_CLOUDEVENT):
-        body = body.get("data")
+    if isinstance(body, str):
+        body = inner_json(body)
     if not isinstance(body, dict):
-        raise MessageUnreadable(f"The body of {_named(message)} is no JSON object but {type(body).__name__}.")
+        raise MessageUnreadable(
+            f"The body of {_named(message)} is no JSON object but {type(body).__name__}: have its sender send one object in each message."
+        )
     return body
 
 

@@ -10,23 +10,9 @@ from enum import StrEnum
 from typing import Any
 
 from cosmos_outbox.messages import OutboundMessage, PropertyValue, text
+from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES
 
 STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
-# The binding also allows "cloudEvents:", but JMS selectors and SQL filters of subscriptions cannot name that.
-BINARY_PREFIX = "cloudEvents_"
-
-# Extension attributes have lower-case letters and digits only.
-_EXTENSIONS = {
-    "traceparent": "traceparent",
-    "tracestate": "tracestate",
-    "entity-type": "entitytype",
-    "entity-version": "entityversion",
-    "commit-id": "commitid",
-    "sequence": "commitsequence",  # `sequence` is an extension of the specification with another meaning
-    "schema-version": "schemaversion",
-    "correlation-id": "correlationid",
-    "causation-id": "causationid",
-}
 
 
 class ContentMode(StrEnum):
@@ -45,7 +31,7 @@ def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) 
     """
     attributes = _attributes(message, source)
     if mode is ContentMode.BINARY:
-        prefixed = {f"{BINARY_PREFIX}{name}": value for name, value in attributes.items()}
+        prefixed = {f"{PREFIXES[-1]}{name}": value for name, value in attributes.items()}
         return replace(message, properties={**message.properties, **prefixed})
     attributes["datacontenttype"] = message.content_type
     envelope = json.dumps(attributes, ensure_ascii=False, separators=(",", ":")).encode()
@@ -69,5 +55,5 @@ def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValu
     if isinstance(created_at, str) and created_at:
         attributes["time"] = text(created_at)
     attributes["partitionkey"] = message.session_id
-    attributes |= {name: properties[key] for key, name in _EXTENSIONS.items() if key in properties}
+    attributes |= {name: properties[key] for key, name in EXTENSIONS.items() if key in properties}
     return attributes

@@ -223,23 +223,28 @@ def wire_scenario(function: Scenario) -> Scenario:
 async def messages_of_other_programs_are_read_as_they_are(opened: Opened) -> None:
     async with opened() as entity:
         before = datetime.now(UTC) - timedelta(minutes=1)
-        properties, other = (AmqpMessageProperties(message_id=name, group_id="a") for name in ("value", None))
+        properties, *others = (
+            AmqpMessageProperties(message_id=name, group_id="a") for name in ("v", *[None] * 3)
+        )
+        time, moment = datetime(2026, 5, 1, tzinfo=UTC), 1777593600000
         await entity.send_as_they_are(
             ServiceBusMessage(b"\xff\x00 no text", message_id="bytes", session_id="a"),
             AmqpAnnotatedMessage(value_body={"k": [1, "é", None]}, properties=properties),
             AmqpAnnotatedMessage(
                 data_body=[b"in ", b"parts"],
-                application_properties={"text": "é", "flag": True},
-                properties=other,
+                application_properties={"text": "é", "flag": True, "cloudEvents:time": time},
+                properties=others[0],
             ),
+            AmqpAnnotatedMessage(value_body='{"é": 1}', properties=others[1]),
+            AmqpAnnotatedMessage(sequence_body=[[{"k": "é"}, 2]], properties=others[2]),
             ServiceBusMessage(None, message_id="empty", session_id="a"),
         )
         receiver, messages = await accepted(entity), []
-        for _ in range(4):
+        for _ in range(6):
             messages.append(await received(receiver))
             await receiver.settle(messages[-1], Complete())
         await receiver.close()
-        binary, value, parts, empty = messages
+        binary, value, parts, text, sequence, empty = messages
         assert (b"\xff\x00 no text", "a", "", None) == (
             binary.body,
             binary.session_id,
@@ -247,7 +252,9 @@ async def messages_of_other_programs_are_read_as_they_are(opened: Opened) -> Non
             binary.content_type,
         )
         assert {"k": [1, "é", None]} == json.loads(value.body)
-        assert (b"in parts", {"text": "é", "flag": True}) == (parts.body, parts.properties)
+        said = {"text": "é", "flag": True, "cloudEvents:time": moment}
+        assert (b"in parts", said) == (parts.body, parts.properties)
+        assert ('{"é": 1}'.encode(), [{"k": "é"}, 2]) == (text.body, json.loads(sequence.body))
         assert (b"", {}) == (empty.body, empty.properties)
         assert all(before < message.enqueued_at for message in messages)
 

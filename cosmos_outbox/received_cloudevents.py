@@ -1,0 +1,118 @@
+"""
+CloudEvents 1.0 as they are received: in properties (binary), in a JSON object (structured), or in one that does not say that it is one.
+
+The forms are those of the AMQP binding. What the relay writes is in `relay/cloudevents.py`; the names that both know are here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+
+from cosmos_outbox.stored_documents import first_error
+
+# The relay writes the second: JMS selectors and SQL filters of subscriptions cannot name the first.
+PREFIXES = ("cloudEvents:", "cloudEvents_")
+# The extension that carries a property; extension attributes have lower-case letters and digits only.
+EXTENSIONS = {
+    "traceparent": "traceparent",
+    "tracestate": "tracestate",
+    "entity-type": "entitytype",
+    "entity-version": "entityversion",
+    "commit-id": "commitid",
+    "sequence": "commitsequence",  # `sequence` is an extension of the specification with another meaning
+    "schema-version": "schemaversion",
+    "correlation-id": "correlationid",
+    "causation-id": "causationid",
+}
+_STRUCTURED = "application/cloudevents+json"
+_REQUIRED = ("specversion", "id", "source", "type")
+
+
+def _time(value: Any, read: Any) -> datetime | None:
+    try:
+        time = read(value)  # text, or what an AMQP timestamp is to the SDK: milliseconds
+    except ValidationError:
+        return None  # it was no condition of being sent
+    return time if time is not None and time.tzinfo else None
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class CloudEvent(BaseModel):
+    """
+    A CloudEvent as its producer sent it. Its `subject` is what it is about; the subject of its message is its `type`.
+
+    time: None also where it is no time, or has no offset.
+    data: a JSON value, or bytes that are none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", coerce_numbers_to_str=True)
+
+    specversion: Literal["1.0"]
+    id: _Text
+    source: _Text
+    type: _Text
+    subject: str | None = None
+    time: Annotated[datetime | None, WrapValidator(_time)] = None
+    datacontenttype: str | None = None
+    dataschema: str | None = None
+    data: Any = None
+
+    @property
+    def extensions(self) -> Mapping[str, Any]:
+        """Return the attributes that the specification leaves to producers, such as `partitionkey`."""
+        return self.model_extra or {}
+
+
+def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body: bytes) -> CloudEvent | None:
+    """
+    Return the CloudEvent that a message is; None if it is none, and does not say so.
+
+    Raises:
+        ValueError: it says that it is one, and is not.
+    """
+    media = (content_type or "").partition(";")[0].strip().lower()
+    says_so = media.startswith("application/cloudevents")
+    if says_so and media != _STRUCTURED:
+        raise ValueError(f"{media} is not read: have its sender send each event alone, as {_STRUCTURED}")
+    value = _value(body)
+    if isinstance(value, dict) and (says_so or all(isinstance(value.get(name), str) for name in _REQUIRED)):
+        said = {name: one for name, one in value.items() if one is not None}
+        if (encoded := said.pop("data_base64", None)) is not None:
+            said["data"] = _value(base64.b64decode(str(encoded)))
+        said["data"] = inner_json(said.get("data"))
+    elif says_so:
+        raise ValueError("its body is no JSON object")
+    else:
+        start = len(PREFIXES[0])
+        said = {name[start:]: one for name, one in properties.items() if name.startswith(PREFIXES)}
+        if not said:
+            return None
+        said["data"] = value
+    try:
+        return CloudEvent.model_validate(said)
+    except ValidationError as error:
+        raise ValueError("its attribute {}: {}".format(*first_error(error))) from error
+
+
+def inner_json(value: Any) -> Any:
+    """Return the object of a text that is JSON itself, as JavaScript's SDK makes of what was encoded already; any other value as it is."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with suppress(ValueError, RecursionError):
+            return json.loads(value)
+    return value
+
+
+def _value(body: bytes) -> Any:
+    try:
+        return inner_json(json.loads(body))
+    except (ValueError, RecursionError):
+        return body
