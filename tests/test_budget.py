@@ -32,8 +32,8 @@ MAXIMA = {
     "sessions": 581,
     "testing": 2_154,
     "the modules of the root": 1_196,
-    "worker": 2_247,
-    "worker/cli": 1_108,
+    "worker": 2_286,
+    "worker/cli": 1_112,
     "worker/doctor": 633,
     "write": 1_583,
 }

@@ -32,6 +32,9 @@ EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
     "2 a setting or resource cannot be used."
 )
+_FROM = (
+    "Configured by environment variables alone; `--env-file FILE` reads those that are not set from a file:"
+)
 _TELEMETRY = (
     "Telemetry, besides /metrics: OTEL_EXPORTER_OTLP_ENDPOINT exports it by OTLP over HTTP,",
     "APPLICATIONINSIGHTS_CONNECTION_STRING to Azure Monitor (needs cosmos-outbox[azure-monitor]).",
@@ -133,7 +136,7 @@ def _shown(usage: str, arguments: Sequence[str]) -> int:
 
 
 def _usage(command: str, settings: Mapping[str, FieldInfo]) -> str:
-    lines = [f"usage: cosmos-outbox {command}", "", "Configured by environment variables alone:", ""]
+    lines = [f"usage: cosmos-outbox {command}", "", "Configured by variables, or --env-file FILE:", ""]
     for name, field in settings.items():
         default = "required" if field.is_required() else field.get_default()
         shown = "" if default in (None, "") or field.default_factory else f" [{default}]"

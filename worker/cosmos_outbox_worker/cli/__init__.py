@@ -14,7 +14,8 @@ import sys
 
 def main() -> None:
     """Run the command."""
-    if sys.argv[1:2] in (["worker"], ["consume"]):
+    words = [word for word in sys.argv[1:] if not word.startswith("--env-file=")]
+    if words[2 * (words[:1] == ["--env-file"]) :][:1] in (["worker"], ["consume"]):
         for number in (signal.SIGTERM, signal.SIGINT):
             # Before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.
             signal.signal(number, lambda *_: sys.exit(0))

@@ -26,7 +26,8 @@ from cosmos_outbox_worker.logs import names_no_leak, printable
 
 app = typer.Typer(
     cls=Commands,
-    help="Show a running outbox, repair it, and run workers and consumers. Configured by their OUTBOX_… variables.",
+    help="Show a running outbox, repair it, and run workers and consumers. Configured by their OUTBOX_… variables; with --env-file FILE, "
+    "anywhere, a file has those that the environment has not.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

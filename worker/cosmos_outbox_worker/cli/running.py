@@ -18,13 +18,14 @@ from typer.core import TyperGroup
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.errors import ConfigurationError, OutboxError
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.output import INTERRUPTED, print_json
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import UNANSWERED
+from cosmos_outbox_worker.env_file import without_env_files
 from cosmos_outbox_worker.named_consumer import consumer_named, made
 from cosmos_outbox_worker.settings import load
 
@@ -116,18 +117,21 @@ def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None
 
 
 class Commands(TyperGroup):
-    """Commands whose refusal of an argument is JSON too, if --json is among the arguments."""
+    """
+    Commands that take variables from files first, and whose refusal of an argument is JSON too, if --json is among the arguments.
+    """
 
     def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> Any:
         arguments = sys.argv[1:] if args is None else args
-        if "--json" not in arguments:
-            return super().main(args, *more, **named)
+        as_json = "--json" in arguments
         try:
-            code = super().main(args, *more, **{**named, "standalone_mode": False})
+            options = {**named, "standalone_mode": False} if as_json else named
+            code = super().main(without_env_files(arguments), *more, **options)
         except Exception as error:
             # Typer brings its own click or uses the installed one: recognise its errors by their methods.
-            if (told := getattr(error, "format_message", None)) is None:
+            told = getattr(error, "format_message", None)
+            if told is None and not isinstance(error, ConfigurationError):
                 raise
-            fail(error, as_json=True, message=told())
+            fail(error, as_json=as_json, message=told and told())
             code = FAILED
         sys.exit(code)
