@@ -22,7 +22,8 @@ MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
 # So long after it took a message the broker still knows its id: half of the window that duplicate detection has by default
 REMEMBERED_FOR = timedelta(minutes=5)
 
-_PROPERTIES = {
+# The application properties of an event's message, by the field of its `meta`.
+PROPERTIES = {
     "traceparent": "traceparent",
     "tracestate": "tracestate",
     "entityType": "entity-type",
@@ -131,7 +132,7 @@ def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
 
 def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
     properties: dict[str, PropertyValue] = {}
-    for key, name in _PROPERTIES.items():
+    for key, name in PROPERTIES.items():
         value = meta.get(key)
         # Nearly all of our own events' without a call
         if type(value) is str and value.isascii():

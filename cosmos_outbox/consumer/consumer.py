@@ -120,6 +120,11 @@ class Consumer:
         """Return the subjects that have a handler."""
         return self._routes.subjects
 
+    @property
+    def routes(self) -> tuple[tuple[str, Route], ...]:
+        """Return the subjects that have a handler, each with what its handler takes."""
+        return tuple(self._routes)
+
     @overload
     def on(
         self,

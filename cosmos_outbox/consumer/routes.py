@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -86,6 +86,10 @@ class Routes:
     @property
     def subjects(self) -> frozenset[str]:
         return frozenset(self._routes)
+
+    def __iter__(self) -> Iterator[tuple[str, Route]]:
+        """Yield each subject that has a handler, with what the handler takes."""
+        return ((subject, route) for subject, versions in self._routes.items() for route in versions.values())
 
     def add(self, subject: str, route: Route) -> None:
         """

@@ -41,8 +41,11 @@ class Routes:
 
     def topics_of(self, message: OutboundMessage) -> Names:
         """Return the topics of a message."""
-        entity_type = str(message.properties.get("entity-type", ""))
-        return self.actions.get(message.subject) or self.entity_types.get(entity_type) or self.default
+        return self.of(message.subject, str(message.properties.get("entity-type", "")))
+
+    def of(self, action: str, entity_type: str) -> Names:
+        """Return the topics of an action of an entity of this type."""
+        return self.actions.get(action) or self.entity_types.get(entity_type) or self.default
 
 
 def parse_routes(text: str, *, default: str) -> Routes:

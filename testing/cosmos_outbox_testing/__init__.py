@@ -22,7 +22,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cosmos_outbox_testing.assertions import assert_messages, assert_recorded
+    from cosmos_outbox_testing.assertions import assert_described, assert_messages, assert_recorded
     from cosmos_outbox_testing.clock import Clock, fixed
     from cosmos_outbox_testing.consuming import Delivered, Outcome, Subscribed
     from cosmos_outbox_testing.crash_point_runs import CrashPointsFailed, CrashPointsNotReached, crash_points
@@ -49,6 +49,7 @@ __all__ = [
     "ReceivedMessage",
     "Stuck",
     "Subscribed",
+    "assert_described",
     "assert_messages",
     "assert_recorded",
     "crash_points",

@@ -3,11 +3,18 @@ Assertions about what was recorded or sent, whatever its ids and times; a failur
 
     assert_recorded(order, OrderPlaced(total=5), OrderPaid())
     assert_messages(await harness.relay_all(), OrderPlaced(total=5), OrderPaid())
+
+And about the description of a service that other teams read.
+
+    assert_described("asyncapi.json", "shop.orders")
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
@@ -59,6 +66,26 @@ def assert_messages(
     actual = [_sent(one.subject, one.body) for one in messages if key is None or one.session_id == key]
     wanted = [_sent(event.action, json.dumps(event.payload()).encode()) for event in expected]
     _require("The messages" if key is None else f"The messages of {key!r}", actual, wanted)
+
+
+def assert_described(file: str | os.PathLike[str], *modules: str) -> None:
+    """
+    Require that a file describes what modules send and handle, as `events describe` of the command writes it, which has to be installed.
+
+    Args:
+        file: the description.
+        modules: as `package.module`; options of the command too, such as `--topic`, `orders`.
+
+    Raises:
+        AssertionError: says what the modules break of it, or that it is out of date.
+    """
+    __tracebackhide__ = True
+    command = [sys.executable, "-m", "cosmos_outbox_worker", "events", "describe", *modules, "--exact"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command += ["--check", os.fspath(file)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)  # noqa: S603 - the caller's own modules
+    if ended.returncode:
+        raise AssertionError(f"{ended.stdout}{ended.stderr}".strip())
 
 
 def _recorded(event: DomainEvent) -> _Event:

@@ -43,7 +43,7 @@ TESTS = {
             f"tests/service/test_{name}.py"
             for name in ("shared_health", "consumer_health", "backlog_polls", "settings", "checks")
         ),
-        *(f"tests/service/test_{name}.py" for name in ("heartbeats", "http_server", "lifecycle")),
+        *(f"tests/service/test_{name}.py" for name in ("contract", "heartbeats", "http_server", "lifecycle")),
         "tests/cli/test_many_parked_keys.py",
         "tests/cli/test_doctor.py",
     ),

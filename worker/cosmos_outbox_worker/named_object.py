@@ -6,6 +6,7 @@ import importlib
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError
@@ -23,20 +24,30 @@ def object_named(name: str, kind: str) -> Any:
         raise ConfigurationError(
             f"{name!r} names no {kind}: say package.module:{kind}, the module and the name in it."
         )
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        # Where another module is missing, the traceback says which one imports it.
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigurationError(
-            f"There is no module {error.name!r}. {name!r} is looked for in {here} and among the installed packages."
-        ) from None
+    module = imported(module_name)
     try:
         return getattr(module, attribute)
     except AttributeError:
         near = get_close_matches(attribute, vars(module), n=1)
         hint = f" Did you mean {module_name}:{near[0]}?" if near else ""
         raise ConfigurationError(f"The module {module_name!r} has no {attribute!r}.{hint}") from None
+
+
+def imported(name: str) -> ModuleType:
+    """
+    Import a module, which may be in the working directory.
+
+    Raises:
+        ConfigurationError: there is none. What the module itself raises passes through.
+    """
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # Where another module is missing, the traceback says which one imports it.
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigurationError(
+            f"There is no module {error.name!r}. {name!r} is looked for in {here} and among the installed packages."
+        ) from None

@@ -13,8 +13,8 @@ import typer
 
 from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
+from cosmos_outbox_worker.cli import events, parked, running, status
 from cosmos_outbox_worker.cli import leases as lease_commands
-from cosmos_outbox_worker.cli import parked, running, status
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
@@ -32,6 +32,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(events.app, name="events")
 app.add_typer(lease_commands.app, name="leases")
 app.add_typer(parked.app, name="parked")
 app.command("replay")(replay_command)

@@ -1,0 +1,67 @@
+"""`cosmos-outbox events`: what a service sends and handles, described for other teams and compared with what it promised."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox.relay.routing import parse_routes
+from cosmos_outbox_worker.cli.output import answer
+from cosmos_outbox_worker.cli.running import WARNED, AsJson, command
+from cosmos_outbox_worker.contract.asyncapi import described
+from cosmos_outbox_worker.contract.breaking_changes import breaks
+from cosmos_outbox_worker.contract.declarations import declared
+
+_CHECK = "Compare with this description in place of printing one; - is standard input."
+_ACCEPT = "With --check: what this event breaks is intended; repeat it for others."
+app = typer.Typer(help="Events: the contract of a service with other teams.", no_args_is_help=True)
+
+
+@app.command()
+@command
+async def describe(
+    modules: Annotated[
+        list[str], typer.Argument(metavar="MODULE...", help="As package.module; or a package.")
+    ],
+    *,
+    check: Annotated[typer.FileText | None, typer.Option(metavar="FILE", help=_CHECK)] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="With --check: 1 where FILE is out of date.")
+    ] = False,
+    accept: Annotated[list[str] | None, typer.Option(metavar="EVENT", help=_ACCEPT)] = None,
+    topic: Annotated[str | None, typer.Option(envvar="OUTBOX_TOPIC", help="As the worker has it.")] = None,
+    routes: Annotated[str, typer.Option(envvar="OUTBOX_ROUTES", help="As the worker has them.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """
+    Describe in AsyncAPI 3.0 what modules of a service send and handle, or compare it with what was described. Opens no connection.
+
+    With --check, exit code 0: nothing breaks (and the answer says whether FILE is out of date), 1: something does, 2: a module or FILE
+    cannot be read.
+    """
+    now = described(declared(modules), parse_routes(routes, default=topic) if topic else None)
+    if check is None:
+        sys.stdout.write(json.dumps(now, indent=2, ensure_ascii=False) + "\n")
+        return
+    try:
+        was = json.load(check)
+        found = [one for one in breaks(was, now) if one.event not in (accept or ())]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UsageError(f"{check.name} is no description that this command wrote: {error!r}.") from error
+    lines = [
+        f"{one.event}, {one.field or 'the event'}: {one.problem}. Remedy: {one.remedy}." for one in found
+    ]
+    if was != now:
+        given = [*(("--topic", topic) if topic else ()), *(("--routes", routes) if routes else ())]
+        again = shlex.join(["cosmos-outbox", "events", "describe", *modules, *given])
+        lines.append(f"{check.name} is out of date: run {again} > {check.name.replace('<stdin>', 'FILE')}")
+    facts = {"breaking": [asdict(one) for one in found], "out_of_date": was != now}
+    answer(facts, *lines or [f"{check.name} is up to date."], as_json=as_json)
+    if found or (exact and was != now):
+        raise typer.Exit(WARNED)

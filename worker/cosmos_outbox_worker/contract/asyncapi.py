@@ -1,0 +1,134 @@
+"""
+Document: what a service sends and handles, as AsyncAPI 3.0. Schemas come from its classes, headers and topics from what the relay does.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Container
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, models_json_schema
+from pydantic_core.core_schema import TaggedUnionSchema
+
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.messages import PROPERTIES
+from cosmos_outbox.relay.routing import Routes
+from cosmos_outbox_worker.contract.breaking_changes import UPCASTS, VERSION
+from cosmos_outbox_worker.contract.declarations import Declared
+
+Json = dict[str, Any]
+_SCHEMAS = "#/components/schemas/"
+TEMPLATE = tomllib.loads(Path(__file__).with_name("asyncapi.toml").read_text())
+
+
+class _Schemas(GenerateJsonSchema):
+    def tagged_union_schema(self, schema: TaggedUnionSchema) -> Json:
+        """Leave out the discriminator, which is an object in OpenAPI, and none in AsyncAPI."""
+        found = super().tagged_union_schema(schema)
+        found.pop("discriminator", None)
+        return found
+
+
+def described(declared: Declared, routes: Routes | None = None) -> Json:
+    """
+    Return the description of what modules declare, with the topics of the events where the routes are known.
+
+    Raises:
+        ConfigurationError: a field has a type without a JSON Schema.
+    """
+    taken = [(one.name, subject, route) for one in declared.consumers for subject, route in one.routes]
+    models: dict[tuple[type[BaseModel], JsonSchemaMode], None]
+    models = {(event, "serialization"): None for event in declared.events}
+    models |= {(route.model, "validation"): None for _, _, route in taken}
+    template = f"{_SCHEMAS}{{model}}"
+    try:
+        refs, found = models_json_schema([*models], ref_template=template, schema_generator=_Schemas)
+    except PydanticUserError as error:  # of an unfinished class, or of a type without a schema
+        raise ConfigurationError(f"A class has no JSON Schema: {error.message}") from error
+    schemas: Json = found.get("$defs", {})
+    for (model, mode), ref in refs.items():
+        if issubclass(model, DomainEvent):
+            _add_action(model, schemas[ref["$ref"].removeprefix(_SCHEMAS)], written=mode == "serialization")
+    document: Json = {"asyncapi": "3.0.0", "info": declared.info, "channels": {}, "operations": {}}
+    document["components"] = {"messages": {}, "schemas": schemas}
+    topics_of = routes.of if routes else lambda *_: ("",)
+    for event, kinds in declared.events.items():
+        headers = {name: {"type": "string"} for name in PROPERTIES.values()} | TEMPLATE["numbers"]
+        headers["schema-version"] = {"type": "integer", "const": event.schema_version}
+        headers |= {"entity-type": {"type": "string", "enum": kinds}} if kinds else {}
+        message = _message(event.action, event, refs[event, "serialization"], schemas, headers)
+        message["headers"]["required"] = TEMPLATE["always"]
+        message |= {VERSION: event.schema_version, UPCASTS: earlier(event.schema_version, event.upcasters)}
+        for topic in sorted({topic for kind in kinds or [""] for topic in topics_of(event.action, kind)}):
+            channel = {"address": topic or None, **TEMPLATE["topic"]}
+            _add(document, "send", topic or "events", message | TEMPLATE["sent"], channel)
+    for name, subject, route in taken:
+        before = earlier(route.version or 1, route.upcasters)
+        number = {"enum": [*before, route.version]} if route.version else {}
+        headers = {"schema-version": {"type": "integer", **number}}
+        message = _message(subject, route.model, refs[route.model, "validation"], schemas, headers)
+        message |= {VERSION: route.version, UPCASTS: before}
+        _add(document, "receive", name, message, {"address": None, **TEMPLATE["source"]})
+    return document
+
+
+def earlier(version: int, upcasters: Container[int]) -> list[int]:
+    """Return the versions before one from which upcasters lead to it."""
+    return sorted(takewhile(lambda one: one in upcasters, range(version - 1, 0, -1)))
+
+
+def _add_action(event: type[DomainEvent], schema: Json, *, written: bool) -> None:
+    """Add what a class does not declare of its payload: the action, and what is always there."""
+    schema["properties"] = {"action": {"type": "string", "const": event.action}, **schema["properties"]}
+    schema["required"] = [*(("id", "action", "createdAt") if written else ()), *schema.get("required", ())]
+
+
+def _message(name: str, model: type[BaseModel], ref: Json, schemas: Json, headers: Json) -> Json:
+    message = {"name": name, "title": model.__name__, "payload": ref}
+    message["headers"] = {"type": "object", "properties": headers}
+    try:
+        payload: Json = _example(ref, schemas)
+        if issubclass(model, DomainEvent):
+            payload = model.from_payload({**payload, "action": model.action, **TEMPLATE["event"]}).payload()
+        model.model_validate({name: value for name, value in payload.items() if name != "action"})
+    except Exception:  # noqa: BLE001 - its validators raise what they like: its schema is not enough for an example
+        return message
+    return message | {"examples": [{"payload": payload}]}
+
+
+def _example(schema: Json, schemas: Json) -> Any:
+    schema = {**schemas.get(schema.get("$ref", "").removeprefix(_SCHEMAS), {}), **schema}
+    given = [schema[key] for key in ("const", "default") if key in schema]
+    for known in schema.get("examples") or schema.get("enum") or given:
+        return known
+    for option in schema.get("anyOf") or schema.get("oneOf") or ():
+        return _example(option, schemas)
+    parts = {name: schema["properties"][name] for name in schema.get("required", ())}
+    values: Json = {"object": {name: _example(part, schemas) for name, part in parts.items()}, "array": []}
+    values |= {"boolean": True, "null": None} | dict.fromkeys(("integer", "number"), schema.get("minimum", 1))
+    return values.get(schema.get("type", ""), TEMPLATE["texts"].get(schema.get("format"), "text"))
+
+
+def _add(document: Json, action: str, place: str, message: Json, channel: Json) -> None:
+    """Add a message, its channel and its operation; two messages of one name and version are one, with either payload."""
+    place, messages = f"{action}.{_key(place)}", document["components"]["messages"]
+    name = f"{place}.{_key(message['name'])}.v{message[VERSION] or 'any'}"
+    if name in messages:
+        message = {**message, "payload": {"anyOf": [messages[name]["payload"], message["payload"]]}}
+    messages[name] = message
+    known = document["channels"].setdefault(place, {**channel, "messages": {}})["messages"]
+    known[name] = {"$ref": f"#/components/messages/{name}"}
+    refs = [{"$ref": f"#/channels/{place}/messages/{one}"} for one in known]
+    on = {"$ref": f"#/channels/{place}"}
+    document["operations"][place] = {"action": action, "channel": on, "messages": refs}
+
+
+def _key(name: str) -> str:
+    """Return a name with the characters that a key of the components may have."""
+    return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"_{ord(found[0]):x}_", name)

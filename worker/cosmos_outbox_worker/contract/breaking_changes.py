@@ -1,0 +1,172 @@
+"""
+Breaking changes: which change between two descriptions of a service breaks what, and what to do instead.
+
+A payload is a set of facts, such as that `total` may be null. What it breaks that a fact is gained or lost is a row of `breaking_changes.toml`.
+What is sent is guarded in both directions: consumers that are not deployed yet have to take the new events, and the new class those that
+are stored. What is handled is guarded in one: a consumer has to take all that it took.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+Json = Mapping[str, Any]
+VERSION, UPCASTS = "x-schema-version", "x-upcasts-from"  # of a message in a description
+RULES = tomllib.loads(Path(__file__).with_name("breaking_changes.toml").read_text())
+_TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+_TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """A change that breaks a consumer, or what is stored; `field` is empty if it is of the whole event."""
+
+    event: str
+    field: str
+    problem: str
+    remedy: str
+
+
+class Fact(NamedTuple):
+    """What a schema says of a field."""
+
+    field: str
+    kind: str
+    what: Any = ""
+
+
+class Promise(NamedTuple):
+    """What is sent or handled of one subject: facts by schema version (None: any), versions with an upcaster, topics if known."""
+
+    facts: dict[int | None, frozenset[Fact]]
+    upcasts: set[int]
+    topics: set[str]
+
+
+def breaks(before: Json, after: Json) -> list[Break]:
+    """
+    Return what a change of a service's description breaks.
+
+    Raises:
+        LookupError, TypeError, AttributeError: one of them is no description.
+    """
+    found: dict[tuple[str, ...], Break] = {}
+    now = _promises(after)
+    for key, was in _promises(before).items():
+        side, who, event = key
+        for rule, fact, may, version in _broken(side, was, now.get(key, Promise({}, set(), set()))):
+            said = {"event": event, "who": who, "what": fact.what, "kind": fact.kind, "version": version}
+            said |= {"may": may.format(**said), "next": (version or 0) + 1}
+            problem, remedy = (text.format(**said) for text in RULES["breaks"][rule])
+            one = Break(event=event, field=fact.field, problem=problem, remedy=remedy)
+            found.setdefault((*key, fact.field), one)
+    return list(found.values())
+
+
+def _broken(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, Fact, str, int | None]]:
+    """Yield what is broken, by which fact, in which words, of which version."""
+    if not now.facts:
+        yield f"{side}-gone", Fact("", ""), "", None
+        return
+    for topic in sorted(was.topics - now.topics if now.topics else ()):
+        yield "topic-gone", Fact("", "", topic), "", None
+    for version in sorted({*was.facts, *was.upcasts}, key=lambda one: one or 0):
+        before, after = was.facts.get(version), now.facts.get(version, now.facts.get(None))
+        if after is None and version not in now.upcasts:
+            yield "version-gone" if version else "any-gone", Fact("", ""), "", version
+        elif before and after:
+            found = *_changes(f"{side}-gained", before, after), *_changes(f"{side}-lost", after, before)
+            for rule, fact, may in sorted(found, key=lambda one: one[1].field):
+                yield rule, fact, may, version
+
+
+def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Iterator[tuple[str, Fact, str]]:
+    """Yield the rule, the fact and the words of each fact that one payload has, another one lacks, and that breaks something."""
+    fields = [fact.field for fact in more - less if fact.kind == "field"]
+    inside = tuple(f"{field}{end}" for field in fields for end in (".", "["))
+    for fact in sorted(more - less, key=repr):
+        rule, may, *if_closed = (
+            RULES["changes"].get(fact.kind, RULES["changes"]["limit"]).get(change, ("", ""))
+        )
+        closed = Fact(fact.field.rpartition(".")[0], "closed") in less
+        told = fact.field in fields and fact.kind not in ("field", "required")  # by the field itself
+        implied = told or fact.field.startswith(inside) or any(_covers(other, fact) for other in less)
+        if rule and not implied and (closed or not if_closed):
+            yield rule, fact, may
+
+
+def _covers(other: Fact, fact: Fact) -> bool:
+    """Say whether one fact leaves nothing to another: any value goes there, the type of a value, or a bound as tight."""
+    if other.kind == "any":
+        return re.match(rf"{re.escape(other.field)}($|[.\[])", fact.field) is not None
+    if other.field == fact.field and (other.kind, fact.kind) == ("type", "value"):
+        return bool(other.what == _TYPE_OF[type(json.loads(fact.what))])
+    if other[:2] != fact[:2]:
+        return False
+    if fact.kind in RULES["limits"]["least"]:
+        return bool(other.what >= fact.what)
+    return fact.kind in RULES["limits"]["most"] and bool(other.what <= fact.what)
+
+
+def _promises(document: Json) -> dict[tuple[str, str, str], Promise]:
+    """Return what a document promises, by side (send or receive), consumer and subject."""
+    found: dict[tuple[str, str, str], Promise] = {}
+    for name, operation in document["operations"].items():
+        side, _, who = name.partition(".")
+        address = _followed(document, operation["channel"]).get("address")
+        for message in (_followed(document, one) for one in operation["messages"]):
+            key = side, "" if side == "send" else who, message["name"]
+            promise = found.setdefault(key, Promise({}, set(), set()))
+            promise.facts[message.get(VERSION)] = frozenset(_facts(document, message["payload"]))
+            promise.upcasts.update(message.get(UPCASTS, ()))
+            promise.topics.update([address] if address else ())
+    return found
+
+
+def _followed(document: Json, schema: Json) -> Json:
+    while "$ref" in schema:
+        target = document
+        for step in schema["$ref"].removeprefix("#/").split("/"):
+            target = target[step]
+        schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+    return schema
+
+
+def _facts(
+    document: Json, schema: Json, field: str = "", met: frozenset[str] = frozenset()
+) -> Iterator[Fact]:
+    if (name := schema.get("$ref", "")) in met:
+        return  # a part of itself
+    schema, met, inside = _followed(document, schema), met | {name} - {""}, f"{field}." if field else ""
+    if options := schema.get("anyOf") or schema.get("oneOf"):
+        models = [one for one in (_followed(document, option) for option in options) if "properties" in one]
+        yield from (Fact(field, "model", one.get("title")) for one in models if len(models) > 1)
+        for option in options:
+            yield from _facts(document, option, field, met)
+        return
+    said = schema.get("type", _TYPES)
+    types = {said} if isinstance(said, str) else {*said}
+    values = [schema["const"]] if "const" in schema else schema.get("enum", ())
+    yield from (Fact(field, "value", json.dumps(value)) for value in values)
+    if not values:
+        yield from (Fact(field, "type", one) for one in types | ({"integer"} if "number" in types else set()))
+        yield from [Fact(field, "any")] if len(types) == len(_TYPES) else []
+    for key in schema.keys() & {one for limits in RULES["limits"].values() for one in limits}:
+        limit = schema[key]
+        yield Fact(field, key, limit if isinstance(limit, int | float) else json.dumps(limit))
+    for name, part in schema.get("properties", {}).items():
+        yield Fact(inside + name, "field")
+        yield from _facts(document, part, inside + name, met)
+    yield from (Fact(inside + name, "required") for name in schema.get("required", ()))
+    for part in (*schema.get("prefixItems", ()), *([schema["items"]] if "items" in schema else [])):
+        yield from _facts(document, part, f"{field}[]", met)
+    if (others := schema.get("additionalProperties")) not in (None, True):
+        yield Fact(field, "closed")
+    if others not in (None, False):
+        yield from _facts(document, {} if others is True else others, f"{inside}*", met)

@@ -1,0 +1,70 @@
+"""
+Declared: the events that modules of a service send, the types of the entities that record them, and the consumers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
+from traceback import extract_tb
+from typing import NamedTuple
+
+from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.domain.entities import Entity
+from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.errors import ConfigurationError, OutboxError
+from cosmos_outbox_worker.named_object import imported
+
+
+class Declared(NamedTuple):
+    """What modules declare: events with the types of the entities whose code makes them, and consumers."""
+
+    info: Mapping[str, str]
+    events: Mapping[type[DomainEvent], Sequence[str]]
+    consumers: Sequence[Consumer]
+
+
+def declared(names: Sequence[str]) -> Declared:
+    """
+    Import modules, and return what they declare; a package stands for all of its modules that it imports.
+
+    An event that their consumers handle is sent too if an entity makes one, and a base of other events only then.
+
+    Raises:
+        ConfigurationError: a module cannot be imported, or there is nothing to describe.
+    """
+    try:
+        with redirect_stdout(sys.stderr):  # what they print is no part of a description
+            first, *_ = map(imported, names)
+    except OutboxError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever their code raises
+        at = extract_tb(error.__traceback__)[-1]
+        where = f"{at.filename}, line {at.lineno}"
+        raise ConfigurationError(f"{', '.join(names)}: {error!r} in {where} prevents the import.") from error
+    within = {one for one in sys.modules if any(f"{one}.".startswith(f"{name}.") for name in names)}
+    members = {id(one): one for name in sorted(within) for one in vars(sys.modules[name]).values()}.values()
+    consumers = sorted((one for one in members if isinstance(one, Consumer)), key=lambda one: one.name)
+    classes = [one for one in members if isinstance(one, type) and one.__module__ in within]
+    code = {one: _code(one, within) for one in classes if issubclass(one, Entity)}
+    handled = {route.model for consumer in consumers for _, route in consumer.routes}
+    events = {}
+    found = [one for one in classes if issubclass(one, DomainEvent)]
+    for event in sorted(found, key=lambda one: (one.action, one.schema_version, one.__qualname__)):
+        kinds = {one.entity_type for one in code if re.search(rf"\b{event.__name__}\s*[(.]", code[one])}
+        if kinds or not (event in handled or event.__subclasses__()):
+            events[event] = sorted(kind for kind in kinds if isinstance(kind, str))
+    if not events and not consumers:
+        raise ConfigurationError(f"{', '.join(names)}: there is no DomainEvent and no Consumer to describe.")
+    info = {"title": ", ".join(names), "version": str(getattr(first, "__version__", "1.0.0"))}
+    return Declared(info, events, consumers)
+
+
+def _code(kind: type, within: set[str]) -> str:
+    try:
+        return "".join(inspect.getsource(one) for one in kind.__mro__ if one.__module__ in within)
+    except OSError:  # of a class that was made in another way, or comes without its source
+        return ""
