@@ -63,7 +63,7 @@ def test_every_file_that_a_page_names_exists(page: Path):
     trees = "|".join(TREES)
     named = {
         *re.findall(r"`([\w./-]+\.(?:py|md|toml|txt|ya?ml|json|bicep|env))`", PROSE[page]),
-        *re.findall(rf"\b((?:{trees})(?:/[\w*-]+(?:\.\w+)*)+)", PROSE[page]),
+        *re.findall(rf"(?<![\w-])((?:{trees})(?:/[\w*-]+(?:\.\w+)*)+)", PROSE[page]),
     }
     saved = {block.file for block in blocks_of(PROSE[page])}
 
