@@ -113,7 +113,7 @@ async def test_a_parked_one_keeps_its_time_when_it_is_edited_and_released(
 ):
     harness.broker.rejects = lambda message: b"wrong" in message.body
     await opened(harness.outbox, LATER, text="wrong")
-    assert ["Opened"] == await arrived(harness)
+    assert ["Opened"] == subjects(await harness.relay_all(allow_failures=True))
     assert [LATER, None] == [one.deliver_at for one in (await harness.parked_messages())["c"]]
 
     harness.clock.advance(released_after)
