@@ -30,7 +30,7 @@ MAXIMA = {
     "ports": 267,
     "relay": 934,
     "sessions": 581,
-    "testing": 2_166,
+    "testing": 2_181,
     "the modules of the root": 1_196,
     "worker": 2_289,
     "worker/cli": 1_166,

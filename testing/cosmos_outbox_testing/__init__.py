@@ -22,12 +22,11 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cosmos_outbox_testing.assertions import assert_described, assert_messages, assert_recorded
+    from cosmos_outbox_testing.assertions import assert_described, assert_messages, assert_recorded, like
     from cosmos_outbox_testing.clock import Clock, fixed
     from cosmos_outbox_testing.consuming import Delivered, Outcome, Subscribed
     from cosmos_outbox_testing.crash_point_runs import CrashPointsFailed, CrashPointsNotReached, crash_points
     from cosmos_outbox_testing.emulated import OutboxEmulators
-    from cosmos_outbox_testing.event_comparison import like
     from cosmos_outbox_testing.faults import Faults
     from cosmos_outbox_testing.harness import OutboxHarness
     from cosmos_outbox_testing.port_calls import Around, Call

@@ -30,7 +30,7 @@ from cosmos_outbox.records import (
 from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.port_calls import Around, surrounded
-from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Progress, require_no_failures
+from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Allows, Progress, require_no_failures
 
 
 class Outcome(StrEnum):
@@ -107,7 +107,7 @@ async def consume_everything(
     adapted: Callable[[Subscription], Subscription],
     parking: Parking,
     notify: Hook,
-    allow_failures: bool,
+    allows: Allows,
 ) -> None:
     """
     Run one process of a consumer until no message waits; locks that a process before it had are over.
@@ -151,8 +151,7 @@ async def consume_everything(
     processor = SessionProcessor(adapted(_Passing(subscription, around)), handled, options, hooks=(heard,))
     before = len(subscribed.delivered)
     await progress.run(processor, until=is_done)
-    if not allow_failures:
-        require_no_failures(_failures(subscribed.delivered[before:]))
+    require_no_failures(_failures(subscribed.delivered[before:]), allows)
 
 
 def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException | None]]:

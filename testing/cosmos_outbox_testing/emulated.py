@@ -25,7 +25,7 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.records import log_hook
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_testing.faults import check_fault, require_none_idle, said_of
+from cosmos_outbox_testing.faults import check_fault, refused_on_purpose, require_none_idle, said_of
 from cosmos_outbox_testing.relaying import relay_everything
 
 PROCESSOR = "outbox"  # the worker's default: what a worker of the test has sent is not sent again
@@ -112,7 +112,7 @@ class OutboxEmulators:
         The subscription `all` has these messages too, for a consumer.
 
         Args:
-            allow_failures: events that end parked or held are what the test is about.
+            allow_failures: events that end parked or held are what the test is about, as they are where `fail` had the topic refuse them.
 
         Raises:
             MessagesFailed: events ended so, and the test did not ask for it.
@@ -137,7 +137,9 @@ class OutboxEmulators:
                     parking=Parking(parked),
                     notify=log_hook,
                     stored=feed,
-                    allow_failures=allow_failures,
+                    allows=lambda error: (
+                        allow_failures or refused_on_purpose(error, (said for said, _ in self._faults))
+                    ),
                 )
             return await self._received(bus) if self._waiting() else []
 

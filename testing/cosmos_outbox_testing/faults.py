@@ -10,7 +10,7 @@ How-to "Test your own code" has a table of all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -135,6 +135,11 @@ def said_of(operation: str, fault: str, **how: object) -> str:
     return f"fail({operation!r}, {fault!r}{said})"
 
 
+def refused_on_purpose(error: BaseException | None, asked: Iterable[str]) -> bool:
+    """Say whether the topic refused a message because the test had its sends fail, by the faults that it asked for."""
+    return isinstance(error, MessageRejected) and any(one.startswith("fail('send', ") for one in asked)
+
+
 def require_none_idle(idle: Sequence[str]) -> None:
     """
     Refuse faults that struck no call.
@@ -230,6 +235,10 @@ class Faults:
             FaultNotStruck: names those that did not.
         """
         require_none_idle([rule.said for rule in self._rules if not rule.struck])
+
+    def refused(self, error: BaseException | None) -> bool:
+        """Say whether an error is a refusal of messages that was asked for."""
+        return refused_on_purpose(error, (rule.said for rule in self._rules))
 
     async def arrived(self) -> None:
         """Return when what was slow has arrived."""

@@ -131,7 +131,8 @@ class OutboxHarness:
         An event for later arrives in the first call after `clock.advance` has moved the clock to its time.
 
         Args:
-            allow_failures: events that end parked or held are what the test is about: they do not arrive, see `parked_messages`.
+            allow_failures: events that end parked or held are what the test is about, as they are where `fail` had the topic refuse
+                them: they do not arrive, see `parked_messages`.
 
         Raises:
             MessagesFailed: events ended so, and the test did not ask for it.
@@ -149,7 +150,7 @@ class OutboxHarness:
             ),
             notify=self._notify,
             stored=self.container,
-            allow_failures=allow_failures,
+            allows=lambda error: allow_failures or self.faults.refused(error),
         )
         await self.faults.arrived()
         return self.broker.accepted[before:]
@@ -180,7 +181,7 @@ class OutboxHarness:
             adapted=lambda subscription: self._adapted("subscription", subscription),
             parking=self._consumer_parking(),
             notify=self._notify,
-            allow_failures=allow_failures,
+            allows=lambda _: allow_failures,
         )
         return subscribed.delivered[before:]
 

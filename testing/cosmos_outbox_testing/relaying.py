@@ -25,7 +25,15 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.stored_documents import claims_to_be_an_event
-from cosmos_outbox_testing.running import AT_ONCE, MOMENT, SHORT_WHILE, Progress, Stuck, require_no_failures
+from cosmos_outbox_testing.running import (
+    AT_ONCE,
+    MOMENT,
+    SHORT_WHILE,
+    Allows,
+    Progress,
+    Stuck,
+    require_no_failures,
+)
 
 
 async def relay_everything(
@@ -37,7 +45,7 @@ async def relay_everything(
     parking: Parking,
     notify: Hook,
     stored: ChangeFeed,
-    allow_failures: bool,
+    allows: Allows,
 ) -> None:
     """
     Run one worker until every change of the feed is sent or parked, and its checkpoint is written.
@@ -47,7 +55,7 @@ async def relay_everything(
         feed, leases, publisher, parking: what the worker uses.
         notify: hears what it reports.
         stored: the feed as it is, which names the ranges.
-        allow_failures: events may end parked or held.
+        allows: says of the error of an event that ended parked or held whether the test asked for it.
 
     Raises:
         MessagesFailed: some did, and may not.
@@ -90,21 +98,26 @@ async def relay_everything(
     for one in moved:
         if one.outcome == CloseReason.STOPPED and one.error is not None:
             raise Stuck(f"The last checkpoint could not be written: {one.error}") from one.error
-    if not allow_failures:
-        require_no_failures(_failures(records))
+    require_no_failures(_failures(records), allows)
 
 
 def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None]]:
     """Return what a worker parked and held, as its records say, each with its error."""
     errors = {record.event_id: record.error for record in records if isinstance(record, EventRejected)}
     failures: list[tuple[str, BaseException | None]] = []
+    parked: dict[str, BaseException | None] = {}
     for record in records:
         match record:
             case KeyParked(event_id=event, partition_key=key, reason=reason, error=error):
-                said = f"Event {event!r} of partition key {key!r} ended parked: {reason}: {error}"
-                failures.append((said, errors.get(event)))
+                said, parked[key] = (
+                    f"Event {event!r} of partition key {key!r} ended parked: {reason}: {error}",
+                    errors.get(event),
+                )
+                failures.append((said, parked[key]))
             case EventsHeld(outcome="held", events=events, partition_key=key):
-                failures.append((f"{events} more of {key!r} ended held behind a parked one.", None))
+                failures.append(
+                    (f"{events} more of {key!r} ended held behind a parked one.", parked.get(key))
+                )
     return failures
 
 

@@ -12,6 +12,7 @@ from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
 MOMENT, SHORT_WHILE = timedelta(milliseconds=1), timedelta(milliseconds=50)
+Allows = Callable[[BaseException | None], bool]  # whether a test asked for what ended with this error
 _PATIENCE_SECONDS = 10.0  # without progress; some loops fail in silence, and would go on for a minute
 
 
@@ -27,17 +28,16 @@ class MessagesFailed(AssertionError):
     """
 
 
-def require_no_failures(failures: Sequence[tuple[str, BaseException | None]]) -> None:
+def require_no_failures(failures: Sequence[tuple[str, BaseException | None]], allows: Allows) -> None:
     """
-    Refuse failures, each with what to say of it and its error.
+    Refuse failures, each with what to say of it and its error, but those that the test asked for.
 
     Raises:
         MessagesFailed: there are some.
     """
-    if failures:
-        told = [one for one, _ in failures]
-        said = "\n".join([*told, "A test that is about this says allow_failures=True."])
-        raise MessagesFailed(said) from next((error for _, error in failures if error is not None), None)
+    if left := [(told, error) for told, error in failures if not allows(error)]:
+        said = "\n".join([*(told for told, _ in left), "A test that is about this says allow_failures=True."])
+        raise MessagesFailed(said) from next((error for _, error in left if error is not None), None)
 
 
 class Processor(Protocol):

@@ -5,6 +5,8 @@ A consumer alone in the harness: what it is given without an outbox, what became
 from __future__ import annotations
 
 import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Message
 from cosmos_outbox.errors import MessageRejected
 from cosmos_outbox.ports import Complete, DeadLetter
-from cosmos_outbox_testing import MessagesFailed, OutboxHarness, Outcome, Stuck, Subscribed
+from cosmos_outbox_testing import Call, MessagesFailed, OutboxHarness, Outcome, Stuck, Subscribed
 from tests.support.orders import place
 from tests.support.shop import InvoiceIssued, OrderPaid, invoicing
 
@@ -83,12 +85,24 @@ async def test_what_fails_ends_the_test_with_the_handlers_error_unless_the_test_
 
 async def test_what_the_topic_refuses_ends_the_test_with_its_reason_unless_the_test_asks_for_it():
     harness = OutboxHarness()
+    refusing = True
+
+    async def refuse(call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
+        if refusing and call.port == "publisher":
+            raise MessageRejected
+        return await proceed()
+
+    harness.around.append(refuse)
     await place(harness.outbox, "o1")
-    harness.fail("send", "too_large", key="o1")
     with pytest.raises(MessagesFailed, match=r"ended parked: MessageRejected: .*\n1 more of 'o1'") as told:
         await harness.relay_all()
     assert isinstance(told.value.__cause__, MessageRejected)
     assert [] == await harness.relay_all()  # nothing more became of them
+
+    refusing = False
+    await place(harness.outbox, "o2")
+    harness.fail("send", "too_large", key="o2")
+    assert [] == await harness.relay_all()
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["of the harness", "of the consumer"])
