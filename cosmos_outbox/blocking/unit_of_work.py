@@ -59,17 +59,19 @@ class BlockingRepository(Generic[EntityT]):
 
     def __init__(self, repository: Repository[EntityT], thread: OneThread) -> None:
         self.create, self.update = thread.checked(repository.create), thread.checked(repository.update)
-        self.read, self.delete = thread.blocking(repository.read), thread.blocking(repository.delete)
-        self.list, self.query = thread.blocking(repository.list), thread.blocking(repository.query)
-        self.read_all = thread.blocking(repository.read_all)
+        self.read, self.find = thread.blocking(repository.read), thread.blocking(repository.find)
+        self.delete, self.query = thread.blocking(repository.delete), thread.blocking(repository.query)
+        self.page_of_key = thread.blocking(repository.page_of_key)
+        self.page_of_all_keys = thread.blocking(repository.page_of_all_keys)
 
 
 class BlockingDocuments(Generic[ModelT]):
-    """The methods of `Documents`, with the same arguments. `read` blocks."""
+    """The methods of `Documents`, with the same arguments. `read` and `find` block."""
 
     def __init__(self, documents: Documents[ModelT], thread: OneThread) -> None:
         self.save, self.delete = thread.checked(documents.save), thread.checked(documents.delete)
-        self.read, self.etag_of = thread.blocking(documents.read), thread.checked(documents.etag_of)
+        self.read, self.find = thread.blocking(documents.read), thread.blocking(documents.find)
+        self.etag_of = thread.checked(documents.etag_of)
 
 
 class BlockingUnitOfWork:

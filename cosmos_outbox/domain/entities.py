@@ -23,7 +23,7 @@ from cosmos_outbox.domain.events import (
     refuse_taken_names,
 )
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.partition_key import MOST_LEVELS, KeyPart, PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
 # The `type` of the library's own documents: the relay would publish an entity with the first one as an event.
@@ -35,7 +35,8 @@ class Entity(BaseModel):
     """
     Base of all entities: a pydantic model whose methods change its state and call `self.record(SomeEvent(...))`.
 
-    Subclasses set `entity_type` (the stored `type`) and may override `partition_key` (default: the id) and `created_event`:
+    Subclasses set `entity_type` (the stored `type`) and `key_fields` (the fields that make the partition key, in its order; default: the
+    id), or override `partition_key`, where no field holds it. They may override `created_event`:
     a new entity then raises that event first, with the state it has at commit, followed by what it recorded, except
     events whose type says `implied_by_creation`. A subclass with a `ttl` lives that long after its last write, others for ever.
     """
@@ -43,6 +44,7 @@ class Entity(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, validate_assignment=True)
 
     entity_type: ClassVar[str]
+    key_fields: ClassVar[tuple[str, ...]] = ("id",)
     ttl: ClassVar[timedelta | None] = None
     _marked_when_deleted: ClassVar[bool] = False  # True for SoftDeletable
 
@@ -80,6 +82,30 @@ class Entity(BaseModel):
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
         _check_type(cls)
+        _check_key_fields(cls)
+
+    @classmethod
+    def key_of(cls, *parts: KeyPart, **named: KeyPart) -> PartitionKey:
+        """
+        Return the partition key of these values of the `key_fields`, in their order or by name: `Order.key_of("t1", user="ada")`.
+
+        Raises:
+            UsageError: they are not one for each; or the class has a `partition_key` of its own, which no fields make.
+        """
+        if cls.partition_key is not Entity.partition_key:
+            raise UsageError(
+                f"{cls.__name__} makes its key in `partition_key`, so `key_of` does not know it: name the fields of the key as `key_fields` "
+                "instead, or write the key itself."
+            )
+        by_name = cls.key_fields[len(parts) :]
+        if len(parts) > len(cls.key_fields) or named.keys() != set(by_name):
+            given = ", ".join([*map(repr, parts), *(f"{name}={value!r}" for name, value in named.items())])
+            raise UsageError(
+                f"The partition key of {cls.__name__} is made of {', '.join(cls.key_fields)}: give one value for each, in this order or "
+                f"by name, not ({given})."
+            )
+        key = (*parts, *(named[name] for name in by_name))
+        return key if len(key) > 1 else key[0]
 
     @classmethod
     def restore(
@@ -109,7 +135,8 @@ class Entity(BaseModel):
 
         Entities that must change together share it.
         """
-        return self.id
+        key: tuple[KeyPart, ...] = tuple([getattr(self, name) for name in self.key_fields])
+        return key if len(key) > 1 else key[0]
 
     @property
     def version(self) -> int:
@@ -235,6 +262,20 @@ def _check_type(cls: type[Entity]) -> None:
     if not name or not isinstance(name, str | property):  # a property where each object says its own
         raise TypeError(
             f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
+        )
+
+
+def _check_key_fields(cls: type[Entity]) -> None:
+    names: object = cls.key_fields
+    known = isinstance(names, tuple) and all(name in cls.model_fields for name in names)
+    if not (known and 1 <= len(cls.key_fields) <= MOST_LEVELS):
+        raise TypeError(
+            f"{cls.__name__}.key_fields has to be a tuple of 1 to {MOST_LEVELS} names of its fields, in the order of the container's "
+            f"partition key, not {names!r}."
+        )
+    if cls.key_fields != Entity.key_fields and cls.partition_key is not Entity.partition_key:
+        raise TypeError(
+            f"{cls.__name__} has `key_fields` and a `partition_key` of its own, which may be two different keys: keep one of them."
         )
 
 

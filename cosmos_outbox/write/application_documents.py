@@ -179,6 +179,18 @@ class Documents(Generic[ModelT]):
             model: ModelT = own.model
             return model
 
+    async def find(self, document_id: str, *, partition_key: PartitionKey | None = None) -> ModelT | None:
+        """
+        Return the model of a document as `read` does; None where `read` raises NotFound.
+
+        Raises:
+            UnreadableDocument: see `read`.
+        """
+        try:
+            return await self.read(document_id, partition_key=partition_key)
+        except NotFound:
+            return None
+
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
         """
         Write a model with the next commit: in place of what was read, or of the document with this etag, else as a new one.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -72,12 +71,12 @@ class Repository(Generic[EntityT]):
 
         Args:
             entity_id: its id.
-            partition_key: Defaults to that of the tracked entity with this id, else to the id.
+            partition_key: Defaults to that of the tracked entity with this id, else to the id. `key_of` of the class makes it.
             if_none_match: an etag; raise NotModified while the entity still has it.
             include_deleted: also return what is marked as deleted, or deleted by this unit of work.
 
         Raises:
-            UsageError: the container takes no such id or partition key.
+            UsageError: the container takes no such id or partition key; or there is none, and the class's key is not the id.
             UsageError: this unit of work has it as an object of another class with the same stored type.
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
@@ -106,6 +105,23 @@ class Repository(Generic[EntityT]):
                 )
             self._entities.track(entity)
             return entity
+
+    async def find(
+        self, entity_id: str, *, partition_key: PartitionKey | None = None, include_deleted: bool = False
+    ) -> EntityT | None:
+        """
+        Return an entity as `read` does; None where `read` raises NotFound.
+
+        Raises:
+            UsageError: see `read`; or nothing is found without a `partition_key`, and the class has one of its own.
+            UnreadableDocument: see `read`.
+        """
+        try:
+            return await self.read(entity_id, partition_key=partition_key, include_deleted=include_deleted)
+        except NotFound as error:
+            if partition_key is None and self._type.partition_key is not Entity.partition_key:
+                raise self._wants_key(entity_id) from error
+            return None
 
     def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
         """
@@ -150,7 +166,7 @@ class Repository(Generic[EntityT]):
             self._entities.track(entity, Change.UPDATE if soft else Change.DELETE)
             return entity
 
-    async def list(
+    async def page_of_key(
         self,
         partition_key: PartitionKey,
         *,
@@ -169,14 +185,14 @@ class Repository(Generic[EntityT]):
 
         Raises:
             UsageError: `page_size` is less than 1, or the container takes no such key.
-            InvalidRequest: the store did not give out `continuation` for this list.
+            InvalidRequest: the store did not give out `continuation` for this key.
         """
         check_partition_key(partition_key, self._store.key_paths)
         return await self._listed(
             partition_key, page_size=page_size, continuation=continuation, include_deleted=include_deleted
         )
 
-    async def read_all(
+    async def page_of_all_keys(
         self,
         page_size: int = DEFAULT_PAGE_SIZE,
         continuation: str | None = None,
@@ -184,9 +200,9 @@ class Repository(Generic[EntityT]):
         include_deleted: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page of all entities of this type over all partition keys, as `list` does, in an order of the store's own.
+        Return a page of all entities of this type over all partition keys, as `page_of_key` does, in an order of the store's own.
 
-        Each page may ask every physical partition: a container of twenty costs up to twenty times as much as `list`.
+        Each page may ask every physical partition: a container of twenty costs up to twenty times as much as `page_of_key`.
         """
         return await self._listed(
             None, page_size=page_size, continuation=continuation, include_deleted=include_deleted
@@ -203,17 +219,17 @@ class Repository(Generic[EntityT]):
         include_deleted: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page as `list` does, of the entities that a query in Cosmos DB's SQL selects.
+        Return a page as `page_of_key` does, of the entities that a query in Cosmos DB's SQL selects.
 
         Args:
             sql: selects whole documents of this type: `SELECT * FROM c WHERE c.type = 'order' AND c.data.total > @least`. A program
                 writes it, not its user.
             parameters: the values of the query's parameters by name, with or without the @.
             partition_key: the only one that is read. Defaults to all of them; such a query has no continuation where it sorts.
-            page_size: see `list`, as the others.
+            page_size: see `page_of_key`, as the others.
 
         Raises:
-            UsageError: see `list`; or the query selects documents of another type; or the store is a MemoryContainer, which
+            UsageError: see `page_of_key`; or the query selects documents of another type; or the store is a MemoryContainer, which
                 evaluates no SQL.
             InvalidRequest: the service does not understand the query.
         """
@@ -236,6 +252,8 @@ class Repository(Generic[EntityT]):
         self, entity_id: str, partition_key: PartitionKey | None, if_none_match: str | None
     ) -> EntityT:
         by_default = partition_key is None
+        if by_default and self._type.key_fields != Entity.key_fields:
+            raise self._wants_key(entity_id)
         key: PartitionKey = entity_id if partition_key is None else partition_key
         kind, paths = self._type.entity_type, self._store.key_paths
         check_id(entity_id, of=f"a {kind}")
@@ -274,8 +292,8 @@ class Repository(Generic[EntityT]):
     ) -> EntityPage[EntityT]:
         if page_size < 1:
             raise UsageError(f"A page holds at least one entity, so page_size cannot be {page_size}.")
-        entities: builtins.list[EntityT] = []
-        unreadable: builtins.list[UnreadableDocument] = []
+        entities: list[EntityT] = []
+        unreadable: list[UnreadableDocument] = []
         with self._entities.alone():
             page = await retry_reads(fetch, self._options)
             self._entities.refusal = None  # a new attempt begins
@@ -320,6 +338,15 @@ class Repository(Generic[EntityT]):
         except ValidationError as error:
             field, reason = first_error(error)
             raise self._unreadable(document, field=field, reason=reason) from error
+
+    def _wants_key(self, entity_id: str) -> UsageError:
+        made = f"{self._type.__name__}.key_of({', '.join(self._type.key_fields)})"
+        how = made if self._type.partition_key is Entity.partition_key else "…"
+        return UsageError(
+            f"The partition key of {self._type.__name__} is not its id, and no `partition_key` says where {entity_id!r} lies, so it "
+            f"would never be found: pass `partition_key={how}`.",
+            document_id=entity_id,
+        )
 
     def _not_found(
         self, entity_id: str, partition_key: PartitionKey, why: str, *, stored_type: str | None = None

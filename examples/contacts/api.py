@@ -200,7 +200,7 @@ async def list_contacts(
     ] = None,
 ) -> ContactPage:
     """List the contacts that are not deleted, ordered by id."""
-    page = await uow.contacts.read_all(page_size, continuation_token or x_continuation_token)
+    page = await uow.contacts.page_of_all_keys(page_size, continuation_token or x_continuation_token)
     if page.continuation is not None:
         response.headers["X-Continuation-Token"] = page.continuation
     return ContactPage.of(page)

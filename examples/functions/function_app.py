@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import azure.functions as func
 
-from cosmos_outbox import DomainEvent, Entity, NotFound, Outbox, UnitOfWork
+from cosmos_outbox import DomainEvent, Entity, Outbox, UnitOfWork
 from cosmos_outbox.adapters.cosmos import (
     CosmosChangeFeed,
     account_of,
@@ -61,12 +61,10 @@ class PersonRenamed(DomainEvent):
 
 
 class Account(Entity):
+    key_fields = ("person",)
+
     person: str
     name: str = ""
-
-    @property
-    def partition_key(self) -> str:
-        return self.person
 
 
 accounting = Consumer("accounting")
@@ -75,9 +73,8 @@ accounting = Consumer("accounting")
 @accounting.on(PersonRenamed)
 async def follow(event: PersonRenamed, message: Message, uow: UnitOfWork) -> None:
     accounts, person = uow.repository(Account), message.session_id
-    try:
-        account = await accounts.read(f"account-{person}", partition_key=person)
-    except NotFound:
+    account = await accounts.find(f"account-{person}", partition_key=person)
+    if account is None:
         account = accounts.create(Account(id=f"account-{person}", person=person))
     account.name = event.name
 

@@ -29,12 +29,10 @@ class Order(Entity):
 
 
 class Receipt(Entity):
+    key_fields = ("order_id",)
+
     order_id: str
     total: int
-
-    @property
-    def partition_key(self) -> str:
-        return self.order_id
 
 
 def write_receipt(event: OrderPaid, uow: UnitOfWork) -> None:

@@ -17,11 +17,9 @@ shipping = Consumer("shipping")
 
 
 class Shipment(Entity):
-    order_id: str
+    key_fields = ("order_id",)
 
-    @property
-    def partition_key(self) -> str:
-        return self.order_id
+    order_id: str
 
 
 @shipping.on(OrderPaid)

@@ -52,9 +52,9 @@ def use() -> None:
             assert_type(uow.invoices.create(invoice), Invoice)
             assert_type(uow.invoices.update(invoice, "etag"), Invoice)
             assert_type(uow.invoices.delete("id", hard=True), Invoice)
-            assert_type(uow.invoices.list("key", page_size=5), EntityPage[Invoice])
+            assert_type(uow.invoices.page_of_key("key", page_size=5), EntityPage[Invoice])
             assert_type(uow.invoices.query("SELECT * FROM c WHERE c.n = @n", {"n": 1}), EntityPage[Invoice])
-            assert_type(uow.invoices.read_all(10, None), EntityPage[Invoice])
+            assert_type(uow.invoices.page_of_all_keys(10, None), EntityPage[Invoice])
             assert_type(uow.documents(), BlockingDocuments[dict[str, Any]])
             assert_type(uow.documents(Note).read("id"), Note)
             assert_type(uow.save(Note()), Note)
@@ -69,6 +69,6 @@ def use() -> None:
 def misuse(uow: Invoices) -> None:
     uow.invoices.read(3)  # type: ignore[arg-type]
     uow.invoices.create(Note())  # type: ignore[arg-type]
-    uow.invoices.list(page_size=2)  # type: ignore[call-arg]
+    uow.invoices.page_of_key(page_size=2)  # type: ignore[call-arg]
     BlockingOutbox(MemoryContainer)  # type: ignore[arg-type]
     BlockingOutbox(open_outbox).run(read_with_invoices)  # type: ignore[arg-type]

@@ -71,10 +71,11 @@ async def use() -> None:
     async with outbox.unit_of_work(Invoices) as uow:
         assert_type(uow, Invoices)
         invoice = await uow.invoices.read("id", if_none_match='"etag"')
+        assert_type(await uow.invoices.find("id", partition_key=Invoice.key_of("id")), Invoice | None)
         invoice.pay(3)
         assert_type(uow.invoices.update(invoice, "etag"), Invoice)
         assert_type(await uow.commit(), Commit)
-        assert_type(await uow.invoices.read_all(10, None), EntityPage[Invoice])
+        assert_type(await uow.invoices.page_of_all_keys(10, None), EntityPage[Invoice])
         assert_type(invoice.events, tuple[DomainEvent, ...])
     assert_type(await outbox.run(read_one), Invoice)
     assert_type(await outbox.run(read_with_invoices, kind=Invoices, attempts=3), Invoice)

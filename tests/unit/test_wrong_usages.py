@@ -130,6 +130,48 @@ async def a_read_without_the_partition_key() -> None:
     await (await committed(Order(id="o1"))).unit_of_work().repository(Order).read("o1")
 
 
+class Seat(Entity):
+    key_fields = ("hall", "row")
+
+    hall: str
+    row: int
+
+
+@wrong(UsageError, "Seat is not its id", "'s1'", "pass `partition_key=Seat.key_of(hall, row)`")
+async def a_read_without_the_key_that_the_class_names() -> None:
+    await an_outbox().unit_of_work().repository(Seat).read("s1")
+
+
+@wrong(UsageError, "Order is not its id", "'o1'", "pass `partition_key=…`")
+async def a_search_without_the_partition_key() -> None:
+    await an_outbox().unit_of_work().repository(Order).find("o1")
+
+
+@wrong(UsageError, "Seat is made of hall, row: give one value for each", "by name, not ('main')")
+async def a_key_of_too_few_values() -> None:
+    Seat.key_of("main")
+
+
+@wrong(UsageError, "Seat is made of hall, row", "not ('main', 5, seat=7)")
+async def a_key_of_a_value_that_has_no_place() -> None:
+    Seat.key_of("main", 5, seat=7)
+
+
+@wrong(UsageError, "Order makes its key in `partition_key`", "as `key_fields`")
+async def a_key_that_no_fields_make() -> None:
+    Order.key_of("t")
+
+
+@wrong(TypeError, "Stall.key_fields", "a tuple of 1 to 3 names of its fields", "not 'hall'")
+async def a_key_of_fields_that_is_a_text() -> None:
+    type("Stall", (Seat,), {"__module__": __name__, "key_fields": "hall"})
+
+
+@wrong(TypeError, "Stall has `key_fields` and a `partition_key` of its own", "keep one")
+async def a_key_that_is_said_twice() -> None:
+    type("Stall", (Seat,), {"__module__": __name__, "partition_key": Order.partition_key})
+
+
 @wrong(Conflict, "'x' of partition key 't' already exists as a 'customer'", "under another id")
 async def an_id_that_another_type_has() -> None:
     await committed(Order(id="x"), outbox=await committed(Customer(id="x")))

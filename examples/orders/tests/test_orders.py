@@ -55,7 +55,7 @@ async def test_nothing_is_half_done(outbox: Outbox, outbox_harness: OutboxHarnes
         await pay_order(outbox, "o1")
     async with outbox.unit_of_work() as uow:
         assert not (await uow.repository(Order).read("o1")).paid
-        assert () == (await uow.repository(Receipt).list("o1")).entities
+        assert () == (await uow.repository(Receipt).page_of_key("o1")).entities
     assert_messages(await outbox_harness.relay_all(), OrderPlaced(total=5))
 
 

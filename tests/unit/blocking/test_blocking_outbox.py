@@ -61,11 +61,11 @@ def test_a_unit_of_work_lists_updates_and_deletes(outbox: BlockingOutbox):
         for text in ("a", "b", "c"):
             lines.create(Line(id=text, book="b1", text=text))
         uow.commit()
-        page = lines.list("b1", page_size=2)
+        page = lines.page_of_key("b1", page_size=2)
         lines.update(lines.read("a", partition_key="b1"))
         lines.delete("b", partition_key="b1")
         operations = uow.commit().operations
-        rest = lines.read_all(10)
+        rest = lines.page_of_all_keys(10)
 
     assert ["a", "b"] == [line.text for line in page.entities]
     assert 2 == operations

@@ -46,6 +46,20 @@ def test_the_created_event_keeps_its_id_and_time_however_often_it_is_asked_for()
     assert (before.id, before.created_at, "second") == (after.id, after.created_at, after.text)
 
 
+class Seat(Entity):
+    key_fields = ("hall", "row")
+
+    hall: str
+    row: int
+
+
+def test_the_fields_that_a_class_names_make_its_key_and_so_do_their_values_in_order_or_by_name():
+    seat = Seat(hall="main", row=5)
+    made = [Seat.key_of("main", 5), Seat.key_of("main", row=5), Seat.key_of(row=5, hall="main")]
+    assert [("main", 5)] * 4 == [seat.partition_key, *made]
+    assert "n1" == Note.key_of("n1") == Note(id="n1").partition_key
+
+
 class Entry(BaseModel):
     quantity: int
 

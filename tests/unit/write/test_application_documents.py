@@ -210,6 +210,7 @@ async def test_a_document_is_deleted_and_then_not_found(container: MemoryContain
         await documents.read("o", if_none_match=(await container.read("o", "o"))["_etag"])
     documents.delete(order)
     uow.record(OrderPaid(order_id="o"), about=order)
+    assert await uow.documents().find("o") is None
     with pytest.raises(NotFound):
         await documents.read("o")
     await uow.commit()

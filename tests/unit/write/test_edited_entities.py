@@ -77,8 +77,8 @@ async def test_a_list_omits_what_the_unit_of_work_deletes():
         lines, notes = uow.repository(Line), uow.repository(Note)
         await lines.delete("l", partition_key="b")
         await notes.delete("n")
-        assert () == (await lines.read_all()).entities == (await notes.read_all()).entities
-        assert ["l"] == [line.id for line in (await lines.read_all(include_deleted=True)).entities]
+        assert () == (await lines.page_of_all_keys()).entities == (await notes.page_of_all_keys()).entities
+        assert ["l"] == [line.id for line in (await lines.page_of_all_keys(include_deleted=True)).entities]
         with pytest.raises(NotFound):
             await lines.read("l", partition_key="b")
 

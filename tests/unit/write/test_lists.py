@@ -65,8 +65,8 @@ async def uow() -> UnitOfWork:
 
 async def test_a_list_is_in_the_order_of_the_ids_page_by_page(uow: UnitOfWork):
     orders = uow.repository(Order)
-    first = await orders.list("t", page_size=2)
-    second = await orders.list("t", page_size=2, continuation=first.continuation)
+    first = await orders.page_of_key("t", page_size=2)
+    second = await orders.page_of_key("t", page_size=2, continuation=first.continuation)
     assert ["o1", "o2", "o3"] == [order.id for order in (*first.entities, *second.entities)]
     assert second.continuation is None
 
@@ -74,9 +74,9 @@ async def test_a_list_is_in_the_order_of_the_ids_page_by_page(uow: UnitOfWork):
 async def test_a_list_of_no_partition_key_or_of_empty_pages_is_refused(uow: UnitOfWork):
     orders = uow.repository(Order)
     with pytest.raises(UsageError, match="page_size"):
-        await orders.list("t", page_size=0)
+        await orders.page_of_key("t", page_size=0)
     with pytest.raises(UsageError, match="partition key"):
-        await orders.list("")
+        await orders.page_of_key("")
 
 
 async def test_sql_in_memory_is_refused_with_what_to_do(uow: UnitOfWork):
@@ -86,9 +86,9 @@ async def test_sql_in_memory_is_refused_with_what_to_do(uow: UnitOfWork):
 
 async def test_a_base_class_reads_its_subclasses(uow: UnitOfWork):
     payments = uow.repository(Payment)
-    page = await payments.list("t")
+    page = await payments.page_of_key("t")
     assert [CardPayment, CashPayment] == [type(payment) for payment in page.entities]
-    assert page.entities == (await payments.read_all()).entities
+    assert page.entities == (await payments.page_of_all_keys()).entities
     card = await payments.read("p1", partition_key="t")
     assert (CardPayment, "visa") == (type(card), getattr(card, "card", None))
     assert card is await uow.repository(CardPayment).read("p1", partition_key="t")
@@ -109,4 +109,4 @@ async def test_two_subclasses_of_one_type_are_refused():
     uow = Outbox(MemoryContainer()).unit_of_work()
     with pytest.raises(UsageError, match=r"Ball.*Circle.*'round'.*entity_type"):
         await uow.repository(Shape).read("s")
-    await uow.repository(Circle).list("s")
+    await uow.repository(Circle).page_of_key("s")

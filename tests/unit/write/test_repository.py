@@ -46,6 +46,9 @@ async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
         await uow.commit()
         with pytest.raises(NotFound):
             await uow.repository(Note).read(note.id)
+        found = [await uow.repository(Note).find(one) for one in ("missing", note.id)]
+        assert [None, None, None] == [*found, await uow.repository(Line).find(note.id, partition_key="b")]
+        assert note.id == (await uow.repository(Note).find(note.id, include_deleted=True)).id
         assert (await uow.repository(Note).read(note.id, include_deleted=True)).deleted
 
 
@@ -97,11 +100,11 @@ async def test_all_entities_are_read_page_by_page_without_the_deleted():
         notes = uow.repository(Note)
         await notes.delete("n2")
         await uow.commit()
-        first = await notes.read_all(3)
-        second = await notes.read_all(3, first.continuation)
+        first = await notes.page_of_all_keys(3)
+        second = await notes.page_of_all_keys(3, first.continuation)
         assert ["n0", "n1", "n3"] == [note.id for note in first.entities]
         assert (["n4"], None) == ([note.id for note in second.entities], second.continuation)
-        assert 5 == len((await notes.read_all(10, include_deleted=True)).entities)
+        assert 5 == len((await notes.page_of_all_keys(10, include_deleted=True)).entities)
 
 
 async def test_reads_are_repeated_until_the_deadline():
@@ -263,6 +266,6 @@ async def test_a_document_that_is_no_such_entity_leaves_its_page_readable_and_is
             await uow.commit()
         damaged = {"id": "b", "partitionKey": "b", "type": "parcel", "data": {"weights": None}}
         await container.commit("b", [Write(kind=WriteKind.CREATE, id="b", document=damaged)])
-        page = await uow.repository(Parcel).read_all()
+        page = await uow.repository(Parcel).page_of_all_keys()
     assert ["a", "c"] == [parcel.id for parcel in page.entities]
     assert [("b", "weights")] == [(error.document_id, error.field) for error in page.unreadable]

@@ -219,10 +219,10 @@ class WriteSide(RuleBasedStateMachine):
         self._read(self.units[unit], kind, name)
 
     @rule(unit=units)
-    def read_all(self, unit: int) -> None:
+    def page_of_all_keys(self, unit: int) -> None:
         self._settle_late_ones()
         held = self.units[unit].held
-        page = self.run(self.units[unit].real.repository(Passage).read_all(100))
+        page = self.run(self.units[unit].real.repository(Passage).page_of_all_keys(100))
         for passage in page.entities:
             there = self.stored[passage.id]
             if passage.id in held:
