@@ -26,11 +26,13 @@ from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.stored_documents import StoredEvent, claimed_payload, stored_event
 from cosmos_outbox.write.application_documents import DocumentMapper, Documents
 from cosmos_outbox.write.event_sizes import EventSizes
+from cosmos_outbox.write.idempotency import Answer, IdempotencyKey, answer_once
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.repository import EntityPage, Repository
 from cosmos_outbox.write.unit_of_work import Commit, UnitOfWork
 
 __all__ = [
+    "Answer",
     "Backoff",
     "Commit",
     "CommitOutcomeUnknown",
@@ -42,6 +44,7 @@ __all__ = [
     "Entity",
     "EntityPage",
     "EventSizes",
+    "IdempotencyKey",
     "NotFound",
     "NotModified",
     "Outbox",
@@ -60,6 +63,7 @@ __all__ = [
     "UnreadableDocument",
     "UnstorableValue",
     "UsageError",
+    "answer_once",
     "claimed_payload",
     "correlated",
     "key_of_text",

@@ -21,6 +21,8 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── TooManyRequests       (retriable)
     │   ├── StoreUnavailable      (retriable)
     │   └── CommitOutcomeUnknown
+    ├── RequestStillRunning       (retriable) an equal request under the same idempotency key
+    ├── IdempotencyKeyReused      another request under the same idempotency key
     ├── RangeGone                 a physical partition was split or merged
     ├── ContainerRecreated        the container was deleted and created again
     ├── ParkingError              partition keys that are parked
@@ -299,6 +301,16 @@ class CommitOutcomeUnknown(StoreError):
     def __str__(self) -> str:
         of = f" It is commit {self.commit_id} of partition key {self.partition_key!r}."
         return super().__str__() + ("" if self.commit_id is None else of)
+
+
+class RequestStillRunning(OutboxError):
+    """An equal request under the same idempotency key still runs; repeat this one later, and it gets the answer."""
+
+    retriable = True
+
+
+class IdempotencyKeyReused(OutboxError):
+    """The idempotency key was used for a request with another payload; give each request a key of its own."""
 
 
 # One document stands against what a commit writes, and nothing is written

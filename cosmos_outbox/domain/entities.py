@@ -27,8 +27,13 @@ from cosmos_outbox.partition_key import MOST_LEVELS, KeyPart, PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
 # The `type` of the library's own documents: the relay would publish an entity with the first one as an event.
-EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE = "domainEvent", "eventPayload", "inboxRecord"
-RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, "parkedKey", "parkedEvent"})
+EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, ANSWER_TYPE = (
+    "domainEvent",
+    "eventPayload",
+    "inboxRecord",
+    "requestAnswer",
+)
+RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, ANSWER_TYPE, "parkedKey", "parkedEvent"})
 
 
 class Entity(BaseModel):
@@ -92,17 +97,17 @@ class Entity(BaseModel):
         Raises:
             UsageError: they are not one for each; or the class has a `partition_key` of its own, which no fields make.
         """
-        if cls.partition_key is not Entity.partition_key:
-            raise UsageError(
-                f"{cls.__name__} makes its key in `partition_key`, so `key_of` does not know it: name the fields of the key as `key_fields` "
-                "instead, or write the key itself."
-            )
-        by_name = cls.key_fields[len(parts) :]
-        if len(parts) > len(cls.key_fields) or named.keys() != set(by_name):
+        fields = cls.key_fields if cls.partition_key is Entity.partition_key else ()
+        by_name = fields[len(parts) :]
+        if not fields or len(parts) > len(fields) or named.keys() != set(by_name):
             given = ", ".join([*map(repr, parts), *(f"{name}={value!r}" for name, value in named.items())])
+            how = (
+                "one value for each, in this order or by name"
+                if fields
+                else "that, or name the fields as `key_fields`"
+            )
             raise UsageError(
-                f"The partition key of {cls.__name__} is made of {', '.join(cls.key_fields)}: give one value for each, in this order or "
-                f"by name, not ({given})."
+                f"The partition key of {cls.__name__} is made of {', '.join(fields) or 'what its `partition_key` says'}: give {how}, not ({given})."
             )
         key = (*parts, *(named[name] for name in by_name))
         return key if len(key) > 1 else key[0]
@@ -267,15 +272,12 @@ def _check_type(cls: type[Entity]) -> None:
 
 def _check_key_fields(cls: type[Entity]) -> None:
     names: object = cls.key_fields
-    known = isinstance(names, tuple) and all(name in cls.model_fields for name in names)
-    if not (known and 1 <= len(cls.key_fields) <= MOST_LEVELS):
+    of_fields = isinstance(names, tuple) and all(name in cls.model_fields for name in names)
+    one_key = names == Entity.key_fields or cls.partition_key is Entity.partition_key
+    if not (of_fields and one_key and 1 <= len(cls.key_fields) <= MOST_LEVELS):
         raise TypeError(
             f"{cls.__name__}.key_fields has to be a tuple of 1 to {MOST_LEVELS} names of its fields, in the order of the container's "
-            f"partition key, not {names!r}."
-        )
-    if cls.key_fields != Entity.key_fields and cls.partition_key is not Entity.partition_key:
-        raise TypeError(
-            f"{cls.__name__} has `key_fields` and a `partition_key` of its own, which may be two different keys: keep one of them."
+            f"partition key, and the class has no `partition_key` of its own beside it; it is {names!r}."
         )
 
 

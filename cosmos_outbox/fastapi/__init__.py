@@ -9,6 +9,7 @@ and `app.state.outbox = Outbox(…)` in the lifespan, or `install(app, outbox)`.
     installation      what an application is given once
       request_context   correlation and trace of each request
       conditions        etags in a request's headers
+    idempotency       a request that is repeated takes effect once
       problems          errors as problem details
 """
 
@@ -31,6 +32,7 @@ from cosmos_outbox.fastapi.conditions import (
     RequiredIfMatch,
     set_etag,
 )
+from cosmos_outbox.fastapi.idempotency import IdempotentRequest, idempotency_key
 from cosmos_outbox.fastapi.installation import DocumentId, OutboxDep, UnitOfWorkDep, install, unit_of_work
 from cosmos_outbox.fastapi.problems import PROBLEMS, Problem, problem_response
 
@@ -38,6 +40,7 @@ __all__ = [
     "NOT_MODIFIED",
     "PROBLEMS",
     "DocumentId",
+    "IdempotentRequest",
     "IfMatch",
     "IfNoneMatch",
     "Match",
@@ -46,6 +49,7 @@ __all__ = [
     "Problem",
     "RequiredIfMatch",
     "UnitOfWorkDep",
+    "idempotency_key",
     "install",
     "problem_response",
     "set_etag",

@@ -40,6 +40,14 @@ _ANSWERS: dict[type[errors.OutboxError], tuple[int, str]] = {
     errors.TooManyRequests: (429, "There are too many requests; retry after the time in Retry-After."),
     errors.StoreUnavailable: (503, "The data cannot be reached, and nothing was changed; retry later."),
     errors.CommitOutcomeUnknown: (503, "It is not known whether the change was stored; read it to find out."),
+    errors.RequestStillRunning: (
+        409,
+        "An equal request still runs; repeat this one after the time in Retry-After.",
+    ),
+    errors.IdempotencyKeyReused: (
+        422,
+        "Its Idempotency-Key was used for another request; send it under a new one.",
+    ),
     errors.OutboxError: (500, "The server cannot do this as it is set up; see its log."),
 }
 
@@ -135,7 +143,7 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
         _log(request, error)
     headers: dict[str, str] = {}
     # None for CommitOutcomeUnknown: a caller that repeats a creation would make a second one.
-    if isinstance(error, errors.BUSY):
+    if isinstance(error, (*errors.BUSY, errors.RequestStillRunning)):
         headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
     elif isinstance(error, errors.PreconditionFailed) and error.actual:
         headers["ETag"] = error.actual

@@ -3,9 +3,10 @@ The write side: what an application reads and changes, and its events, committed
 
 In the order of a commit, from the application down:
 
+    idempotency               a request that is repeated takes effect once, and gets the first answer again
     outbox                    makes units of work; `run` does a change again where another writer was first
     unit_of_work              what is committed together
-      repository              entities by type: create, read, list, query, delete
+      repository              entities by type: create, read, find, query, delete, and pages of them
       application_documents   the same for models of the application's own, as they are
       change_tracking         one object for each document: what is known of it, and what will happen to it
       event_handlers          handlers inside the process, before the save

@@ -231,8 +231,8 @@ class UnitOfWork:
         if (owner := committer.get()) is not None:
             raise errors.UsageError(
                 f"A handler called commit(). {owner} commits what it adds to the unit of work that it was given, in one batch "
-                "with the record that the message was handled; what another unit of work commits would take effect again with "
-                "each delivery. Use the unit of work of the handler."
+                "with the record that it was handled; what another unit of work commits would take effect again with each "
+                "delivery or repetition. Use the unit of work of the handler."
             )
         return await self._commit(None)
 
@@ -378,6 +378,11 @@ async def commit_with(uow: UnitOfWork, record: CommitRecord) -> Commit:
         OutboxError: as `UnitOfWork.commit`.
     """
     return await uow._commit(record)  # noqa: SLF001 - of this module
+
+
+def version_after_commit(uow: UnitOfWork, entity: Entity) -> int:
+    """Return the version that an entity has after the next commit of a unit of work."""
+    return entity.version + uow._entities.awaits_commit_of(entity)  # noqa: SLF001 - of this module
 
 
 def warn_of_what_is_left(uow: UnitOfWork, *, commit: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cosmos_outbox import Outbox
+from cosmos_outbox import Answer, IdempotencyKey, Outbox, UnitOfWork, answer_once
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.changefeed.leases import from_document, new_lease
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
@@ -42,6 +42,7 @@ FORMS: dict[str, dict[str, Document]] = json.loads(
 )
 # A form has the kinds that changed with it
 NEWEST = {name: one for form in sorted(FORMS, key=int) for name, one in FORMS[form].items()}
+KEY = IdempotencyKey(key="k", scope=(), payload=None)
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 HELD = message(OrderPaid(order_id="o1"), properties={"text": "a", "number": 7, "whole": 1.0})
 EVERY = [
@@ -89,6 +90,7 @@ async def written() -> dict[str, Document]:
         contact.rename(Name(first_name="Ada", last_name="B"))
         contact.record(ContactDeletedEvent(contact_id="c1"), deliver_at=NOW)
         await uow.commit()
+    await answered(container, contact)
     kinds = (
         ("laterEvent" if "deliverAt" in one.get("meta", {}) else one["type"], one)
         for one in container.documents()
@@ -99,6 +101,13 @@ async def written() -> dict[str, Document]:
     await world.run()
     (found["inboxRecord"],) = world.documents("inboxRecord")
     return found | leases_and_parked()
+
+
+async def answered(container: MemoryContainer, contact: Contact) -> Answer:
+    async def work(uow: UnitOfWork) -> Answer:
+        return Answer(status=201, body="b", headers={"Location": "/"}, etag_of=contact)
+
+    return await answer_once(Outbox(container), KEY, work, partition_key="c1")
 
 
 def names_in(value: Any, path: str = "") -> set[str]:
@@ -121,13 +130,19 @@ async def is_read(document: Document, kind: str) -> bool:
             found = stored_event(known)
             later = found and sent(found).deliver_at
             return getattr(found, "id", None) == document["id"] and (later == NOW) == (kind == "laterEvent")
-        case "contact":
-            outbox = Outbox(container := MemoryContainer())
-            await stored(container, document)
-            async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
-                return (await uow.contacts.read(document["id"])).id == document["id"]
+        case "contact" | "requestAnswer":
+            return await is_found(document, kind)
         case _:
             return await is_known_to_the_inbox(document)
+
+
+async def is_found(document: Document, kind: str) -> bool:
+    await stored(container := MemoryContainer(), document)
+    if kind == "requestAnswer":
+        again = await answered(container, Contact(name=Name(first_name="Ada", last_name="B")))
+        return (True, "b") == (again.repeated, again.body)
+    async with Outbox(container).unit_of_work(ContactsUnitOfWork) as uow:
+        return (await uow.contacts.read(document["id"])).id == document["id"]
 
 
 def is_held(document: Document, kind: str) -> bool:

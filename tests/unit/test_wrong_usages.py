@@ -157,17 +157,17 @@ async def a_key_of_a_value_that_has_no_place() -> None:
     Seat.key_of("main", 5, seat=7)
 
 
-@wrong(UsageError, "Order makes its key in `partition_key`", "as `key_fields`")
+@wrong(UsageError, "Order is made of what its `partition_key` says: give that", "as `key_fields`")
 async def a_key_that_no_fields_make() -> None:
     Order.key_of("t")
 
 
-@wrong(TypeError, "Stall.key_fields", "a tuple of 1 to 3 names of its fields", "not 'hall'")
+@wrong(TypeError, "Stall.key_fields", "a tuple of 1 to 3 names of its fields", "it is 'hall'")
 async def a_key_of_fields_that_is_a_text() -> None:
     type("Stall", (Seat,), {"__module__": __name__, "key_fields": "hall"})
 
 
-@wrong(TypeError, "Stall has `key_fields` and a `partition_key` of its own", "keep one")
+@wrong(TypeError, "Stall.key_fields", "no `partition_key` of its own beside it")
 async def a_key_that_is_said_twice() -> None:
     type("Stall", (Seat,), {"__module__": __name__, "partition_key": Order.partition_key})
 

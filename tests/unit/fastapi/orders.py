@@ -119,13 +119,14 @@ async def ask(
     async def send(message: Any) -> None:
         sent.append(message)
 
+    path, _, query = path.partition("?")
     scope = {
         "type": "http",
         "method": method,
         "path": path,
         "root_path": "",
         "scheme": "http",
-        "query_string": b"",
+        "query_string": query.encode(),
         "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in headers],
         "server": ("localhost", 80),
     }

@@ -26,6 +26,8 @@ STATUSES = {
     "StoreUnavailable": 503,
     "CommitOutcomeUnknown": 503,
     "NotModified": 304,
+    "RequestStillRunning": 409,
+    "IdempotencyKeyReused": 422,
 }
 TREE = [
     kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.OutboxError)

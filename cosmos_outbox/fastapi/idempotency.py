@@ -1,0 +1,109 @@
+"""
+Idempotency-Key: a request that its caller repeats takes effect once, as draft-ietf-httpapi-idempotency-key-header has it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from fastapi import Depends, Header, HTTPException, Request, Response
+
+from cosmos_outbox.domain.events import new_id
+from cosmos_outbox.errors import CommitOutcomeUnknown
+from cosmos_outbox.fastapi.installation import OutboxDep
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox.write.idempotency import DEFAULT_REMEMBERED, IdempotencyKey, answer_once
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox.write.unit_of_work import UnitOfWork
+
+# In quotes, as the draft has it, or without, as most clients send it
+_KEY = re.compile(r'"([ !#-\[\]-~]{1,255})"|([!#-+\--:<-\[\]-~]{1,255})')
+_MISSING = "Send one Idempotency-Key of 1 to 255 characters, such as a UUID, and the same one when you repeat the request."
+_UNKNOWN = "It is not known whether the change was stored; repeat the request under the same Idempotency-Key to find out."
+_Lines = Annotated[list[str] | None, Header(alias="Idempotency-Key", description=_MISSING)]
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """A request under its caller's key; `id` is a UUID that each repetition gets again, for what the request creates."""
+
+    outbox: Outbox
+    key: IdempotencyKey | None
+    id: str
+
+    async def answer(
+        self,
+        work: Callable[[Any], Awaitable[Any]],
+        *,
+        partition_key: PartitionKey | None = None,
+        kind: type[UnitOfWork] = UnitOfWork,
+    ) -> Response:
+        """
+        Carry the request out once, and return its answer; see `answer_once`. A repetition has the header `Idempotent-Replayed`.
+
+        Raises:
+            HTTPException: 503 with Retry-After, if the answer of the store was lost; a repetition finds out what it was.
+            OutboxError: see `answer_once`.
+        """
+        try:
+            answer = await answer_once(self.outbox, self.key, work, partition_key=partition_key, kind=kind)
+        except CommitOutcomeUnknown as error:
+            if self.key is None:
+                raise
+            raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, _UNKNOWN, {"Retry-After": "1"}) from error
+        headers = {**answer.headers, **({"Idempotent-Replayed": "true"} if answer.repeated else {})}
+        kind_of_body = None if answer.text is None else "application/json"
+        return Response(answer.text, answer.status, headers, kind_of_body)
+
+
+def idempotency_key(
+    *,
+    caller: Callable[..., Any] | None,
+    required: bool = True,
+    remembered_for: timedelta = DEFAULT_REMEMBERED,
+) -> Callable[..., Awaitable[IdempotentRequest]]:
+    """
+    Return the dependency that gives a route its request under the caller's key, for `Annotated[IdempotentRequest, Depends(…)]`.
+
+    Args:
+        caller: a dependency that returns who sends the request, as JSON types that stay the same when it is repeated: the id of the user,
+            not a token. The keys of one caller are not those of another. None for an API that has one caller only.
+        required: refuse a request without the header, with 400. Otherwise it is carried out each time.
+        remembered_for: how long a repetition gets the first answer. Defaults to a day.
+    """
+
+    async def given(
+        request: Request,
+        outbox: OutboxDep,
+        lines: _Lines = None,
+        who: Any = Depends(caller or _the_only_one),  # noqa: B008 - made once for each route that asks
+    ) -> IdempotentRequest:
+        if lines is None and not required:
+            return IdempotentRequest(outbox, None, new_id())
+        if lines is None or len(lines) > 1 or (match := _KEY.fullmatch(lines[0])) is None:
+            raise HTTPException(HTTPStatus.BAD_REQUEST, _MISSING)
+        key = IdempotencyKey(
+            key=match[1] or match[2],
+            scope=(request.method, request.url.path, who),
+            payload=(request.url.query, _content(await request.body())),
+            remembered_for=remembered_for,
+        )
+        return IdempotentRequest(outbox, key, key.id)
+
+    return given
+
+
+async def _the_only_one() -> None: ...
+
+
+def _content(body: bytes) -> Any:
+    try:
+        return json.loads(body)  # another order of its names or other spaces are no other payload
+    except (ValueError, RecursionError):
+        return body.hex()

@@ -1,0 +1,210 @@
+"""
+Idempotency keys: a request that its caller repeats takes effect once, and each repetition gets the first answer.
+
+The answer is a document, `request.<id of the key>`, in the batch of the effect: there is no effect without it, and no second one. So the
+answer is made before the commit, and a process that dies after it leaves nothing unsaid. Of any number of equal requests at once, in
+whatever processes, one creates the document; the others read it. Its time to live deletes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from cosmos_outbox import errors
+from cosmos_outbox.domain.entities import ANSWER_TYPE, Entity
+from cosmos_outbox.partition_key import PartitionKey, identity
+from cosmos_outbox.retries import Deadline
+from cosmos_outbox.write.batch import CommitRecord
+from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, committer, version_after_commit
+
+DEFAULT_REMEMBERED = timedelta(days=1)
+_FAILED = 400  # from this status on, nothing was done
+_ELSEWHERE = "a request writes under the `partition_key` that it names. Let it record an event, and a consumer of that event write the other key"
+_running: set[object] = set()  # the requests of this process that have not ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdempotencyKey:
+    """
+    The name that a caller gave to a request, and what tells a repetition from another request.
+
+    key             as its caller chose it.
+    scope           where it is unique, as JSON types: the operation and the caller. The same key in another scope is another key.
+    payload         all that the caller asks for, as JSON types or models: another payload under the key is refused.
+    remembered_for  how long a repetition gets the first answer, in whole seconds. Defaults to a day.
+    """
+
+    key: str
+    scope: tuple[Any, ...]
+    payload: Any
+    remembered_for: timedelta = DEFAULT_REMEMBERED
+
+    @property
+    def id(self) -> str:
+        """Return a UUID that each repetition gets again, for what the request creates."""
+        return str(uuid.UUID(_hash([*self.scope, self.key])[:32], version=5))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """
+    What a request is answered, the first time and each time it is repeated.
+
+    status      of HTTP, or of a protocol of the application's own. From 400 on, nothing is committed and nothing remembered.
+    body        JSON types, or models, which become those; None for none.
+    headers     to give again, such as Location.
+    etag_of     the entity whose etag is the header ETag. A repetition has it for as long as the entity was not changed.
+    repeated    it was given before.
+    """
+
+    status: int = 200
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    etag_of: Entity | None = None
+    repeated: bool = False
+
+    @property
+    def text(self) -> str | None:
+        """Return the body as JSON, the same for each repetition; None if there is none."""
+        body = to_jsonable_python(self.body, by_alias=True)
+        return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False)
+
+
+async def answer_once(
+    outbox: Outbox,
+    key: IdempotencyKey | None,
+    work: Callable[[Any], Awaitable[Any]],
+    *,
+    partition_key: PartitionKey | None = None,
+    kind: type[UnitOfWork] = UnitOfWork,
+) -> Answer:
+    """
+    Carry out a request once, and return its answer: that of the first time, where the request is repeated.
+
+    `work(unit_of_work)` runs, and is repeated, as `Outbox.run` does it. It returns an Answer, or the body of one with the status 200. What it
+    changed is committed with that; it commits nothing itself. What it raises passes through: nothing was committed or remembered, and a
+    repetition tries again.
+
+    Args:
+        outbox: of the effect.
+        key: of the request; None for one that is carried out each time.
+        work: reads and changes entities of one partition key.
+        partition_key: of the effect, the same for each repetition. Defaults to the id of the key, for what the request creates.
+        kind: the subclass of UnitOfWork to give it.
+
+    Raises:
+        RequestStillRunning: this process carries out an equal request right now.
+        IdempotencyKeyReused: the key was used for another payload.
+        UsageError: the work of another request, or a handler of a consumer, called it.
+        OutboxError: as `Outbox.run`. After CommitOutcomeUnknown, a repetition finds out.
+    """
+    once = None if key is None else _Once(outbox, key, key.id if partition_key is None else partition_key)
+
+    async def answered(uow: UnitOfWork) -> Answer:
+        token = committer.set("The request")
+        try:
+            result = await work(uow)
+        finally:
+            committer.reset(token)
+        answer = result if isinstance(result, Answer) else Answer(body=result)
+        answer = replace(answer, body=to_jsonable_python(answer.body, by_alias=True))
+        if answer.status >= _FAILED:
+            uow.rollback()
+            return answer
+        await (once.commit(uow, answer) if once else uow.commit())
+        etag = answer.etag_of and answer.etag_of.etag
+        return replace(answer, headers={**answer.headers, **({"ETag": etag} if etag else {})})
+
+    # Raises where the caller has a committer: a handler, or the work of another request
+    await outbox.unit_of_work().commit()
+    if once is None:
+        return await outbox.run(answered, kind=kind)
+    place = id(outbox), once.record_id, identity(once.partition_key)
+    if place in _running:
+        raise errors.RequestStillRunning
+    _running.add(place)
+    try:
+        if (first := await once.first_answer()) is not None:
+            return first
+        return await outbox.run(answered, kind=kind)
+    except (errors.IdempotencyKeyReused, *errors.BUSY):  # known by now, or known to be not written
+        raise
+    except Exception as error:  # noqa: BLE001 - of the work too: it may have met what an equal request changed
+        return await once.answer_instead_of(error)
+    finally:
+        _running.discard(place)
+
+
+@dataclass(frozen=True, slots=True)
+class _Once:
+    """The answer of one request, where it is stored."""
+
+    outbox: Outbox
+    key: IdempotencyKey
+    partition_key: PartitionKey
+
+    @property
+    def record_id(self) -> str:
+        return f"request.{self.key.id}"
+
+    async def commit(self, uow: UnitOfWork, answer: Answer) -> None:
+        of = answer.etag_of
+        document = {
+            "id": self.record_id,
+            **self.outbox.key_paths.fields(self.partition_key),
+            "type": ANSWER_TYPE,
+            "ttl": int(self.key.remembered_for.total_seconds()),
+            "data": {  # so that none of it is a property of the partition key
+                "payload": _hash(self.key.payload),
+                "status": answer.status,
+                "headers": dict(answer.headers),
+                "body": answer.text,  # its text, so that no number of it is rounded
+                "etagOf": of and {"id": of.id, "version": version_after_commit(uow, of)},
+            },
+        }
+        try:
+            await commit_with(uow, CommitRecord(partition_key=self.partition_key, document=document))
+        except errors.MixedPartitionKeys as error:
+            raise errors.MixedPartitionKeys(error.first, error.second, advice=_ELSEWHERE) from error
+
+    async def first_answer(self) -> Answer | None:
+        async with self.outbox.unit_of_work() as uow:
+            documents = uow.documents()
+            record = await documents.find(self.record_id, partition_key=self.partition_key)
+            if record is None:
+                return None
+            first = record["data"]
+            if first["payload"] != _hash(self.key.payload):
+                raise errors.IdempotencyKeyReused
+            headers, of = dict(first["headers"]), first["etagOf"]
+            entity = of and await documents.find(of["id"], partition_key=self.partition_key)
+            if entity and entity.get("version") == of["version"]:
+                headers["ETag"] = documents.etag_of(entity)
+            body = json.loads(first["body"] or "null")
+            return Answer(status=first["status"], body=body, headers=headers, repeated=True)
+
+    async def answer_instead_of(self, error: Exception) -> Answer:
+        taken = isinstance(error, errors.Conflict) and error.document_id == self.record_id
+        deadline, attempt = Deadline(self.outbox.retries), 0
+        while True:
+            with suppress(*errors.BUSY):
+                if (first := await self.first_answer()) is not None:
+                    return first
+            attempt += 1
+            if not (taken and await deadline.pause(attempt)):  # a replica may lag behind the one that refused
+                raise error
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(to_jsonable_python(value), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
