@@ -37,7 +37,8 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   ├── MessageUnreadable
     │   ├── UnknownVersion
     │   ├── DeliveredTooOften
-    │   └── HandlerTimeout
+    │   ├── HandlerTimeout
+    │   └── TryLater              a handler asks for its message at a later time
     └── PublishError              Service Bus did not accept a message
         ├── BrokerUnavailable     (retriable)
         ├── TopicUnavailable      (an operator has to fix it, then the relay goes on)
@@ -53,6 +54,7 @@ import copyreg
 import os
 import traceback
 from dataclasses import dataclass, field
+from datetime import timedelta
 from inspect import get_annotations
 from itertools import dropwhile
 from pathlib import Path
@@ -404,7 +406,7 @@ class LockLost(SubscriptionError):
 
 
 class MessageError(OutboxError):
-    """A consumer cannot handle a message as it is: release or drop it; base of the five below."""
+    """A consumer cannot handle a message as it is: release or drop it; base of the six below."""
 
 
 class MessageUnreadable(MessageError):
@@ -427,6 +429,18 @@ class DeliveredTooOften(MessageError):
 
 class HandlerTimeout(MessageError):
     """A handler did not end within its time."""
+
+
+class TryLater(MessageError):
+    """
+    A handler asks for its message at a later time. Raise it where the message is not at fault, such as while another service is away.
+
+    reason          what it waits for.
+    after           how long at least. Defaults to a back-off, up to 30 s.
+    """
+
+    def __init__(self, reason: str | None = None, *, after: timedelta | None = None) -> None:
+        super().__init__(reason, retry_after=None if after is None else after.total_seconds())
 
 
 def _place(error: OutboxError) -> str:

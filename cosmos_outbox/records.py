@@ -350,13 +350,35 @@ class AttemptFailed(Record):
 
 class ConsumingDelayed(Record):
     """
-    A message waits for a store that cannot be used now; it is no fault of the message, which is not counted as delivered.
+    A message waits through no fault of its own, and is not counted as delivered: for a store that cannot be used now (outage), because
+    its handler asked for a later time (later), or with others of its subject that all do (circuit).
+
+    `waited_seconds` is for how long this process has had it wait.
     """
 
+    levels: ClassVar = {"circuit": logging.DEBUG}
     consumer: str
+    outcome: Literal["outage", "later", "circuit"]
+    subject: str
     key: str
     message_id: str
     delay_seconds: float
+    waited_seconds: float
+    error: BaseException
+
+
+class CircuitMoved(Record):
+    """
+    The messages of `keys` keys asked for a later time, and none of their subject took effect between: now one at a time is tried, the
+    others wait without their handler being called (opened). Or one took effect, so all are handled again (closed).
+    """
+
+    levels: ClassVar = {"closed": logging.INFO}
+    consumer: str
+    outcome: Literal["opened", "closed"]
+    subject: str
+    keys: int
+    open_seconds: float
     error: BaseException
 
 

@@ -11,6 +11,8 @@ message are one transactional batch; the message is completed only then.
       failure_policy    the rules
     handling            one message: is its key parked? have it take effect, wait for a store that is away, or give up
       attempts          is a message that failed tried again, and when?
+      waiting_messages  what waits, since when, and for how long?
+        circuit         is the handler of a subject called, while it asks for a later time whatever the key?
       inbox             did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
       handler_threads   where the handler's blocking calls run
       stored_messages   a message as a document of the parked store
@@ -43,6 +45,9 @@ message that took effect elsewhere, the release finds it in the inbox.
 *An outage is no failure.* While the store is busy or away, messages wait, are not counted as delivered and are not parked. If
 the handlers fail on every key, after a handful of parked keys the others wait as well.
 
+*Later is no failure either.* A handler that raises `TryLater`, or an error that the consumer waits for, has its message wait in the same
+way, its key in order behind it, for as long as the policy says. Once all keys ask, one message at a time is tried.
+
 Limits: what a handler does outside of the unit of work is done again with each attempt; give the other side the message's
 `idempotency_key`. A record is forgotten after its time to live, which is to be longer than any message can live.
 """
@@ -51,6 +56,7 @@ from cosmos_outbox.consumer.consumer import Consumer
 from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import HandlerStuck
+from cosmos_outbox.errors import TryLater
 from cosmos_outbox.messages import Message
 from cosmos_outbox.received_cloudevents import CloudEvent
 
@@ -63,4 +69,5 @@ __all__ = [
     "OnFailure",
     "OnUnknown",
     "Policy",
+    "TryLater",
 ]

@@ -46,10 +46,20 @@ class Attempts:
         self.contended += new
         return new
 
+    def asks_for_later(self, error: BaseException) -> bool:
+        """Say whether an error asks for a later time: so do all of a group, each by itself or as one that the consumer waits for."""
+        if isinstance(error, BaseExceptionGroup):
+            return all(map(self.asks_for_later, error.exceptions))
+        awaited = isinstance(error, self.policy.waits_for) and not self._is_permanent(error)
+        return awaited or isinstance(error, errors.TryLater)
+
+    def _is_permanent(self, error: BaseException) -> bool:
+        return isinstance(error, (*_PERMANENT, *self.permanent))
+
     def delay(self, error: Exception, *, met_writer: bool) -> float | None:
         """Return how long to wait before the next attempt; None if the message has failed."""
         counted = self.number - self.contended
-        if isinstance(error, (*_PERMANENT, *self.permanent)):
+        if self._is_permanent(error):
             return None
         if met_writer:
             return _BETWEEN_WRITERS.delay(self.contended)

@@ -66,6 +66,9 @@ class Consumer:
             blocks the event loop, before it failed. Two less than the broker allows, or fewer. Defaults to 8.
         backoff: between attempts. Defaults to 0.2 s … 5 s, full jitter.
         handler_timeout: how long one attempt may take. Defaults to 30 s.
+        waits_for: an error, or a tuple of them, that shows that another service is away, such as `httpx.TransportError`: where a handler
+            raises one, its message is tried later, as where it raises `TryLater`. What is `permanent` for a handler fails all the same.
+        longest_wait: for how long a message may be tried later before it has failed; each process counts for itself. Defaults to 12 hours.
 
     Raises:
         ConfigurationError: a value cannot work.
@@ -85,6 +88,8 @@ class Consumer:
         max_deliveries: int = 8,
         backoff: Backoff | None = None,
         handler_timeout: timedelta = timedelta(seconds=30),
+        waits_for: type[Exception] | tuple[type[Exception], ...] = (),
+        longest_wait: timedelta = timedelta(hours=12),
     ) -> None:
         if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or "." in name or "/" in name:
             raise ConfigurationError(
@@ -94,8 +99,9 @@ class Consumer:
             raise ConfigurationError(f"A consumer needs at least one attempt, not {attempts}.")
         if max_deliveries < 1:
             raise ConfigurationError(f"max_deliveries must be at least 1, not {max_deliveries}.")
-        if handler_timeout <= timedelta(0):
-            raise ConfigurationError(f"handler_timeout must be more than 0, not {handler_timeout}.")
+        for limit, length in {"handler_timeout": handler_timeout, "longest_wait": longest_wait}.items():
+            if length <= timedelta(0):
+                raise ConfigurationError(f"{limit} must be more than 0, not {length}.")
         if record_ttl < _SHORTEST_RECORD_TTL:
             raise ConfigurationError(
                 f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {record_ttl}: the broker may deliver a message "
@@ -110,6 +116,8 @@ class Consumer:
             max_deliveries=max_deliveries,
             handler_timeout=handler_timeout,
             backoff=backoff or Backoff(initial_seconds=0.2, maximum_seconds=5.0),
+            waits_for=_errors_of("waits_for", waits_for),
+            longest_wait=longest_wait,
         )
         self.name, self._outbox, self._outbox_of = name, outbox, outbox_of
         self._bound: Outbox | None = None
@@ -177,7 +185,7 @@ class Consumer:
         if subject is None:
             raise TypeError(f"{event_type.__name__} is no DomainEvent: name the subject of its messages.")
         check_upcasters(event_type.__name__, upcasters or {}, leading_to=version or 1)
-        errors = permanent if isinstance(permanent, tuple) else (permanent,)
+        errors = _errors_of("permanent", permanent)
 
         def register(handler: Callable[[Any, Message, Any], Awaitable[None]]) -> Any:
             _check_handler(handler)
@@ -251,6 +259,13 @@ def _one_of(kind: type[ChoiceT], name: str, value: ChoiceT | str) -> ChoiceT:
         raise ConfigurationError(
             f"{name} takes {' or '.join(map(repr, map(str, kind)))}, not {value!r}."
         ) from None
+
+
+def _errors_of(name: str, said: type[Exception] | tuple[type[Exception], ...]) -> tuple[type[Exception], ...]:
+    errors = said if isinstance(said, tuple) else (said,)
+    if wrong := [one for one in errors if not (isinstance(one, type) and issubclass(one, Exception))]:
+        raise ConfigurationError(f"{name} takes classes of errors, not {wrong[0]!r}.")
+    return errors
 
 
 def _check_handler(handler: Callable[..., object]) -> None:

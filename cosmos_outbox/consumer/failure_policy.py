@@ -45,6 +45,8 @@ class Policy:
     max_deliveries: int
     backoff: Backoff
     handler_timeout: timedelta
+    waits_for: tuple[type[Exception], ...] = ()
+    longest_wait: timedelta = timedelta(hours=12)
 
     @property
     def least_delivery_count(self) -> int:

@@ -16,6 +16,7 @@ from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.inbox import OUTAGES, Effect, Inbox
 from cosmos_outbox.consumer.routes import routed
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.parked_documents import EventStatus, failure_of
@@ -23,11 +24,8 @@ from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.retries import Backoff
 
-_BETWEEN_DELAYS = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
-# While others take effect, a message waits for 8 s at most, because it occupies a slot
-_MOST_ALONE = 5
-_MOST_MESSAGES = 1000  # whose delays are counted
-_HALTED = 4  # A slot is free soon for another key: only an attempt shows which key can be handled
+# Up to 4 s: a slot is free soon for another key, as only an attempt shows which key can be handled
+_WHILE_HALTED = Backoff(initial_seconds=4.0, maximum_seconds=4.0)
 
 
 class Holding(Protocol):
@@ -74,8 +72,7 @@ class Handling:
         self._notify = inbox.notify
         self.scope = Scope(processor=inbox.name, container=inbox.source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
-        self._delays = 0  # since a message took effect
-        self._delays_of: dict[str, int] = {}  # of each message that waits
+        self.waits = Waits(inbox)
         self._given_up = 0  # keys parked since a message took effect
         # Keys that an operator may have parked while their session is held
         self.seen_parked: Container[str] = ()
@@ -88,7 +85,7 @@ class Handling:
     @property
     def delayed(self) -> bool:
         """Say whether the last message had to wait for a store."""
-        return self._delays > 0
+        return self.waits.outages > 0
 
     async def __call__(self, message: Message, session: Holding) -> Settlement:
         """
@@ -107,9 +104,10 @@ class Handling:
         except errors.RequestTooLarge as error:  # behind others that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
-            return self._delayed(message, key, error)
-        self._delays = 0
-        self._delays_of.pop(message.message_id, None)
+            return self.waits.for_store(message, key, error)
+        self.waits.outages = 0
+        if not isinstance(settlement, Retry):
+            self.waits.settled(message)
         state.counts_losses = False
         return settlement
 
@@ -165,6 +163,8 @@ class Handling:
             except OUTAGES:
                 raise
             except Exception as error:
+                if not released and attempts.asks_for_later(error):
+                    raise
                 contended = attempts.met_writer(error)
                 halted = self.halted and not released
                 delay = None if halted else attempts.delay(error, met_writer=contended)
@@ -179,6 +179,7 @@ class Handling:
                 continue
             if effect is Effect.TAKEN:
                 self._given_up = 0
+                self.waits.took_effect(message)
             return effect
 
     def _keyed(self, message: Message) -> Message:
@@ -217,31 +218,34 @@ class Handling:
                 "then release the key."
             )
             return await self._give_up(message, key, state, lost, message.delivery_count)
+        if (waits := self.waits.for_others(message, key)) is not None:
+            return waits
+        try:
+            return await self._take(message, key, state, session)
+        finally:
+            self.waits.tried(message)
+
+    async def _take(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
+        """Have a message take effect, try it later, or give it up."""
         attempts = self._attempts_at(message)
         try:
             effect = await self._attempt(message, key, attempts, session.pause)
         except OUTAGES:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
+            failed: Exception = error
+            if attempts.asks_for_later(error):
+                if (later := self.waits.for_later(message, key, error)) is not None:
+                    return later
+                failed = self.waits.too_long(message, error)
+                attempts.number = self.waits.known[message.message_id].times
             if self.halted:
-                self._notify(records.ConsumerHalted(consumer=self._name, keys=self._given_up, error=error))
-                return Retry(after_seconds=_BETWEEN_DELAYS.delay(_HALTED), counted=False)
-            return await self._give_up(message, key, state, error, attempts.number)
+                self._notify(records.ConsumerHalted(consumer=self._name, keys=self._given_up, error=failed))
+                return Retry(after_seconds=_WHILE_HALTED.delay(1), counted=False)
+            return await self._give_up(message, key, state, failed, attempts.number)
         if effect is Effect.UNKNOWN:
             return self._dead_letter(message, key, _unknown(message), reason="UnknownSubject")
         return Complete()
-
-    def _delayed(self, message: Message, key: str, error: Exception) -> Retry:
-        """Have a message wait for a store, longer each time that one has to, and no less than what the service asked for."""
-        self._delays += 1
-        alone = self._delays_of[message.message_id] = self._delays_of.pop(message.message_id, 0) + 1
-        if len(self._delays_of) > _MOST_MESSAGES:
-            del self._delays_of[next(iter(self._delays_of))]
-        asked = error.retry_after if isinstance(error, errors.OutboxError) else None
-        delay = _BETWEEN_DELAYS.delay(max(self._delays, min(alone, _MOST_ALONE)), at_least=asked)
-        told = {"consumer": self._name, "key": key, "message_id": message.message_id}
-        self._notify(records.ConsumingDelayed(**told, delay_seconds=delay, error=error))
-        return Retry(after_seconds=delay, counted=False)
 
     async def _give_up(
         self, message: Message, key: str, state: _SessionState, error: Exception, attempts: int

@@ -109,10 +109,7 @@ class HeldSession:
             if self._stopping.is_set():
                 break
             self._see_lock()
-            self.handling_since = self._loop.time()
-            settlement = await self._handled(message)
-            if isinstance(settlement, Retry) and not await self._kept(settlement.after_seconds):
-                settlement = None
+            settlement = await self._kept_settlement(message)
             if settlement is None:
                 return SessionEnd.LOST
             await self._settle(message, settlement)
@@ -179,11 +176,14 @@ class HeldSession:
         """Hold the lock until the next attempt is due and has a slot; return whether it has."""
         taking = asyncio.create_task(self._take_slot())
         try:
-            with self._slots.rest(may_leave=True) as leave:
+            with self._slots.rest(may_leave=self.id is not None) as leave:
                 await self._held({taking, leave}, inf)
         finally:
             await cancelled(taking)
         return self._slot is not None
+
+    async def _has_slot(self) -> bool:
+        return not self._stopping.is_set() and (self._slot is not None or await self._took_slot())
 
     async def close(self) -> None:
         """
@@ -214,8 +214,23 @@ class HeldSession:
             )
         )
 
+    async def _kept_settlement(self, message: Message) -> Settlement | None:
+        """
+        Return how a message is to be settled, once it was kept for as long as that says; None if the lock may be lost.
+        """
+        while True:
+            settlement = await self._handled(message)
+            if not isinstance(settlement, Retry):
+                return settlement
+            if not await self._kept(settlement.after_seconds):
+                return None
+            # Without sessions a message that is given back counts as delivered: it is tried again in this hold.
+            if self.id is not None or settlement.counted or not await self._has_slot():
+                return settlement
+
     async def _handled(self, message: Message) -> Settlement | None:
         """Return how a message is to be settled; None if the lock may be lost."""
+        self.handling_since = self._loop.time()
         handling = asyncio.create_task(self._outcome(message))
         try:
             held = await self._held({handling}, self._options.max_handling.total_seconds())
@@ -234,11 +249,15 @@ class HeldSession:
         """
         seconds = 0.0 if self._stopping.is_set() else seconds
         self.due = self._loop.time() + seconds
+        handling_since, self.handling_since = self.handling_since, None  # it is not handled meanwhile
         # Without sessions a message that is given back early counts as delivered.
         if seconds and (self.id is not None or not self._slots.full):
             self._give_slot()  # nothing is left to handle
-        with self._slots.rest(may_leave=self.id is not None) as leave:
-            return await self._held({leave}, seconds)
+        try:
+            with self._slots.rest(may_leave=self.id is not None) as leave:
+                return await self._held({leave}, seconds)
+        finally:
+            self.handling_since = handling_since
 
     async def _held(self, tasks: set[asyncio.Future[Any]], seconds: float) -> bool:
         """

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling
+from cosmos_outbox.consumer.waiting_messages import Wait
 from cosmos_outbox.errors import LockLost, said
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Parking
@@ -32,6 +33,8 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.port_calls import Around, surrounded
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Allows, Progress, require_no_failures
 
+_UNTIL_THE_END = 1e9  # seconds
+
 
 class Outcome(StrEnum):
     """What became of a delivery."""
@@ -43,7 +46,9 @@ class Outcome(StrEnum):
     DROPPED = "dropped"  # an operator dropped it, and its key is still parked
     HELD = "held"  # its key was parked before
     DEAD_LETTERED = "dead-lettered"
-    WAITING = "waiting"  # a store cannot be used, or the handlers fail on every key: it is delivered again
+    # A store cannot be used, or the handlers fail on every key: it is delivered again. Or its handler asked for a later time, which
+    # `settlement.after_seconds` says: it is delivered again once the clock is there.
+    WAITING = "waiting"
 
 
 _FAILED = {Outcome.PARKED, Outcome.HELD, Outcome.DEAD_LETTERED}
@@ -69,11 +74,24 @@ class Delivered:
 class Subscribed:
     """
     The subscription of a consumer, how many messages of the topic have come to it, and what became of each delivery.
+
+    due: of keys whose handler asked for a later time, when that is.
     """
 
     subscription: MemorySubscription = field(default_factory=MemorySubscription)
     messages: int = 0
     delivered: list[Delivered] = field(default_factory=list)
+    due: dict[str, float] = field(default_factory=dict)
+
+    def name(self, message: Message) -> str:
+        """Return what waits with a message: its session, or without sessions itself."""
+        return message.session_id or "" if self.subscription.with_sessions else message.message_id
+
+    def kept(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
+        """Have a message wait until its time, if its handler asked for one; otherwise it is delivered again at once."""
+        later = any(isinstance(one, ConsumingDelayed) and one.outcome != "outage" for one in told)
+        self.due[self.name(message)] = now + retry.after_seconds * later
+        return replace(retry, after_seconds=_UNTIL_THE_END * later)
 
 
 def handling_of(
@@ -108,6 +126,8 @@ async def consume_everything(
     parking: Parking,
     notify: Hook,
     allows: Allows,
+    waits: dict[str, Wait],
+    now: Callable[[], float],
 ) -> None:
     """
     Run one process of a consumer until no message waits; locks that a process before it had are over.
@@ -121,30 +141,30 @@ async def consume_everything(
     progress = Progress(attempts=3)  # failures in a row; each commit has retried for a while
 
     def heard(record: Record) -> None:
-        match record:
-            case (
-                ConsumingDelayed(error=error)
-                | ConsumerHalted(error=error)
-                | ReceivingFailed(error=error)
-                | SessionClosed(error=LockLost() as error)
-            ):
-                progress.failed(error)
-            case MessageSettled(outcome=outcome) if outcome != "retry":
-                progress.moved()
+        _see(progress, record)
         told.setdefault(getattr(record, "message_id", ""), []).append(record)
         notify(record)
 
     async def is_done() -> bool:
-        return not subscription.waiting
+        return all(map(rests, subscription.waiting))
 
     handling = handling_of(consumer, outbox, parking, heard, around)
-    options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE)
+    handling.waits.known, handling.waits.now = waits, now  # type: ignore[method-assign]
+    options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE, max_waiting_sessions=10_000)
+
+    def rests(message: Message) -> bool:
+        return now() < subscribed.due.get(subscribed.name(message), 0.0)
 
     async def handled(message: Message, session: HeldSession) -> Settlement:
         told[message.message_id] = []
+        if rests(message):
+            return Retry(after_seconds=_UNTIL_THE_END, counted=False)
         settlement = await handling(message, session)
-        subscribed.delivered.append(_delivered(message, settlement, told.pop(message.message_id)))
-        return replace(settlement, after_seconds=0.0) if isinstance(settlement, Retry) else settlement
+        records = told.pop(message.message_id)
+        subscribed.delivered.append(_delivered(message, settlement, records))
+        if isinstance(settlement, Retry):
+            return subscribed.kept(message, settlement, records, now())
+        return settlement
 
     for message in subscription.waiting:
         subscription.lose_lock(message.session_id or "" if subscription.with_sessions else "")
@@ -167,10 +187,25 @@ def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException |
     return failures
 
 
+def _see(progress: Progress, record: Record) -> None:
+    match record:
+        case ConsumingDelayed(outcome="later" | "circuit"):
+            progress.moved()
+        case (
+            ConsumingDelayed(error=error)
+            | ConsumerHalted(error=error)
+            | ReceivingFailed(error=error)
+            | SessionClosed(error=LockLost() as error)
+        ):
+            progress.failed(error)
+        case MessageSettled(outcome=outcome) if outcome != "retry":
+            progress.moved()
+
+
 def _delivered(message: Message, settlement: Settlement, records: Sequence[Record]) -> Delivered:
     told = [record.outcome for record in records if isinstance(record, MessageHandled | MessageGivenUp)]
     outcome = Outcome.WAITING if isinstance(settlement, Retry) else Outcome(told[-1])
-    errors = tuple(record.error for record in records if isinstance(record, AttemptFailed))
+    errors = tuple(record.error for record in records if isinstance(record, AttemptFailed | ConsumingDelayed))
     errors = errors or tuple(record.error for record in records if isinstance(record, MessageGivenUp))
     return Delivered(message=message, outcome=outcome, settlement=settlement, errors=errors)
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar, overload
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.consumer.stored_messages import message_of as held_message
+from cosmos_outbox.consumer.waiting_messages import Wait
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.messages import Message, OutboundMessage, message_of
@@ -103,6 +104,9 @@ class OutboxHarness:
         self.publisher: Publisher = surrounded(self.broker.publisher(), "publisher", self.around)
         self.parked_store: ParkedStore = surrounded(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
+        self._waits: dict[
+            str, dict[str, Wait]
+        ] = {}  # of each consumer: what its processes know of messages that wait
 
     def deliver(
         self,
@@ -159,7 +163,8 @@ class OutboxHarness:
         """
         Run a process of a consumer until no message waits, of the topic or of `deliver`; return what became of each delivery, in order.
 
-        A consumer that was made without an outbox gets one on its container in `containers`, or else this one.
+        A consumer that was made without an outbox gets one on its container in `containers`, or else this one. A message whose handler asks for a
+        later time waits, its key behind it, until a call after `clock.advance(...)` took the clock there.
 
         Args:
             allow_failures: messages that end parked, held or dead-lettered are what the test is about.
@@ -182,6 +187,8 @@ class OutboxHarness:
             parking=self._consumer_parking(),
             notify=self._notify,
             allows=lambda _: allow_failures,
+            waits=self._waits.setdefault(consumer.name, {}),
+            now=self.clock.time,
         )
         return subscribed.delivered[before:]
 

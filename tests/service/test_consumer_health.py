@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from cosmos_outbox.adapters.memory import MemorySubscription
-from cosmos_outbox.errors import StoreUnavailable, SubscriptionUnavailable
+from cosmos_outbox.errors import StoreUnavailable, SubscriptionUnavailable, TryLater
 from cosmos_outbox.parking.parked_documents import Failure, ParkedKey, Scope
 from cosmos_outbox.records import (
     ConsumerHalted,
@@ -63,9 +64,10 @@ def refused(attempt: int = 1, *, lasting: float = 0.0) -> ReceivingFailed:
     return ReceivingFailed(attempt=attempt, delay_seconds=1, lasting_seconds=lasting, error=error)
 
 
-def delayed(key: str = "k") -> ConsumingDelayed:
+def delayed(key: str = "k", outcome: str = "outage", **told: Any) -> ConsumingDelayed:
+    said = {"consumer": "c", "subject": "s", "key": key, "message_id": f"m-{key}", "outcome": outcome}
     error = StoreUnavailable("the store is away")
-    return ConsumingDelayed(consumer="c", key=key, message_id=f"m-{key}", delay_seconds=1, error=error)
+    return ConsumingDelayed(**{**said, "delay_seconds": 1, "waited_seconds": 0.0, "error": error, **told})
 
 
 def settled(key: str, outcome: str) -> MessageSettled:
@@ -118,11 +120,11 @@ async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health,
     assert () == health.snapshot().unready  # it begins anew
 
 
-async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61) -> None:
+async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome: str = "outage") -> None:
     """Have messages delivered again and again, for so long."""
     for _ in range(seconds):
         for key in keys:
-            health(delayed(key))
+            health(delayed(key, outcome))
             health(settled(key, "retry"))
         await asyncio.sleep(1)
 
@@ -137,6 +139,32 @@ async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_a
     assert ((), ()) == (health.snapshot().unready, health.snapshot().stalled)
     await waiting(health, "bad", seconds=59)
     assert () == health.snapshot().unready  # it begins anew
+
+
+async def test_a_key_that_asks_for_a_later_time_is_shown_with_its_age_and_leaves_the_process_ready(health):
+    health.reached()
+    error = TryLater("the bank is closed")
+    health(delayed("o1", "later", delay_seconds=3600.0, error=error))
+    await asyncio.sleep(61)
+    seen = health.snapshot()
+    assert ((), 61.0) == (seen.unready, seen.waiting_seconds)
+    said = "Key 'o1' has asked for a later time for 61 s: the bank is closed"
+    assert said in seen.waits()
+    assert said.replace("'", "&#39;") in page_of(seen)
+    assert [("later", "o1")] == [(one["why"], one["key"]) for one in seen.readiness()["stalled"]]
+    health(settled("o1", "complete"))
+    assert ((), 0) == (tuple(health.snapshot().waits()), health.snapshot().waiting_seconds)
+
+
+async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
+    health.reached()
+    await waiting(health, "a", "b", outcome="circuit")
+    (said,) = health.snapshot().unready
+    assert said.startswith(
+        "For 61 s messages have asked for a later time, whatever the key, so one at a time is tried"
+    )
+    await asyncio.sleep(32)
+    assert () == health.snapshot().unready, "another process has them now"
 
 
 async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_and_goes_on_when_it_is_back(

@@ -1,6 +1,7 @@
 """
 Several processes of one consumer, zombies and operators on one subscription, one container and one parked store, under a
-script of crashes, lost locks, outages, repeated messages, and of handlers that fail, hang, ignore cancellation or roll back.
+script of crashes, lost locks, outages, repeated messages, and of handlers that fail, hang, ignore cancellation, roll back or ask for a
+later time.
 
 Checked when it happens: a batch holds one effect, its event and its entry in the inbox (I1); a handler begins only when all
 messages before it are settled (I2); a completed message took effect or is in the parked store, and only the policy
@@ -32,6 +33,7 @@ from cosmos_outbox.errors import (
     OutboxError,
     PreconditionFailed,
     StoreUnavailable,
+    TryLater,
 )
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
@@ -74,6 +76,7 @@ class Habit(StrEnum):
     BABBLES = "it raises text that no store takes"
     LOSES = "its process loses the lock with each call, and counts a delivery without an outcome"
     ROLLS_BACK = "it forgets what its unit of work was told before"
+    ASKS = "it asks for a later time, some times, or for longer than it may"
     CONTENDS = "another writer is first at what it changes, some times more than a message has attempts"
 
 
@@ -111,7 +114,9 @@ class Script:
 
     deliveries: repeated ones too.
     habits: of the handler with a message, and how often; -1 for until `heals_at`, or until an operator mends the payload.
+    longest_wait: for how long a message may be tried later, in seconds.
     fails_all: from when to when every handler fails.
+    asks_all: from when to when every handler asks for a later time.
     broken: from when to when the client of the parked store raises an error that no code foresees.
     away: from when to when a port answers nothing; the broker's is that of sessions.
     stores_away: from when to when the store of a key answers nothing.
@@ -125,7 +130,9 @@ class Script:
     habits: Mapping[str, tuple[Habit, int]] = field(default_factory=dict)
     heals_at: float = 1e9
     handler_seconds: float = 0.0
+    longest_wait: float = 1e6
     fails_all: tuple[float, float] = (0.0, 0.0)
+    asks_all: tuple[float, float] = (0.0, 0.0)
     lost_locks: tuple[tuple[float, str], ...] = ()
     broken: tuple[float, float] = (0.0, 0.0)
     away: tuple[tuple[Port, float, float], ...] = ()
@@ -134,6 +141,16 @@ class Script:
     within: float = 1e9
     processes: tuple[Process, ...] = ()
     operators: tuple[Operator, ...] = ()
+
+    @property
+    def gives_up_for(self) -> tuple[str, ...]:
+        """Return the errors that a message may be given up for."""
+        return (*_REASONS, *([TryLater.__name__] if self.longest_wait < _SHORT else []))
+
+    @property
+    def ends_asking(self) -> bool:
+        """Say whether something ends the requests for a later time of a handler that would go on for ever."""
+        return self.longest_wait < _SHORT or self.heals_at < 1e9
 
     @property
     def expected(self) -> dict[str, list[str]]:
@@ -309,6 +326,7 @@ class Simulation:
             max_deliveries=script.max_deliveries,
             backoff=Backoff(initial_seconds=0.1, maximum_seconds=1),
             handler_timeout=timedelta(seconds=4 if self._is_quick else 30),
+            longest_wait=timedelta(seconds=script.longest_wait),
         )
 
         @consumer.on(OrderPaid, subject=SUBJECT)
@@ -336,6 +354,9 @@ class Simulation:
         begins, ends = self.script.fails_all
         if begins <= self.now() < ends:
             raise HandlerFailed("as all do now")
+        begins, ends = self.script.asks_all
+        if begins <= self.now() < ends:
+            raise TryLater("as all do now")
         habit, times = self.script.habits.get(message.message_id, (None, 0))
         self.attempts[message.message_id] += 1
         over = self.now() >= self.script.heals_at or event.state == MENDED
@@ -346,6 +367,8 @@ class Simulation:
                 raise HandlerFailed(message.message_id)
             case Habit.BABBLES:
                 raise HandlerFailed("half a surrogate pair: \ud800")
+            case Habit.ASKS if self.script.ends_asking or self.attempts[message.message_id] <= _ASKS:
+                raise TryLater(message.message_id, after=timedelta(seconds=0.5))
             case Habit.ROLLS_BACK:
                 uow.rollback()
             case Habit.CONTENDS if self.attempts[message.message_id] <= _CONTENTIONS:
@@ -396,7 +419,7 @@ class Simulation:
     async def _release(self, keys: ParkedKeys, key: str) -> Released:
         released = await keys.release(key)
         # Another writer may be first more often than a message has attempts: an operator releases the key again.
-        may_stop = (*_REASONS, PreconditionFailed.__name__)
+        may_stop = (*_REASONS, PreconditionFailed.__name__, TryLater.__name__)
         if released.failure is not None and released.failure.reason not in may_stop:
             self.violations.append(f"a release of {key} stops at {released.failure}")
         return released
@@ -450,7 +473,7 @@ class Simulation:
 
     def key_is_parked(self, document: Document) -> None:
         self._troubled.add(document["key"])
-        if (document["failure"] or {}).get("reason") not in (*_REASONS, BY_HAND):
+        if (document["failure"] or {}).get("reason") not in (*self.script.gives_up_for, BY_HAND):
             self.violations.append(f"{document['key']} is parked for {document['failure']}")
 
     def _check_turn(self, message: Message) -> None:
@@ -492,7 +515,7 @@ class Simulation:
             self._troubled.add(str(record.key))
             if not isinstance(record.error, DeliveredTooOften):
                 self.parked_for.append(record.message_id)
-            if type(record.error).__name__ not in _REASONS:
+            if type(record.error).__name__ not in self.script.gives_up_for:
                 self.violations.append(
                     f"{record.message_id} has not failed, and is given up: {record.error!r}"
                 )
@@ -546,6 +569,8 @@ class Simulation:
 
 
 _CONTENTIONS = 20
+_ASKS = 6
+_SHORT = 60.0  # a limit that a message may reach
 _RETRY = RetryOptions(
     deadline_seconds=3, attempt_seconds=1.5, backoff=Backoff(initial_seconds=0.02, maximum_seconds=0.3)
 )

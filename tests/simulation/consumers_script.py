@@ -52,6 +52,8 @@ def random_consumers_script(chance: Random) -> Script:
         },
         heals_at=chance.choice((8.0, 40.0, 1e9)),
         handler_seconds=chance.choice((0.0, 0.1, 1.0)),
+        longest_wait=chance.choice((3.0, 1e6)),
+        asks_all=chance.choice(((0.0, 0.0), (0.0, 9.0), (2.0, 4.0))),
         fails_all=chance.choice(((0.0, 9.0), (2.0, 4.0))) if many else (0.0, 0.0),
         broken=chance.choice(((0.0, 0.0), (0.0, 0.0), (3.0, 12.0))),
         lost_locks=tuple((_time(chance), chance.choice(keys)) for _ in range(chance.randint(0, 5))),
@@ -73,16 +75,20 @@ def random_consumers_script(chance: Random) -> Script:
 
 
 def stores_away_script(chance: Random) -> Script:
-    """Return a script in which the stores of many keys are away, and messages of others come later."""
+    """
+    Return a script in which the stores of many keys are away, or their handlers ask for a later time, and messages of others come later.
+    """
     away = [f"w{number}" for number in range(chance.randint(7, 14))]
+    waiting = [(round(chance.uniform(0, 20), 1), _Producer(key).next()) for key in away]
+    asks = chance.choice((True, False))
     return Script(
-        deliveries=(
-            *((round(chance.uniform(0, 20), 1), _Producer(key).next()) for key in away),
-            *_quiet(chance, range(60, 140), each=4),
-        ),
-        stores_away=dict.fromkeys(away, (0.0, 150.0)),
+        deliveries=(*waiting, *_quiet(chance, range(60, 140), each=4)),
+        habits={message.message_id: (Habit.ASKS, -1) for _, message in waiting if asks},
+        heals_at=150.0,
+        stores_away={} if asks else dict.fromkeys(away, (0.0, 150.0)),
         quiet=_FEW,
-        within=12.0,
+        # Behind an open circuit a message waits for its turn to try
+        within=40.0 if asks else 12.0,
         processes=(Process(starts_at=0.0, lives_for=200.0, killed=False, seconds=0.05, faults={}),),
     )
 

@@ -18,6 +18,7 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.consumer import Handling, handling
 from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.stored_messages import HeldMessage
+from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.messages import Message
 from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
@@ -233,6 +234,15 @@ MISTAKES = {
         (Handling, "_handle", "if often and", "if False and")
     ),
     "a settlement that is not confirmed is believed": SettlementsAreBelieved,
+    "a request for a later time is a failure": planted(
+        (Handling, "_take", "if attempts.asks_for_later(error):", "if False:")
+    ),
+    "a later message of a key overtakes one that is tried later": planted(
+        (Handling, "_take", "return later", "return Complete()")
+    ),
+    "a message is tried later however long it asks": planted(
+        (Waits, "for_later", "now if wait.asked_at is None else wait.asked_at", "now")
+    ),
 }
 
 

@@ -6,18 +6,19 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from cosmos_outbox import Outbox, PartitionKey, key_text
+from cosmos_outbox import Outbox, PartitionKey, UnitOfWork, key_text
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
-from cosmos_outbox.consumer import Message
+from cosmos_outbox.consumer import Consumer, Message, TryLater
 from cosmos_outbox.errors import MessageRejected
-from cosmos_outbox.ports import Complete, DeadLetter
+from cosmos_outbox.ports import Complete, DeadLetter, Retry
 from cosmos_outbox_testing import Call, MessagesFailed, OutboxHarness, Outcome, Stuck, Subscribed
 from tests.support.orders import place
-from tests.support.shop import InvoiceIssued, OrderPaid, invoicing
+from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, invoicing
 
 
 def totals(container: MemoryContainer) -> list[int]:
@@ -136,6 +137,42 @@ async def test_a_message_waits_for_a_store_that_is_away_and_takes_effect_once_it
 
     assert ["handled"] == [one.outcome for one in await harness.consume_all(consumer)]
     assert {"waiting"} == {one.outcome for one in harness.subscriptions[consumer.name].delivered[:-1]}
+
+
+@pytest.mark.parametrize("sessions", [True, False])
+async def test_a_message_waits_for_a_later_time_until_the_clock_is_there_and_is_parked_after_the_longest_wait(
+    sessions: bool,
+):
+    harness, away = OutboxHarness(), [True]
+    consumer = Consumer("charges", waits_for=TimeoutError, longest_wait=timedelta(hours=1), attempts=1)
+    harness.subscriptions[consumer.name] = Subscribed(MemorySubscription(sessions=sessions))
+
+    @consumer.on(OrderPaid)
+    async def charge(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        if event.total < 0:
+            raise TryLater("the bank is closed", after=timedelta(minutes=20))
+        if away:
+            raise TimeoutError
+        uow.repository(Invoice).create(Invoice.of(event))
+
+    for key, total in (("o1", -1), ("o2", 2), ("o3", 3)):
+        harness.deliver(consumer, OrderPaid(order_id=key, total=total), key=key)
+    waiting = await harness.consume_all(consumer)
+    assert [] == await harness.consume_all(consumer), "nothing is due"
+    away.clear()
+    harness.clock.advance(60)
+    handled = await harness.consume_all(consumer)
+    for _ in range(3):
+        harness.clock.advance(timedelta(minutes=20))
+        waiting += await harness.consume_all(consumer, allow_failures=True)
+
+    assert ["waiting"] * 5 + ["parked"] == [one.outcome for one in waiting]
+    assert ["TryLater", "TimeoutError", "TimeoutError"] == [
+        type(one.errors[0]).__name__ for one in waiting[:3]
+    ]
+    assert Retry(after_seconds=20 * 60, counted=False) == waiting[0].settlement
+    assert ["handled", "handled"] == [one.outcome for one in handled]
+    assert ["o1"] == list(await harness.parked_messages(consumer))
 
 
 async def test_a_subscription_without_sessions_takes_messages_without_one():

@@ -26,9 +26,11 @@ class StalledKey:
     """
     A key whose message waits, and with it all later ones, because of an error that the message did not cause.
 
+    why: as the record ConsumingDelayed says.
     waited_seconds: since this process had to delay it first.
     """
 
+    why: str
     key: str
     message_id: str
     waited_seconds: float
@@ -42,6 +44,7 @@ class ConsumerSnapshot(State):
 
     source: the subscription, as `topic/subscription`, or the queue.
     stalled: keys that have waited for too long; the longest first.
+    waiting_seconds: for how long the message waits that has waited longest; 0 if none does.
     """
 
     consumer: str
@@ -50,10 +53,13 @@ class ConsumerSnapshot(State):
     handled: int
     handled_per_second: float
     stalled: tuple[StalledKey, ...]
+    waiting_seconds: float
     fallback: str | None  # why the SDK receives in place of the lean receiver
 
     def waits(self) -> Iterable[str]:
         yield from State.waits(self)
+        for one in [key for key in self.stalled if key.why == "later"][:_MOST_SHOWN]:
+            yield f"Key {one.key!r} has asked for a later time for {one.waited_seconds:.0f} s: {one.error}"
         if self.fallback is not None:
             yield f"The SDK receives until this process ends, in place of the lean receiver: {self.fallback}"
 
@@ -70,6 +76,7 @@ class _Wait:
     process, which then reports it: one that is not delivered in its time is reported no more, and forgotten later.
     """
 
+    why: str
     key: str
     since: float
     due: float  # when it is delivered again
@@ -77,6 +84,9 @@ class _Wait:
 
     def is_old(self, now: float) -> bool:
         return now - self.due > _REMEMBERED_SECONDS
+
+    def is_due(self, now: float) -> bool:
+        return now - self.due <= _LATE_SECONDS
 
 
 class ConsumerVitals(Vitals[ConsumerSnapshot]):
@@ -101,7 +111,8 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         elif isinstance(record, records.ReceivingFailed):
             self._cut_off = (now - record.lasting_seconds, record.error)
         elif isinstance(record, records.ConsumingDelayed):
-            self._delayed = (self._delayed[0] if self._delayed else now, record.error)
+            if record.outcome == "outage":
+                self._delayed = (self._delayed[0] if self._delayed else now, record.error)
             self._wait(record, now)
         elif isinstance(record, records.MessageSettled) and record.outcome != "retry":
             self._waits.pop(record.message_id, None)
@@ -117,14 +128,18 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             self._waits = {name: one for name, one in self._waits.items() if not one.is_old(now)}
         if len(self._waits) < _MOST_WAITS:
             due = now + record.delay_seconds
-            self._waits[record.message_id] = _Wait(record.key, since, due, record.error)
+            self._waits[record.message_id] = _Wait(record.outcome, record.key, since, due, record.error)
 
     def reached(self) -> None:
         """Note that the broker answered."""
         self._reached = True
 
     def snapshot(self) -> ConsumerSnapshot:
-        stalled = self._stalled(self._loop.time())
+        now = self._loop.time()
+        stalled, waiting = (
+            self._stalled(now),
+            [now - one.since for one in self._waits.values() if one.is_due(now)],
+        )
         sessions = tuple(sorted(self.processor.status(), key=lambda one: -(one.handling_seconds or 0)))
         if not self.handling.delayed:
             self._delayed = None
@@ -138,6 +153,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             handled=self._done,
             handled_per_second=self._per_second(),
             stalled=stalled,
+            waiting_seconds=max(waiting, default=0),
             fallback=self._fallback,
         )
 
@@ -150,6 +166,11 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             yield f"The consumer has not reached {source} yet{said_last}{hint}"
         elif self._cut_off and (seconds := now - self._cut_off[0]) > least:
             yield f"No session could be accepted or kept for {seconds:.0f} s: {self._cut_off[1]}"
+        circuits = [key for key in stalled if key.why == "circuit"]
+        stalled = tuple([key for key in stalled if key.why == "outage"])
+        if circuits:
+            tried = "have asked for a later time, whatever the key, so one at a time is tried"
+            yield f"For {circuits[0].waited_seconds:.0f} s messages {tried}: {circuits[0].error}"
         if self._delayed and (seconds := now - self._delayed[0]) > least:
             yield f"Messages have waited for a store for {seconds:.0f} s: {self._delayed[1]}"
         else:  # it would be said of each key
@@ -167,9 +188,15 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
 
     def _stalled(self, now: float) -> tuple[StalledKey, ...]:
         stalled = [
-            StalledKey(key=one.key, message_id=name, waited_seconds=now - one.since, error=said(one.error))
+            StalledKey(
+                waited_seconds=now - one.since,
+                error=said(one.error),
+                why=one.why,
+                key=one.key,
+                message_id=name,
+            )
             for name, one in self._waits.items()
-            if now - one.since > self._stalled_seconds and now - one.due <= _LATE_SECONDS
+            if now - one.since > self._stalled_seconds and one.is_due(now)
         ]
         return tuple(sorted(stalled, key=lambda one: -one.waited_seconds))
 

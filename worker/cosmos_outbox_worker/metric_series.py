@@ -59,6 +59,7 @@ _CONSUMER_GAUGES: _Gauges = {
     **_PARKED_GAUGES,
     "outbox.sessions.held": lambda snapshot: _gauge(len(snapshot.sessions)),
     "outbox.keys.stalled": lambda snapshot: _gauge(len(snapshot.stalled)),
+    "outbox.waiting.longest": lambda snapshot: _gauge(snapshot.waiting_seconds),
     "outbox.handling.longest": lambda snapshot: _gauge(
         max((one.handling_seconds or 0 for one in snapshot.sessions), default=0)
     ),

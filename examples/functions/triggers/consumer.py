@@ -35,7 +35,7 @@ async def consume(
     Args:
         received: by a trigger with `is_sessions_enabled=True` and cardinality one, the default.
         handling: made by `Consumer.handling`; the invocations of a process share one.
-        patience: how long the message waits here for a store that cannot be used, before it is given back, which counts as a
+        patience: how long the message waits here for a store that cannot be used, or for a later time, before it is given back, which counts as a
             delivery. With the attempts of the handler it must be shorter than `functionTimeout`. Defaults to 2 minutes.
 
     Raises:
@@ -51,12 +51,13 @@ async def consume(
                 f"as the subscription allows. {settlement.reason}: {settlement.description}"
             )
         delay = settlement.after_seconds if isinstance(settlement, Retry) else 0.0
-        if clock() + delay >= patient_until:
+        # Also where that is too long: a message that is given back early is delivered, and counted, again at once.
+        await asyncio.sleep(min(delay, patient_until - clock()))
+        if clock() >= patient_until:
             raise MessageError(
                 f"{said} could not be handled for {patience}; the records ConsumingDelayed and ConsumerHalted say why. It is "
                 "delivered again, which counts as a delivery."
             )
-        await asyncio.sleep(delay)
 
 
 def message_from(received: func.ServiceBusMessage) -> Message:

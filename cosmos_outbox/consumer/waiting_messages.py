@@ -1,0 +1,136 @@
+"""Waits: the messages of one process that wait through no fault of theirs: since when, for how long, and how that is reported."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from cosmos_outbox import errors, records
+from cosmos_outbox.consumer.circuit import Circuit
+from cosmos_outbox.consumer.inbox import Inbox
+from cosmos_outbox.messages import Message
+from cosmos_outbox.ports import Retry
+from cosmos_outbox.retries import Backoff
+
+_BETWEEN = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
+# While others take effect, a message waits for 8 s at most for its store
+_MOST_ALONE = 5
+_MOST_MESSAGES = 10_000  # that are known
+
+
+@dataclass(slots=True)
+class Wait:
+    """
+    A message that waits.
+
+    since: it first had to.
+    asked_at: when its handler first asked for a later time; None if it never did.
+    times: how often it had to.
+    """
+
+    since: float
+    asked_at: float | None = None
+    times: int = 0
+
+
+class Waits:
+    """
+    What waits, and why.
+
+    Args:
+        inbox: of the consumer, which reports.
+
+    Attributes:
+        now: the time in seconds. Defaults to the running loop's.
+        known: the messages that wait, by their ids.
+        outages: how often a store made one wait since none did.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox, self._longest = inbox, inbox.policy.longest_wait
+        self.known: dict[str, Wait] = {}
+        self.outages = 0
+        self._circuits: dict[str, Circuit] = {}  # by subject
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def for_store(self, message: Message, key: str, error: Exception) -> Retry:
+        """Have a message wait for a store, longer each time that one has to, and no less than the service asked for."""
+        wait = self._more(message)
+        self.outages += 1
+        rank = max(self.outages, min(wait.times, _MOST_ALONE))
+        delay = _BETWEEN.delay(rank, at_least=_asked(error))
+        return self._wait(message, key, wait, error, outcome="outage", delay_seconds=delay)
+
+    def for_later(self, message: Message, key: str, error: Exception) -> Retry | None:
+        """Have a message wait because its handler asks for a later time; None if it did so for as long as it may."""
+        now, wait = self.now(), self._more(message)
+        circuit = self._circuits.setdefault(message.subject, Circuit(error))
+        if circuit.asked(key, error, now):
+            self._moved(message.subject, circuit, "opened")
+        wait.asked_at = now if wait.asked_at is None else wait.asked_at
+        left = wait.asked_at + self._longest.total_seconds() - now
+        delay = min(left, _BETWEEN.delay(wait.times, at_least=_asked(error)))
+        if left <= 0:
+            return None
+        return self._wait(message, key, wait, error, outcome="later", delay_seconds=delay)
+
+    def for_others(self, message: Message, key: str) -> Retry | None:
+        """Have a message wait while others of its subject ask for a later time; None if its handler may be called now."""
+        if (circuit := self._circuits.get(message.subject)) is None:
+            return None
+        new = getattr(self.known.get(message.message_id), "asked_at", None) is None
+        if not (delay := circuit.delay(message.message_id, self.now(), new=new)):
+            return None
+        wait = self._more(message)
+        return self._wait(message, key, wait, circuit.error, outcome="circuit", delay_seconds=delay)
+
+    def tried(self, message: Message) -> None:
+        """Note that the handler of a message is done with it, whatever came of it: another one may be tried."""
+        circuit = self._circuits.get(message.subject)
+        if circuit is not None and circuit.probe == message.message_id:
+            circuit.probe = None
+
+    def took_effect(self, message: Message) -> None:
+        """Close the circuit of a message's subject."""
+        circuit = self._circuits.pop(message.subject, None)
+        if circuit is not None and circuit.opened_at is not None:
+            self._moved(message.subject, circuit, "closed")
+
+    def settled(self, message: Message) -> None:
+        """Forget a message, which waits no more."""
+        self.known.pop(message.message_id, None)
+
+    def too_long(self, message: Message, error: Exception) -> errors.TryLater:
+        """Return why a message that asks for a later time has failed."""
+        failed = errors.TryLater(
+            f"The handler of {message.subject} {message.message_id!r} asked for a later time for {self._longest} (longest_wait), at last "
+            f"with {type(error).__name__}: {errors.said(error)}. Release the key once it can be handled."
+        )
+        failed.__cause__ = error
+        return failed.with_traceback(error.__traceback__)
+
+    def _more(self, message: Message) -> Wait:
+        """Return the wait of a message, once more; of very many, those that had to wait longest ago are forgotten."""
+        wait = self.known.pop(message.message_id, None) or Wait(since=self.now())
+        self.known[message.message_id] = wait
+        wait.times += 1
+        if len(self.known) > _MOST_MESSAGES:
+            del self.known[next(iter(self.known))]
+        return wait
+
+    def _wait(self, message: Message, key: str, wait: Wait, error: Exception, **told: Any) -> Retry:
+        waited = self.now() - wait.since
+        self._inbox.report(message, key, records.ConsumingDelayed, waited_seconds=waited, error=error, **told)
+        return Retry(after_seconds=told["delay_seconds"], counted=False)
+
+    def _moved(self, subject: str, circuit: Circuit, outcome: Literal["opened", "closed"]) -> None:
+        told: dict[str, Any] = {"consumer": self._inbox.name, "subject": subject, "error": circuit.error}
+        told |= {"keys": len(circuit.keys), "open_seconds": self.now() - (circuit.opened_at or 0.0)}
+        self._inbox.notify(records.CircuitMoved(outcome=outcome, **told))
+
+
+def _asked(error: Exception) -> float | None:
+    return error.retry_after if isinstance(error, errors.OutboxError) else None
