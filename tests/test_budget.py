@@ -23,7 +23,7 @@ MAXIMA = {
     "amqp": 1_300,
     "blocking": 298,
     "changefeed": 1_779,
-    "consumer": 1_121,
+    "consumer": 1_123,
     "domain": 430,
     "fastapi": 403,
     "parking": 924,

@@ -107,7 +107,7 @@ class Handling:
             return self.waits.for_store(message, key, error)
         self.waits.outages = 0
         if not isinstance(settlement, Retry):
-            self.waits.settled(message)
+            self.waits.known.pop(message.message_id, None)
         state.counts_losses = False
         return settlement
 
@@ -179,7 +179,8 @@ class Handling:
                 continue
             if effect is Effect.TAKEN:
                 self._given_up = 0
-                self.waits.took_effect(message)
+                if message.subject in self.waits.circuits:
+                    self.waits.took_effect(message)
             return effect
 
     def _keyed(self, message: Message) -> Message:
@@ -218,12 +219,13 @@ class Handling:
                 "then release the key."
             )
             return await self._give_up(message, key, state, lost, message.delivery_count)
-        if (waits := self.waits.for_others(message, key)) is not None:
+        if message.subject in self.waits.circuits and (waits := self.waits.for_others(message, key)):
             return waits
         try:
             return await self._take(message, key, state, session)
         finally:
-            self.waits.tried(message)
+            if message.subject in self.waits.circuits:
+                self.waits.tried(message)
 
     async def _take(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
         """Have a message take effect, try it later, or give it up."""

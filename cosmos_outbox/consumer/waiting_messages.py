@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from cosmos_outbox import errors, records
@@ -34,27 +35,27 @@ class Wait:
     times: int = 0
 
 
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@dataclass(slots=True)
 class Waits:
     """
     What waits, and why.
 
-    Args:
-        inbox: of the consumer, which reports.
-
-    Attributes:
-        now: the time in seconds. Defaults to the running loop's.
-        known: the messages that wait, by their ids.
-        outages: how often a store made one wait since none did.
+    inbox: of the consumer, which reports.
+    now: the time in seconds. Defaults to the running loop's.
+    known: the messages that wait, by their ids.
+    circuits: by subject, of those of which a message asked for a later time since one took effect.
+    outages: how often a store made a message wait since none did.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
-        self._inbox, self._longest = inbox, inbox.policy.longest_wait
-        self.known: dict[str, Wait] = {}
-        self.outages = 0
-        self._circuits: dict[str, Circuit] = {}  # by subject
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
+    inbox: Inbox
+    now: Callable[[], float] = _loop_time
+    known: dict[str, Wait] = field(default_factory=dict)
+    circuits: dict[str, Circuit] = field(default_factory=dict)
+    outages: int = 0
 
     def for_store(self, message: Message, key: str, error: Exception) -> Retry:
         """Have a message wait for a store, longer each time that one has to, and no less than the service asked for."""
@@ -67,11 +68,11 @@ class Waits:
     def for_later(self, message: Message, key: str, error: Exception) -> Retry | None:
         """Have a message wait because its handler asks for a later time; None if it did so for as long as it may."""
         now, wait = self.now(), self._more(message)
-        circuit = self._circuits.setdefault(message.subject, Circuit(error))
+        circuit = self.circuits.setdefault(message.subject, Circuit(error))
         if circuit.asked(key, error, now):
             self._moved(message.subject, circuit, "opened")
         wait.asked_at = now if wait.asked_at is None else wait.asked_at
-        left = wait.asked_at + self._longest.total_seconds() - now
+        left = wait.asked_at + self.inbox.policy.longest_wait.total_seconds() - now
         delay = min(left, _BETWEEN.delay(wait.times, at_least=_asked(error)))
         if left <= 0:
             return None
@@ -79,8 +80,7 @@ class Waits:
 
     def for_others(self, message: Message, key: str) -> Retry | None:
         """Have a message wait while others of its subject ask for a later time; None if its handler may be called now."""
-        if (circuit := self._circuits.get(message.subject)) is None:
-            return None
+        circuit = self.circuits[message.subject]
         new = getattr(self.known.get(message.message_id), "asked_at", None) is None
         if not (delay := circuit.delay(message.message_id, self.now(), new=new)):
             return None
@@ -89,24 +89,21 @@ class Waits:
 
     def tried(self, message: Message) -> None:
         """Note that the handler of a message is done with it, whatever came of it: another one may be tried."""
-        circuit = self._circuits.get(message.subject)
-        if circuit is not None and circuit.probe == message.message_id:
+        circuit = self.circuits[message.subject]
+        if circuit.probe == message.message_id:
             circuit.probe = None
 
     def took_effect(self, message: Message) -> None:
         """Close the circuit of a message's subject."""
-        circuit = self._circuits.pop(message.subject, None)
-        if circuit is not None and circuit.opened_at is not None:
+        circuit = self.circuits.pop(message.subject)
+        if circuit.opened_at is not None:
             self._moved(message.subject, circuit, "closed")
-
-    def settled(self, message: Message) -> None:
-        """Forget a message, which waits no more."""
-        self.known.pop(message.message_id, None)
 
     def too_long(self, message: Message, error: Exception) -> errors.TryLater:
         """Return why a message that asks for a later time has failed."""
+        longest = self.inbox.policy.longest_wait
         failed = errors.TryLater(
-            f"The handler of {message.subject} {message.message_id!r} asked for a later time for {self._longest} (longest_wait), at last "
+            f"The handler of {message.subject} {message.message_id!r} asked for a later time for {longest} (longest_wait), at last "
             f"with {type(error).__name__}: {errors.said(error)}. Release the key once it can be handled."
         )
         failed.__cause__ = error
@@ -123,13 +120,13 @@ class Waits:
 
     def _wait(self, message: Message, key: str, wait: Wait, error: Exception, **told: Any) -> Retry:
         waited = self.now() - wait.since
-        self._inbox.report(message, key, records.ConsumingDelayed, waited_seconds=waited, error=error, **told)
+        self.inbox.report(message, key, records.ConsumingDelayed, waited_seconds=waited, error=error, **told)
         return Retry(after_seconds=told["delay_seconds"], counted=False)
 
     def _moved(self, subject: str, circuit: Circuit, outcome: Literal["opened", "closed"]) -> None:
-        told: dict[str, Any] = {"consumer": self._inbox.name, "subject": subject, "error": circuit.error}
+        told: dict[str, Any] = {"consumer": self.inbox.name, "subject": subject, "error": circuit.error}
         told |= {"keys": len(circuit.keys), "open_seconds": self.now() - (circuit.opened_at or 0.0)}
-        self._inbox.notify(records.CircuitMoved(outcome=outcome, **told))
+        self.inbox.notify(records.CircuitMoved(outcome=outcome, **told))
 
 
 def _asked(error: Exception) -> float | None:

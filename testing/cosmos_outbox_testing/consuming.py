@@ -149,7 +149,7 @@ async def consume_everything(
         return all(map(rests, subscription.waiting))
 
     handling = handling_of(consumer, outbox, parking, heard, around)
-    handling.waits.known, handling.waits.now = waits, now  # type: ignore[method-assign]
+    handling.waits.known, handling.waits.now = waits, now
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE, max_waiting_sessions=10_000)
 
     def rests(message: Message) -> bool:

@@ -104,9 +104,7 @@ class OutboxHarness:
         self.publisher: Publisher = surrounded(self.broker.publisher(), "publisher", self.around)
         self.parked_store: ParkedStore = surrounded(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
-        self._waits: dict[
-            str, dict[str, Wait]
-        ] = {}  # of each consumer: what its processes know of messages that wait
+        self._waits: dict[str, dict[str, Wait]] = {}  # of each consumer: which messages its processes know
 
     def deliver(
         self,
