@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.retries import Backoff
@@ -38,6 +39,7 @@ class ProcessorOptions:
         max_items: page size asked for while a lease is behind (100 else); a page may be longer, and is shorter where memory asks for it.
             Defaults to 1000.
         memory_bytes: of memory that the pages of all leases may take, about; see `read_ahead`. Defaults to 256 MiB.
+        budget: that memory, where several processors share it; a `Budget` of `read_ahead`. Defaults to one of `memory_bytes`.
         wanted: returns whether the handler gets a change; others are dropped as soon as they are read, and count as done.
             It must not raise. Defaults to all.
         acquire_interval: between balancing passes; they come sooner where leases expire or are waited for. Defaults to 13 s.
@@ -61,6 +63,7 @@ class ProcessorOptions:
     earlier_life: Callable[[], Awaitable[str | None]] | None = None
     max_items: int = 1000
     memory_bytes: int = 256 * 1024 * 1024
+    budget: Budget | None = None
     wanted: Callable[[Document], bool] | None = None
     acquire_interval: timedelta = timedelta(seconds=13)
     renew_interval: timedelta = timedelta(seconds=17)

@@ -87,7 +87,7 @@ class ChangeFeedProcessor:
             store=leases,
             handler=handler,
             options=options,
-            budget=Budget(options.memory_bytes, leases=lambda: len(self._owned.ids)),
+            budget=options.budget or Budget(options.memory_bytes, leases=lambda: self.leases_owned),
             notify=self._notify,
             utcnow=utcnow,
         )
@@ -104,6 +104,11 @@ class ChangeFeedProcessor:
         Among them are leases that this worker could not read, take or split for so long.
         """
         return self._owned.status(stalled_after=stalled_after)
+
+    @property
+    def leases_owned(self) -> int:
+        """Return how many leases this worker has."""
+        return len(self._owned.ids)
 
     def stop(self) -> None:
         """Ask `run` to end: pages at hand are finished within the grace period and all leases released."""

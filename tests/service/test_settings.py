@@ -12,6 +12,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.settings import PREFIX, Settings, load, unknown_variables
 from cosmos_outbox_worker.worker_assembly import memory_limit
+from tests.support.worker_settings import worker_settings
 
 KEY = "c2VjcmV0LWtleQ=="
 COMPLETE = {
@@ -209,3 +210,35 @@ def test_a_command_runs_although_the_times_of_a_worker_contradict_each_other(env
     environment(**COMPLETE, OUTBOX_LEASE_EXPIRATION_SECONDS="300")
     assert 1 == len(mistakes())
     assert 300 == load(for_command=True).lease_expiration_seconds
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"topic": "a=x"}, "OUTBOX_TOPIC: is required (container 'b')"),
+        ({"topic": "x,c=y"}, "OUTBOX_TOPIC: 'c' is not in OUTBOX_COSMOS_CONTAINER"),
+        ({"cosmos_container": "a,a"}, "OUTBOX_COSMOS_CONTAINER: names a container twice"),
+        (
+            {"parked_container": "b"},
+            "OUTBOX_PARKED_CONTAINER: names the container of OUTBOX_COSMOS_CONTAINER, 'b'",
+        ),
+        ({"cosmos_container": "a", "topic": "a=x"}, "OUTBOX_TOPIC: names the topics of several containers"),
+    ],
+)
+def test_settings_that_say_too_little_or_too_much_of_a_container_name_it(asked: dict[str, str], error: str):
+    (found,) = worker_settings(**{"cosmos_container": "a,b"} | asked).contradictions()
+    assert found.startswith(error)
+
+
+def test_each_container_has_what_is_said_for_it_or_for_all():
+    settings = worker_settings(
+        cosmos_container="a, b",
+        topic="b=y,x",
+        lease_container="l",
+        parked_container="a=p",
+        processor_name="p",
+    )
+    assert [("a", "x", "l", "p", "p"), ("b", "y", "l", None, "p")] == [
+        (one.cosmos_container, one.topic, one.lease_container, one.parked_container, one.processor_name)
+        for one in settings.each()
+    ]

@@ -2,7 +2,7 @@
 The worker: a process that relays events, or has a consumer handle messages; alone, or inside another program.
 
 Read in this order: `main` (a process from its settings to its exit code), `settings`, `worker_assembly` (a worker put together) and
-`consumer_assembly` (a consumer), `program` (what both have in common), `connection`, `backlog_polls`, `shared_health` (what both know of
+`several_containers` (several workers in one process), `consumer_assembly` (a consumer), `program` (what both have in common), `connection`, `backlog_polls`, `shared_health` (what both know of
 themselves), `worker_health`, `consumer_health`, `http_server`, `status_page`, `metric_series` and `telemetry`; then `doctor` (what the
 resources should be) and `cli` (the command `cosmos-outbox`).
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from cosmos_outbox_worker.consumer_health import ConsumerSnapshot
     from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
     from cosmos_outbox_worker.settings import Settings, load
+    from cosmos_outbox_worker.several_containers import Workers, running_workers
+    from cosmos_outbox_worker.several_health import Snapshots
     from cosmos_outbox_worker.worker_assembly import Worker, running_worker
     from cosmos_outbox_worker.worker_health import Snapshot
 
@@ -35,14 +37,17 @@ __all__ = [
     "RunningConsumer",
     "Settings",
     "Snapshot",
+    "Snapshots",
     "Worker",
+    "Workers",
     "load",
     "load_consumer",
     "running_consumer",
     "running_worker",
+    "running_workers",
 ]
 # In which a name is looked for, those that load OpenTelemetry last
-_MODULES = ("settings", "consumer_settings", "worker_assembly", "consumer_assembly")
+_MODULES = ("settings", "consumer_settings", "worker_assembly", "consumer_assembly", "several_containers")
 
 
 def __getattr__(name: str) -> object:

@@ -57,6 +57,10 @@ class Connection:
     leases: CosmosLeases
     credential: AsyncTokenCredential | None
 
+    def to(self, settings: Settings) -> Connection:
+        """Return the connection to another container of the database, by the same client."""
+        return _connection(settings, self.client, self.credential)
+
     async def prefix(self) -> str:
         """
         Return what the ids of the processor's leases start with.
@@ -246,21 +250,27 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
                 credential=None if settings.cosmos_endpoint is None else credential,
             )
         )
-        database = client.get_database_client(settings.cosmos_database)
-        data = database.get_container_client(settings.cosmos_container)
-        leases = database.get_container_client(settings.lease_container)
-        parked = settings.parked_container
-        polls = None if settings.sdk_only else account_of(client).polls()
-        yield Connection(
-            settings=settings,
-            client=client,
-            data=data,
-            lease_container=leases,
-            parked=database.get_container_client(parked) if parked else None,
-            feed=CosmosChangeFeed(data, account_host=account_of(client).host, polls=polls),
-            leases=CosmosLeases(leases),
-            credential=credential,
-        )
+        yield _connection(settings, client, credential)
+
+
+def _connection(
+    settings: Settings, client: CosmosClient, credential: AsyncTokenCredential | None
+) -> Connection:
+    database = client.get_database_client(settings.cosmos_database)
+    data = database.get_container_client(settings.cosmos_container)
+    leases = database.get_container_client(settings.lease_container)
+    parked = settings.parked_container
+    polls = None if settings.sdk_only else account_of(client).polls()
+    return Connection(
+        settings=settings,
+        client=client,
+        data=data,
+        lease_container=leases,
+        parked=database.get_container_client(parked) if parked else None,
+        feed=CosmosChangeFeed(data, account_host=account_of(client).host, polls=polls),
+        leases=CosmosLeases(leases),
+        credential=credential,
+    )
 
 
 def lean_receiver() -> ModuleType:

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from cosmos_outbox.changefeed.options import default_instance_name
-from cosmos_outbox_worker.settings import RELAYING, Name, Seconds, Settings, loaded, topic_name
+from cosmos_outbox_worker.settings import CONTAINER, RELAYING, Name, Seconds, Settings, loaded, topic_name
 
 _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websockets"
 
@@ -45,6 +45,8 @@ class ConsumerSettings(Settings):
         return "/".join(filter(None, (self.topic, self.subscription)))
 
     def contradictions(self) -> list[str]:
+        if len(self.containers) > 1 and not CONTAINER.get():
+            return ["OUTBOX_COSMOS_CONTAINER: a consumer has one container; name that of its effects"]
         errors = self.model_copy(update={"lease_container": None}).shared_containers()
         given = self.sdk_only, not self.sessions, self.servicebus_transport == "websockets"
         errors += [

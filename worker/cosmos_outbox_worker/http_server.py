@@ -76,7 +76,8 @@ async def serving_health(
     async def page(request: web.Request) -> web.Response:
         if not _is_of_this_network(request):
             raise web.HTTPMisdirectedRequest(text=_MISDIRECTED)
-        return web.Response(text=page_of(snapshot_now()), content_type="text/html", headers=_PAGE_HEADERS)
+        shown = page_of(snapshot_now(), request.query.get("container"))
+        return web.Response(text=shown, content_type="text/html", headers=_PAGE_HEADERS)
 
     async def live(_: web.Request) -> web.Response:
         return web.Response(text=LIVE_SCRIPT, content_type="text/javascript", headers=_PAGE_HEADERS)

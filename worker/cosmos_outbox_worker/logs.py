@@ -12,6 +12,8 @@ from typing import Any
 
 from opentelemetry import trace
 
+from cosmos_outbox_worker.settings import CONTAINER
+
 # At INFO the SDKs log every request, some 2 KB each. In an outage the Cosmos DB SDK warns of each retry, and its routing module
 # logs each as an error; the Service Bus SDK logs a traceback of each refused WebSocket. The program itself
 # reports the outage.
@@ -36,6 +38,8 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if container := CONTAINER.get():
+            line["container"] = container
         span = trace.get_current_span().get_span_context()
         if span.is_valid:
             line["trace_id"] = trace.format_trace_id(span.trace_id)
@@ -56,7 +60,8 @@ class TextFormatter(logging.Formatter):
         return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is the library's
-        return printable(super().formatMessage(record))
+        container = CONTAINER.get()
+        return printable(f"{container}: " * bool(container) + super().formatMessage(record))
 
 
 def printable(text: str) -> str:

@@ -26,7 +26,7 @@ from cosmos_outbox_worker.lifecycle import Aborted, end_without_what_stays, run_
 from cosmos_outbox_worker.named_consumer import consumer_named
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.settings import PREFIX, Settings, SettingsT, load, unknown_variables
-from cosmos_outbox_worker.worker_assembly import assembled
+from cosmos_outbox_worker.several_containers import assembled_for
 
 EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
@@ -45,7 +45,7 @@ def work(arguments: Sequence[str]) -> int:
     """Run a worker; return its exit code."""
     if arguments:
         return _shown(_usage("worker", Settings.model_fields), arguments)
-    return _ended("worker", load, assembled)
+    return _ended("worker", load, assembled_for)
 
 
 def consume(arguments: Sequence[str]) -> int:

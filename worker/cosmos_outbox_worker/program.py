@@ -99,20 +99,45 @@ async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterato
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
+    async with AsyncExitStack() as stack:
+        telemetry, connection = await stack.enter_async_context(opened_process(settings, topic=topic))
+        parked = await looked_at(connection, topics=topic is not None)
+        yield Parts(stack, telemetry, connection, parked)
+
+
+@asynccontextmanager
+async def opened_process(
+    settings: Settings, *, topic: str | None, container: str = ""
+) -> AsyncIterator[tuple[Telemetry, Connection]]:
+    """
+    Open what a process has once, though it works on several containers: `container` is the first of those.
+
+    Raises:
+        ConfigurationError: settings contradict each other.
+    """
     if errors := settings.contradictions():
         raise ConfigurationError("\n".join(errors))
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
-            opened_telemetry(topic=topic, instance=settings.instance_name, sign_in=settings.signs_in)
+            opened_telemetry(
+                topic=topic,
+                instance=settings.instance_name,
+                sign_in=settings.signs_in,
+                container=container,
+            )
         )
-        connection = await stack.enter_async_context(connected(settings))
-        parked = None
-        if settings.parked_container is not None:
-            parked = await retry_reads(connection.parked_store, RetryOptions())
-        await check_start(connection, findings := Findings(), topics=topic is not None)
-        for found in findings.worst_first():
-            _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
-        yield Parts(stack, telemetry, connection, parked)
+        yield telemetry, await stack.enter_async_context(connected(settings))
+
+
+async def looked_at(connection: Connection, *, topics: bool) -> ParkedStore | None:
+    """Return the parked store, if one is set, and log what should be different about the resources."""
+    parked = None
+    if connection.settings.parked_container is not None:
+        parked = await retry_reads(connection.parked_store, RetryOptions())
+    await check_start(connection, findings := Findings(), topics=topics)
+    for found in findings.worst_first():
+        _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
+    return parked
 
 
 @asynccontextmanager

@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -53,6 +54,18 @@ def topic_name(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][\w./~-]{0,259}", name, re.ASCII):
         raise ValueError("must be the name of a topic: letters, digits, and . - _ / ~ after the first")
     return name
+
+
+def _topics(text: str) -> str:
+    for _, topic in _by_container(text):
+        topic_name(topic)
+    return text
+
+
+def _by_container(text: str | None) -> list[tuple[str, str]]:
+    """Return what `CONTAINER=VALUE,CONTAINER=VALUE` says; a value alone is for "", all other containers."""
+    parts = (item.rpartition("=") for item in (text or "").split(","))
+    return [(container.strip(), value.strip()) for container, _, value in parts]
 
 
 def _routes(text: str | None) -> str | None:
@@ -119,6 +132,12 @@ Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 _BusSecret = Annotated[SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")]
 
 
+# What the containers of one worker may have each of its own
+OF_EACH_CONTAINER = ("topic", "lease_container", "parked_container", "processor_name")
+# The one of several containers that a task works for
+CONTAINER: ContextVar[str] = ContextVar("CONTAINER", default="")
+
+
 class Settings(BaseSettings):
     """The settings of a worker. Each field's variable is `OUTBOX_` and the field's name in capitals."""
 
@@ -126,6 +145,7 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, env_ignore_empty=True, frozen=True, extra="ignore", use_attribute_docstrings=True
     )
 
+    needed_of_each: ClassVar[tuple[str, ...]] = ("topic", "lease_container", "processor_name")
     receives: ClassVar[bool] = False  # from Service Bus, which no publisher replaces
     cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = None
     """Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT."""
@@ -134,7 +154,7 @@ class Settings(BaseSettings):
     cosmos_database: Name
     """Database of the containers."""
     cosmos_container: Name
-    """Container of the entities and events."""
+    """Container of the entities and events; for one worker of several containers, their names with commas between them."""
     lease_container: Annotated[Name, RELAYING] = "leases"
     """Container of the leases; must exist."""
     servicebus_connection_string: _BusSecret = None
@@ -147,7 +167,7 @@ class Settings(BaseSettings):
     """true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library is on the wire."""
     publisher: Annotated[str | None, RELAYING] = None
     """Publisher to another broker, as package.module:name; called with a topic and lanes, in place of Service Bus."""
-    topic: Annotated[str, AfterValidator(topic_name)]
+    topic: Annotated[str, AfterValidator(_topics)]
     """Topic that receives the events."""
     routes: Annotated[str | None, AfterValidator(_routes), RELAYING] = None
     """Other topics, as action:NAME=TOPIC,TOPIC; entity:NAME=TOPIC. OUTBOX_TOPIC receives the rest."""
@@ -213,8 +233,45 @@ class Settings(BaseSettings):
         )
         return named[1] if named else self.servicebus_namespace
 
+    @property
+    def containers(self) -> tuple[str, ...]:
+        """Return the names of the containers, one or several."""
+        return tuple(name.strip() for name in self.cosmos_container.split(","))
+
+    def each(self) -> tuple[Self, ...]:
+        """Return the settings of each container: these, or copies in which each setting has what is said for that container."""
+        if len(self.containers) == 1:
+            return (self,)
+        said = {field: dict(_by_container(getattr(self, field))) for field in OF_EACH_CONTAINER}
+        own = {
+            name: {of: it.get(name, it.get("")) or None for of, it in said.items()}
+            for name in self.containers
+        }
+        return tuple(self.model_copy(update=of | {"cosmos_container": name}) for name, of in own.items())
+
     def contradictions(self) -> list[str]:
-        """Return one line for every two settings that contradict each other."""
+        """Return one line for every two settings that contradict each other; one about one of several containers names it."""
+        errors: list[str] = []
+        if len(self.containers) == 1:
+            several = [f"{variable('topic')}: names the topics of several containers"] * bool(
+                {*",="} & {*self.topic}
+            )
+            return several + self.contradictions_of_one()
+        if len({*self.containers}) < len(self.containers):
+            errors.append(f"{variable('cosmos_container')}: names a container twice")
+        for field in OF_EACH_CONTAINER:
+            strangers = {name for name, _ in _by_container(getattr(self, field))} - {"", *self.containers}
+            errors += [
+                f"{variable(field)}: {name!r} is not in {variable('cosmos_container')}" for name in strangers
+            ]
+        for one in self.each():
+            needed = [field for field in self.needed_of_each if not getattr(one, field)]
+            found = [f"{variable(field)}: is required" for field in needed] or one.contradictions_of_one()
+            errors += [f"{error} (container {one.cosmos_container!r})" for error in found]
+        return errors
+
+    def contradictions_of_one(self) -> list[str]:
+        """Return one line for every two settings of one container that contradict each other."""
         errors = self.shared_containers()
         if self.stalled_seconds < self.acquire_seconds * 2:
             errors.append(
@@ -237,9 +294,10 @@ class CommandSettings(Settings):
     The same settings for the command line, where most commands need no Service Bus, and the times of a worker do not matter.
     """
 
-    topic: Annotated[str, AfterValidator(lambda name: name and topic_name(name))] = ""
+    needed_of_each = ("lease_container", "processor_name")
+    topic: Annotated[str, AfterValidator(lambda names: names and _topics(names))] = ""
 
-    def contradictions(self) -> list[str]:
+    def contradictions_of_one(self) -> list[str]:
         return self.shared_containers()
 
 
@@ -268,6 +326,7 @@ def loaded(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
     try:
         settings = kind()
         errors += settings.contradictions()
+        settings = next((one for one in settings.each() if one.cosmos_container == CONTAINER.get()), settings)
     except ValidationError as failure:
         for one in failure.errors(include_url=False, include_context=False, include_input=False):
             text = "is required" if one["type"] == "missing" else one["msg"].removeprefix("Value error, ")

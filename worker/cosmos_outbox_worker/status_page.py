@@ -13,6 +13,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cosmos_outbox_worker.heartbeats import Heartbeat
+from cosmos_outbox_worker.several_health import Snapshots
 from cosmos_outbox_worker.shared_health import State, clock_time, duration_text, readable_time
 from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
@@ -25,16 +26,20 @@ _TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)
 _SHOWN_AS = dict.fromkeys((*_CONTROLS, *_TURNS), "\ufffd")
 
 
-def page_of(snapshot: State) -> str:
-    """Return the page of a worker or a consumer."""
+def page_of(snapshot: State, container: str | None = None) -> str:
+    """Return the page of a worker or a consumer; of the workers of several containers that of all, or of the one that is asked for."""
+    option = ""
+    if isinstance(snapshot, Snapshots) and container is not None and container in snapshot.of:
+        snapshot, option = snapshot.of[container], f" --container {shlex.quote(container)}"
     said = snapshot.wrong()
     mood = "bad" if snapshot.unready or list(snapshot.halted()) else "waits" if said else "good"
-    facts = {"snapshot": snapshot, "mood": mood, "said": said}
-    kind = "worker" if isinstance(snapshot, Snapshot) else "consumer"
+    facts = {"snapshot": snapshot, "mood": mood, "said": said, "option": option}
+    kind = "worker" if isinstance(snapshot, Snapshot | Snapshots) else "consumer"
+    template = "workers" if isinstance(snapshot, Snapshots) else kind
     if isinstance(snapshot, Snapshot):
         leases = snapshot.leases()
         facts |= {"leases": leases, "workers": _workers(snapshot, leases)}
-    return _TEMPLATES.get_template(f"{kind}.html").render(facts, name=f"{kind} {snapshot.instance}")
+    return _TEMPLATES.get_template(f"{template}.html").render(facts, name=f"{kind} {snapshot.instance}")
 
 
 def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str, ...]]:

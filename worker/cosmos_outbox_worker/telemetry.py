@@ -10,8 +10,9 @@ import logging
 import os
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,8 @@ class Telemetry:
         topic: that a worker sends to, "" for several; None for the instruments of a consumer.
         tracer_provider: makes the spans. Defaults to one that makes none.
         registry: what Prometheus reads. Defaults to an empty one.
+        container: one of several, which all that is measured here is an attribute of. Defaults to none.
+        family: the telemetry of the other containers of this process, which has the same instruments. Defaults to none.
     """
 
     def __init__(
@@ -68,10 +71,17 @@ class Telemetry:
         topic: str | None,
         tracer_provider: trace.TracerProvider | None = None,
         registry: CollectorRegistry | None = None,
+        container: str = "",
+        family: list[Telemetry] | None = None,
     ) -> None:
+        self._of = {"outbox.container": container} if container else {}
+        self._family = [] if family is None else family
+        self._family.append(self)
         self.observed: Any = None  # a snapshot
-        self.tracer_provider = tracer_provider or trace.NoOpTracerProvider()
-        self._registry = registry or CollectorRegistry()
+        self.tracer_provider = spans = tracer_provider or trace.NoOpTracerProvider()
+        self._registry = shown = registry or CollectorRegistry()
+        # Makes the telemetry of another container, of its `topic` and `container`
+        self.beside = partial(Telemetry, provider, tracer_provider=spans, registry=shown, family=self._family)
         meter = provider.get_meter("cosmos_outbox", version("cosmos-outbox"))
         self._loud: dict[int, tuple[Counter, str]] = {}
         for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
@@ -79,8 +89,8 @@ class Telemetry:
             self._loud[level] = counter, f"outbox.{word}"
             # From the start: an alert on a rise would miss a series that begins at 1.
             for name in names_of(level):
-                counter.add(0, {f"outbox.{word}": name})
-        self._sends = {"messaging.system": SERVICE_BUS, "messaging.operation.name": "send"}
+                counter.add(0, {f"outbox.{word}": name, **self._of})
+        self._sends = {**self._of, "messaging.system": SERVICE_BUS, "messaging.operation.name": "send"}
         if topic:
             self._sends["messaging.destination.name"] = topic
         counters, histograms, gauges = CONSUMER_SERIES if topic is None else worker_series(self._sends)
@@ -95,7 +105,7 @@ class Telemetry:
         for name, (known, counts) in counters.items():
             counter = meter.create_counter(name, **_WORDS[name])
             for attributes in known:
-                counter.add(0, attributes)
+                counter.add(0, {**attributes, **self._of})
             self._counted |= {kind: (counter, count) for kind, count in counts.items()}
         for name, read in gauges.items():
             meter.create_observable_gauge(name, [self._reading(read)], **_WORDS[name])
@@ -103,14 +113,22 @@ class Telemetry:
     def __call__(self, record: Record) -> None:
         """Count a record."""
         if loud := self._loud.get(level_of(record)):
-            loud[0].add(1, {loud[1]: type(record).__name__})
+            loud[0].add(1, {loud[1]: type(record).__name__, **self._of})
         kind = type(record)
         for measured, histogram, measure in self._measured:
             if kind is measured and (found := measure(record))[0] is not None:
-                histogram.record(*found)
+                histogram.record(*self._named(*found))
         if (counted := self._counted.get(kind)) is not None:
             counter, count = counted
-            counter.add(*count(record))
+            counter.add(*self._named(*count(record)))
+
+    def seen(self, read: Callable[[Any], Iterable[Observation]]) -> list[Observation]:
+        """Return what a gauge shows of this container."""
+        found = () if self.observed is None else read(self.observed)
+        return [Observation(*self._named(one.value, one.attributes)) for one in found]
+
+    def _named(self, value: Any, attributes: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return value, {**(attributes or {}), **self._of}
 
     def sends_over(self, system: str) -> None:
         """Name the broker, in the publisher's word, before anything is sent; from then on the series of what is sent is there."""
@@ -119,7 +137,7 @@ class Telemetry:
 
     def charged(self, request_units: float) -> None:
         """Count what a read of the feed cost."""
-        self._request_units.add(request_units, {"outbox.operation": "read_feed"})
+        self._request_units.add(request_units, {"outbox.operation": "read_feed", **self._of})
 
     def exposition(self) -> tuple[bytes, str]:
         """Return the metrics as Prometheus reads them, and their content type."""
@@ -128,7 +146,8 @@ class Telemetry:
     def _reading(
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        return lambda _: read(self.observed) if self.observed is not None else ()
+        # One that is there already asks the telemetry that made it.
+        return lambda _: [seen for one in self._family for seen in one.seen(read)]
 
 
 class MeteredFeed:
@@ -146,7 +165,9 @@ class MeteredFeed:
 
 
 @contextmanager
-def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False) -> Iterator[Telemetry]:
+def opened_telemetry(
+    *, topic: str | None, instance: str, sign_in: bool = False, container: str = ""
+) -> Iterator[Telemetry]:
     """
     Open telemetry for as long as the block lasts; its end exports what is left.
 
@@ -154,7 +175,7 @@ def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False)
     `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
     default Azure credential.
 
-    `topic` is what a worker sends to, "" for several; None opens the telemetry of a consumer.
+    `topic` is what a worker sends to, "" for several; None opens the telemetry of a consumer. `container` is the first of several.
 
     Raises:
         ConfigurationError: Azure Monitor cannot be used, or the SDK refuses a variable.
@@ -210,7 +231,7 @@ def opened_telemetry(*, topic: str | None, instance: str, sign_in: bool = False)
         stack.callback(_ended_in_time, tracers.shutdown)
         stack.callback(_ended_in_time, meters.shutdown)
         spans = tracers if spans_leave else trace.NoOpTracerProvider()
-        yield Telemetry(meters, topic=topic, tracer_provider=spans, registry=registry)
+        yield Telemetry(meters, topic=topic, tracer_provider=spans, registry=registry, container=container)
 
 
 def _goes_by_otlp(signal: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
+from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.parking.seen_leases_note import has_run
@@ -22,7 +23,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import claims_to_be_an_event
 from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Phase
-from cosmos_outbox_worker.program import Program, opened_parts, running
+from cosmos_outbox_worker.program import Parts, Program, opened_parts, running
 from cosmos_outbox_worker.settings import Settings, load
 from cosmos_outbox_worker.telemetry import MeteredFeed
 from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
@@ -51,6 +52,10 @@ def running_worker(
         OutboxError: at the end of the block, what ended the worker before.
     """
     settings = settings or load()
+    if len(settings.containers) > 1:
+        raise ConfigurationError(
+            "OUTBOX_COSMOS_CONTAINER: names several containers; `running_workers` runs them"
+        )
     return running(assembled(settings), settings, serve_health=serve_health)
 
 
@@ -63,52 +68,65 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
             deleted that other processors may not have read.
     """
-    async with opened_parts(settings, topic="" if settings.routes else settings.topic) as parts:
-        stack, telemetry, connection, parked = parts
-        health = WorkerVitals(settings)
-        worker = Worker(health, telemetry)
-        notify = worker.notify
-        publisher = await stack.enter_async_context(
-            connection.publisher(lanes=settings.lanes, spans=telemetry.tracer_provider, notify=notify)
-        )
-        telemetry.sends_over(publisher.system)
+    async with opened_parts(settings, topic=topic_of(settings)) as parts:
+        yield await put_together(parts, WorkerVitals(settings))
 
-        async def earlier_life() -> str | None:
-            if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
-                return "a worker of this processor showed life lately"
-            if parked is not None and await has_run(parked, await connection.scope()):
-                return "the parked container notes that this processor had leases"
-            return None
 
-        # Where the store does not answer, the processor waits until it does; until then nothing is deleted.
-        with suppress(StoreError):
-            if settings.delete_after_publish and (
-                found := await retry_reads(connection.others, RetryOptions())
-            ):
-                raise ConfigurationError(
-                    f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
-                    "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
-                )
-        parking = None if parked is None else Parking(parked)
-        deletion = await stack.enter_async_context(
-            Deletion(
-                Relay(publisher, parking=parking, notify=notify).handle,
-                CosmosStore(connection.data),  # deletes only, under the keys of the events
-                delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
-                others=connection.others,
-                notify=notify,
+def topic_of(settings: Settings) -> str:
+    """Return the topic that all events go to, "" where routes choose among several."""
+    return "" if settings.routes else settings.topic
+
+
+async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None = None) -> Worker:
+    """
+    Return a worker of what is open; `budget` is the memory that it shares with those of other containers.
+
+    Raises:
+        ConfigurationError: as `assembled`.
+    """
+    stack, telemetry, connection, parked = parts
+    settings = connection.settings
+    worker = Worker(health, telemetry)
+    notify = worker.notify
+    publisher = await stack.enter_async_context(
+        connection.publisher(lanes=settings.lanes, spans=telemetry.tracer_provider, notify=notify)
+    )
+    telemetry.sends_over(publisher.system)
+
+    async def earlier_life() -> str | None:
+        if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
+            return "a worker of this processor showed life lately"
+        if parked is not None and await has_run(parked, await connection.scope()):
+            return "the parked container notes that this processor had leases"
+        return None
+
+    # Where the store does not answer, the processor waits until it does; until then nothing is deleted.
+    with suppress(StoreError):
+        if settings.delete_after_publish and (found := await retry_reads(connection.others, RetryOptions())):
+            raise ConfigurationError(
+                f"OUTBOX_DELETE_AFTER_PUBLISH: other processors have leases of the same container: {', '.join(found)}. Events "
+                "would be deleted before these read them. Unset it; or delete the leases of a processor that is no longer in use."
             )
+    parking = None if parked is None else Parking(parked)
+    deletion = await stack.enter_async_context(
+        Deletion(
+            Relay(publisher, parking=parking, notify=notify).handle,
+            CosmosStore(connection.data),  # deletes only, under the keys of the events
+            delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
+            others=connection.others,
+            notify=notify,
         )
-        worker.processor = health.processor = ChangeFeedProcessor(
-            MeteredFeed(connection.feed, charged=telemetry.charged),
-            connection.leases,
-            deletion,
-            replace(processor_options(settings), earlier_life=earlier_life),
-            hooks=(notify, deletion.hear),
-        )
-        await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
-        worker.poll = partial(poll, worker, health, connection, publisher, parked)
-        yield worker
+    )
+    worker.processor = health.processor = ChangeFeedProcessor(
+        MeteredFeed(connection.feed, charged=telemetry.charged),
+        connection.leases,
+        deletion,
+        replace(processor_options(settings), earlier_life=earlier_life, budget=budget),
+        hooks=(notify, deletion.hear),
+    )
+    await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
+    worker.poll = partial(poll, worker, health, connection, publisher, parked)
+    return worker
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:
@@ -117,8 +135,7 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         processor_name=settings.processor_name,
         instance_name=settings.instance_name,
         start=settings.start,
-        # The process takes about 90 MiB before the first read, and Python returns memory late.
-        memory_bytes=memory_limit() * 2 // 5,
+        memory_bytes=memory_budget(),
         wanted=claims_to_be_an_event,
         acquire_interval=timedelta(seconds=settings.acquire_seconds),
         # As .NET's defaults too
@@ -126,6 +143,12 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         expiration=timedelta(seconds=settings.lease_expiration_seconds),
         grace_period=timedelta(seconds=settings.grace_seconds),
     )
+
+
+def memory_budget() -> int:
+    """Return how many bytes may be taken by what is read ahead."""
+    # The process takes about 90 MiB before the first read, and Python returns memory late.
+    return memory_limit() * 2 // 5
 
 
 def memory_limit(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:

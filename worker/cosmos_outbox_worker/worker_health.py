@@ -172,6 +172,7 @@ class WorkerVitals(Vitals[Snapshot]):
     """The vitals of a worker."""
 
     name = "worker"
+    processor: Any = None  # of several containers, one may not be open yet
 
     def __init__(self, settings: Settings, **clock: Any) -> None:
         super().__init__(settings, **clock)
@@ -189,6 +190,10 @@ class WorkerVitals(Vitals[Snapshot]):
         elif isinstance(record, LeasesBalanced):
             self._balanced_at = now if record.outcome == "listed" else self._balanced_at
             self._unlisted = f": {record.error}" if record.error else "."
+
+    def begins_again(self) -> None:
+        """Note that it ended and is tried again; the record that it hears next says why."""
+        self._end, self._balanced_at, self.processor = "", None, None
 
     def unreached(self, why: str | None) -> None:
         """Note why it is not known that events can be sent; None once a link to each topic was opened."""
@@ -221,7 +226,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self._others = (others, self._loop.time())
 
     def snapshot(self) -> Snapshot:
-        mine = self.processor.status(stalled_after=self.stalled_after)
+        mine = self.processor.status(stalled_after=self.stalled_after) if self.processor else ()
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
         return Snapshot(
             **self._state(self._reasons(mine), starting=self._balanced_at is None),

@@ -19,7 +19,7 @@ from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.replay import replay_command
-from cosmos_outbox_worker.cli.running import FAILED, UNSEEN, WARNED, AsJson, Commands, Expiration, command
+from cosmos_outbox_worker.cli.running import FAILED, UNSEEN, WARNED, AsJson, Commands, Expiration
 from cosmos_outbox_worker.doctor.check import Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, unopened
 from cosmos_outbox_worker.logs import names_no_leak, printable
@@ -62,7 +62,7 @@ def consume(context: typer.Context) -> None:
 
 
 @app.command()
-@command
+@running.command_each
 async def doctor(
     *,
     api: Annotated[
@@ -107,7 +107,7 @@ async def doctor(
 
 
 @app.command()
-@command
+@running.command_each
 async def bootstrap(
     *,
     start: Annotated[str, typer.Option(help="Where ranges begin: beginning, now, or a time.")] = "beginning",

@@ -13,7 +13,7 @@ import typer
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox_worker.cli.output import answer
-from cosmos_outbox_worker.cli.running import WARNED, AsJson, command
+from cosmos_outbox_worker.cli.running import WARNED, AsJson, command_without
 from cosmos_outbox_worker.contract.asyncapi import described
 from cosmos_outbox_worker.contract.breaking_changes import breaks
 from cosmos_outbox_worker.contract.declarations import declared
@@ -24,7 +24,7 @@ app = typer.Typer(help="Events: the contract of a service with other teams.", no
 
 
 @app.command()
-@command
+@command_without
 async def describe(
     modules: Annotated[
         list[str], typer.Argument(metavar="MODULE...", help="As package.module; or a package.")

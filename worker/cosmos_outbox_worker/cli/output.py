@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox_worker.logs import printable
+from cosmos_outbox_worker.settings import CONTAINER
 
 Row = Mapping[str, Any]
 NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates them."
@@ -34,7 +35,8 @@ def print_json(value: object) -> None:
 def answer(facts: object, *shown: RenderableType, as_json: bool) -> None:
     """Print the facts for programs, or what is shown of them to people; a text is no markup, and steers no terminal."""
     if as_json:
-        print_json(facts)
+        container = {"container": CONTAINER.get()} if CONTAINER.get() else {}
+        print_json({**container, **facts} if isinstance(facts, Mapping) else facts)
         return
     # In a pipe as wide as what is printed, so that no value is cut.
     console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)

@@ -18,7 +18,7 @@ from cosmos_outbox.parking.parked_documents import BY_HAND, EventStatus, ParkedE
 from cosmos_outbox_worker.cli.many_parked_keys import Choice, Results, StillParked, for_each
 from cosmos_outbox_worker.cli.output import answer, confirm, counted, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import Holder, OfConsumer, opened_holder, operator_of
-from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command
+from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, command_each
 from cosmos_outbox_worker.shared_health import readable_time
 
 app = typer.Typer(
@@ -58,7 +58,7 @@ _NAMES = ("id", "action")  # consumers, routes and filters identify an event by 
 
 
 @app.command("list")
-@command
+@command_each
 async def list_(
     *,
     by_error: Annotated[bool, typer.Option("--by-error", help="Count the keys of each cause.")] = False,

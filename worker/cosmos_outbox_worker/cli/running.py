@@ -6,19 +6,20 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import wraps
-from typing import Annotated, Any, ParamSpec
+from functools import partial, update_wrapper
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.errors import ConfigurationError, OutboxError
+from cosmos_outbox.errors import ConfigurationError, OutboxError, UsageError
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.output import INTERRUPTED, print_json
@@ -27,16 +28,22 @@ from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consum
 from cosmos_outbox_worker.doctor.check import UNANSWERED
 from cosmos_outbox_worker.env_file import without_env_files
 from cosmos_outbox_worker.named_consumer import consumer_named, made
-from cosmos_outbox_worker.settings import load
-
-Parameters = ParamSpec("Parameters")
+from cosmos_outbox_worker.settings import CONTAINER, load, variable
 
 WARNED, FAILED, UNSEEN = 1, 2, 3
+# The worst comes first: what is known to be wrong, then what could not be looked at.
+_WORST_FIRST = (INTERRUPTED, FAILED, UNSEEN, WARNED, 0)
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing; show what would be done.")]
+OfContainer = Annotated[
+    str | None,
+    typer.Option(
+        "--container", metavar="NAME", help="This one of the containers of OUTBOX_COSMOS_CONTAINER."
+    ),
+]
 Expiration = Annotated[
     float,
     typer.Option(
@@ -78,39 +85,90 @@ async def opened_consumer(
         yield outbox, settings, made(source, Outbox(store))
 
 
-def command(function: Callable[Parameters, Coroutine[Any, Any, None]]) -> Callable[Parameters, None]:
-    """Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer."""
+def command(
+    function: Callable[..., Coroutine[Any, Any, None]], *, each: bool | None = False
+) -> Callable[..., None]:
+    """
+    Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer.
 
-    @wraps(function)
-    def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
-        code: int | None = None
+    It gets the option --container. Where there are several containers, one is needed, unless `each` has the command run for each of
+    them without it: then the worst exit code is that of all. None is for a command that opens no container.
+    """
+
+    def run(*, container: str | None = None, **given: Any) -> None:
+        as_json, codes = given.get("as_json") is True, []
         try:
-            asyncio.run(function(*args, **kwargs))
-        except OutboxError as error:
-            fail(error, as_json=kwargs.get("as_json") is True)
-            code = UNSEEN if isinstance(error, UNANSWERED) else FAILED
-        except OSError as error:
-            if error.filename is None and error.errno not in _UNWRITABLE:
-                raise
-            if error.filename is None:
-                # The rest of the buffer would fail again when the interpreter ends.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
-            code = FAILED
-        except KeyboardInterrupt:
-            code = INTERRUPTED
-        if code is not None:
+            chosen = ("",) if each is None else _chosen(container, each=each and not given.get("consumer"))
+        except UsageError as error:
+            fail(error, as_json=as_json)
+            raise typer.Exit(FAILED) from None
+        for name in chosen:
+            CONTAINER.set(name)
+            if len(chosen) > 1 and not as_json:
+                sys.stdout.write(f"{name}:\n")
+                sys.stdout.flush()
+            codes.append(_exit_code(function(**given), as_json=as_json))
+        if code := min(codes, key=_WORST_FIRST.index):
             raise typer.Exit(code)
 
+    update_wrapper(run, function)
+    asked = [*inspect.signature(function, eval_str=True).parameters.values()]
+    if each is not None:
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        asked.append(inspect.Parameter("container", keyword, default=None, annotation=OfContainer))
+    run.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined] # Typer reads it
+    run.__annotations__ = {one.name: one.annotation for one in asked}
     # Typer keeps the line breaks of all paragraphs but the first, whatever the terminal's width.
     paragraphs = (function.__doc__ or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return run
 
 
+def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
+    try:
+        asyncio.run(work)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except OutboxError as error:
+        fail(error, as_json=as_json)
+        return UNSEEN if isinstance(error, UNANSWERED) else FAILED
+    except OSError as error:
+        if error.filename is None and error.errno not in _UNWRITABLE:
+            raise
+        if error.filename is None:
+            # The rest of the buffer would fail again when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+command_each, command_without = partial(command, each=True), partial(command, each=None)
+
+
+def _chosen(named: str | None, *, each: bool) -> tuple[str, ...]:
+    """
+    Return the containers that a command is for, "" for the only one.
+
+    Raises:
+        UsageError: there are several, and it is not said which; or there is none of that name.
+    """
+    containers = tuple(map(str.strip, os.environ.get(variable("cosmos_container"), "").split(",")))
+    said = f"{variable('cosmos_container')} names {', '.join(containers)}"
+    if named is not None and named not in containers:
+        raise UsageError(f"{said}, and not {named!r}.")
+    if len(containers) == 1 or named is not None:
+        return (named or "",)
+    if not each:
+        raise UsageError(f"{said}: say which of them by --container NAME.")
+    return containers
+
+
 def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None:
     """Say on standard error what failed; for programs also as JSON, with the class of the error."""
-    message = message or str(error)
+    message = f"{CONTAINER.get()}: " * bool(CONTAINER.get()) + (message or str(error))
     sys.stderr.write(f"{message}\n")
     if as_json:
         print_json({"error": {"code": type(error).__name__, "message": message}})

@@ -19,7 +19,7 @@ from cosmos_outbox.ports import Listing
 from cosmos_outbox_worker.cli.leases import in_order
 from cosmos_outbox_worker.cli.output import NO_LEASES, answer, table_of, text_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
-from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command, opened, opened_consumer
+from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command_each, opened, opened_consumer
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen, readable_time
@@ -34,7 +34,7 @@ _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 _Status = tuple[Mapping[str, Any], Sequence[RenderableType], Sequence[str]]
 
 
-@command
+@command_each
 async def status(
     *, expiration: Expiration = 60, consumer: OfConsumer = None, as_json: AsJson = False
 ) -> None:

@@ -1,0 +1,160 @@
+"""Several containers in one worker: each is relayed, one that cannot be stops no other, and page, probes and metrics name it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from azure.cosmos import PartitionKey
+
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox_emulators.servicebus.broker import Broker
+from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
+from cosmos_outbox_worker import load, running_worker, running_workers
+from tests.support.event_documents import event
+from tests.support.patience import HUNG_SECONDS
+from tests.support.site import Site, eventually, fetched, json_of, opened_site
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+TOPICS = {
+    "topics": [
+        {"name": name, "dedup_window_s": 600, "subscriptions": [{"name": "all"}]}
+        for name in ("people", "orders")
+    ]
+}
+TOPIC_OF = {"data": "people", "orders": "orders"}
+
+
+@asynccontextmanager
+async def several() -> AsyncIterator[tuple[Site, Broker]]:
+    """Open a site with the containers `data` and `orders`; `lost` is named and not there."""
+    async with ServiceBusServer(Broker.from_config(TOPICS), port=0) as bus, opened_site() as site:
+        await create(site, "orders")
+        site.environment.update(
+            {
+                "OUTBOX_COSMOS_CONTAINER": "data,orders,lost",
+                "OUTBOX_SERVICEBUS_CONNECTION_STRING": bus.connection_string,
+                "OUTBOX_TOPIC": "people, orders=orders",
+                "OUTBOX_PARKED_CONTAINER": "parked",
+            }
+        )
+        yield site, bus.broker
+
+
+async def create(site: Site, name: str) -> None:
+    database = site.client.get_database_client("contacts")
+    await database.create_container(name, PartitionKey("/partitionKey"), default_ttl=-1)
+
+
+async def commit(site: Site, name: str, number: int, *, size: int = 0) -> None:
+    container = site.client.get_database_client("contacts").get_container_client(name)
+    stored = {field: value for field, value in event(name, number, size=size).items() if field[0] != "_"}
+    stored |= {"id": f"{name}.{number}"}
+    await CosmosStore(container).commit(
+        name, [Write(kind=WriteKind.CREATE, id=stored["id"], document=stored)]
+    )
+
+
+async def published(broker: Broker, topic: str, count: int) -> None:
+    async with asyncio.timeout(HUNG_SECONDS):
+        while broker.topics[topic].published < count:  # noqa: ASYNC110 - the broker gives no sign
+            await asyncio.sleep(0.02)
+
+
+async def said(site: Site, *command: str, code: int) -> str:
+    """Return what a command prints, and says on standard error."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "cosmos_outbox_worker", *command),
+        env=site.environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    output, _ = await process.communicate()
+    assert code == process.returncode, output.decode()
+    return output.decode()
+
+
+async def test_each_container_is_relayed_beside_one_that_is_missing_and_over_a_kill():
+    async with several() as (site, broker):
+        for number in range(3):
+            await commit(site, "data", number)
+            await commit(site, "orders", number)
+        first = await site.start_worker()
+        url = await first.health_url()
+        await published(broker, "people", 3)
+        await published(broker, "orders", 3)
+        answer = json_of(await eventually(f"{url}/readyz", only_the_missing_one_is_unready))
+        assert answer["containers"]["orders"]["leases"]  # type: ignore[index]
+        refused = json.loads(await first.said("worker.refused lost"))
+        assert "lost" == refused["container"]
+        metrics = await eventually(
+            f"{url}/metrics", lambda status, body: 'ready{outbox_container="orders"} 1.0' in body
+        )
+        assert 'outbox_worker_ready{outbox_container="lost"} 0.0' in metrics
+        assert 'messaging_client_sent_messages_total{messaging_destination_name="people"' in metrics
+        page = await eventually(f"{url}/", lambda status, body: "lost: " in body)
+        assert '<a href="/?container=orders">orders</a>' in page
+        assert "Relays contacts/orders to topic orders" in (await fetched(f"{url}/?container=orders"))[1]
+
+        first.process.kill()
+        await first.exit_code()
+        for number in range(3, 6):
+            await commit(site, "data", number)
+            await commit(site, "orders", number, size=300_000 if number == 4 else 0)
+        second = await site.start_worker(OUTBOX_INSTANCE_NAME="worker-2")
+        url = await second.health_url()
+        await published(broker, "people", 6)
+        await published(broker, "orders", 4)
+        parked = await eventually(f"{url}/?container=orders", lambda status, body: "parked show" in body)
+        assert "cosmos-outbox parked show orders --container orders" in parked
+        await create(site, "lost")
+        await eventually(f"{url}/readyz", lambda status, body: status == 200)
+        assert await commands_name_their_container(site)
+        second.process.terminate()
+        assert 0 == await second.exit_code(), second.output
+    ids = [one.message.identity for one in broker.queue("people/Subscriptions/all").entries.values()]
+    assert [f"data.{number}" for number in range(6)] == list(dict.fromkeys(ids))
+
+
+def only_the_missing_one_is_unready(status: int, body: str) -> bool:
+    reasons: Any = json_of(body)["reasons"]
+    return status == 503 and "'lost'" in body and all(one.startswith("lost: ") for one in reasons)
+
+
+async def commands_name_their_container(site: Site) -> bool:
+    rows = [json.loads(line) for line in (await said(site, "status", "--json", code=0)).splitlines()]
+    assert {"data": 0, "orders": 1, "lost": 0} == {row["container"]: row["parked_keys"] for row in rows}
+    rows = [json.loads(line) for line in (await said(site, "parked", "list", "--json", code=0)).splitlines()]
+    assert [0, 1, 0] == [len(row["keys"]) for row in rows]
+    asked = await said(site, "parked", "show", "orders", code=2)
+    assert "OUTBOX_COSMOS_CONTAINER names data, orders, lost: say which of them by --container NAME." in asked
+    assert "not 'nowhere'" in await said(site, "status", "--container", "nowhere", code=2)
+    shown = await said(site, "parked", "show", "orders", "--container", "orders", "--json", code=0)
+    assert "orders.4" in shown
+    assert "orders:\n" in await said(site, "doctor", code=2)  # the subscriptions have no sessions
+    return True
+
+
+async def test_workers_run_inside_another_program(monkeypatch: pytest.MonkeyPatch):
+    async with several() as (site, broker):
+        for name, value in site.environment.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigurationError, match="running_workers"):
+            running_worker(load())
+        await commit(site, "orders", 1)
+        async with running_workers() as workers:
+            await published(broker, "orders", 1)
+            assert {"data", "orders", "lost"} == set(workers.snapshot().of)
+        assert all(not one.mine for one in workers.snapshot().of.values())

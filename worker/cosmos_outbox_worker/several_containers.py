@@ -1,0 +1,137 @@
+"""
+Several containers: a worker for each of them in one process; one that cannot begin is tried again, and stops no other.
+
+They share the client of Cosmos DB, the memory for what is read ahead, the health server and the exposition. Each has its own leases, parked
+keys, links to its topic and heartbeats, as it would have in a process of its own, and so the two may be mixed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+from cosmos_outbox.background_tasks import within
+from cosmos_outbox.changefeed.read_ahead import Budget
+from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.records import LeasesBalanced, guarded, log_hook
+from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.program import Parts, Program, looked_at, opened_process, running
+from cosmos_outbox_worker.settings import CONTAINER, Settings, load
+from cosmos_outbox_worker.several_health import Snapshots, together
+from cosmos_outbox_worker.telemetry import Telemetry
+from cosmos_outbox_worker.worker_assembly import Worker, assembled, memory_budget, put_together, topic_of
+from cosmos_outbox_worker.worker_health import WorkerVitals
+
+_FEW = 4
+
+_logger = logging.getLogger("worker")
+
+
+class Workers(Program[Any, Any]):
+    """The workers of several containers; as long as one of them runs, the process does."""
+
+    def __init__(self, settings: Settings, connection: Connection, first: Telemetry) -> None:
+        self._each = {one.cosmos_container: one for one in settings.each()}
+        self._vitals = {name: WorkerVitals(one) for name, one in self._each.items()}
+        super().__init__(next(iter(self._vitals.values())), first)
+        for vitals in self._vitals.values() if len(self._each) > _FEW else ():
+            vitals.poll_interval *= (
+                2  # a poll of what waits costs as much as some twenty idle ones of the feed
+            )
+        self._measured = dict.fromkeys(self._each, first)
+        for name, one in list(self._each.items())[1:]:
+            self._measured[name] = first.beside(topic=topic_of(one), container=name)
+        self._connection, self._running = connection, dict[str, Worker]()
+        self._stopping = asyncio.Event()
+        self._budget = Budget(memory_budget(), leases=self._leases_owned)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for one in self._each.values():
+                group.create_task(self._keep_running(one))
+
+    def drain(self) -> None:
+        self._stopping.set()
+        for name, vitals in self._vitals.items():
+            vitals.draining()
+            if name in self._running:
+                self._running[name].drain()
+
+    def snapshot(self) -> Snapshots:
+        return together({name: vitals.snapshot() for name, vitals in self._vitals.items()})
+
+    def observe(self) -> None:
+        for name, vitals in self._vitals.items():
+            self._measured[name].observed = vitals.snapshot()
+
+    def _leases_owned(self) -> int:
+        return sum(one.processor.leases_owned for one in self._running.values())
+
+    async def _keep_running(self, settings: Settings) -> None:
+        """Run the worker of a container until the drain, and try again where it is refused."""
+        name = settings.cosmos_container
+        CONTAINER.set(name)
+        vitals, telemetry, seconds = self._vitals[name], self._measured[name], settings.stalled_seconds / 2
+        while not self._stopping.is_set():
+            try:
+                async with AsyncExitStack() as stack:
+                    connection = self._connection.to(settings)
+                    parked = await within(0, looked_at(connection, topics=True), asked=self._stopping)
+                    parts = Parts(stack, telemetry, connection, parked)
+                    self._running[name] = worker = await put_together(parts, vitals, self._budget)
+                    if self._stopping.is_set():
+                        worker.drain()
+                    await worker.run()
+            except OutboxError as error:
+                _logger.error("worker.refused %s, and is tried again in %g s: %s", name, seconds, error)  # noqa: TRY400 - it says what to do
+                vitals.begins_again()
+                failed = LeasesBalanced(owner=settings.instance_name, outcome="failed", error=error)
+                guarded(log_hook, vitals, telemetry)(failed)
+                telemetry.observed = vitals.snapshot()
+                with suppress(TimeoutError):
+                    await within(seconds, self._stopping.wait())
+            except TimeoutError:  # the drain began before it was open
+                pass
+            finally:
+                self._running.pop(name, None)
+
+
+@asynccontextmanager
+async def assembled_workers(settings: Settings) -> AsyncIterator[Workers]:
+    """
+    Open what the workers of all containers share, yield them, close everything again.
+
+    Raises:
+        ConfigurationError: settings contradict each other. What a container lacks is tried again, and keeps the process unready.
+    """
+    first = settings.each()[0]
+    opening = opened_process(settings, topic=topic_of(first), container=first.cosmos_container)
+    async with opening as (telemetry, connection):
+        yield Workers(settings, connection, telemetry)
+
+
+def assembled_for(settings: Settings) -> AbstractAsyncContextManager[Worker | Workers]:
+    """Open the worker of one container, or the workers of several."""
+    return assembled(settings) if len(settings.containers) == 1 else assembled_workers(settings)
+
+
+def running_workers(
+    settings: Settings | None = None, *, serve_health: bool = False
+) -> AbstractAsyncContextManager[Workers]:
+    """
+    Run the workers of several containers inside another program, as `running_worker` runs that of one.
+
+    Their snapshot has that of each container in `of`, and is unready where one of them is.
+
+    Args:
+        settings: Defaults to those of the environment.
+        serve_health: listen on OUTBOX_HEALTH_PORT. Defaults to False.
+
+    Raises:
+        ConfigurationError: the settings cannot be used, or the account refuses this program.
+    """
+    settings = settings or load()
+    return running(assembled_workers(settings), settings, serve_health=serve_health)

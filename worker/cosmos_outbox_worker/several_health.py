@@ -1,0 +1,58 @@
+"""Several health: how the workers of several containers are in one process; each sentence begins with the container's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cosmos_outbox_worker.heartbeats import Phase
+from cosmos_outbox_worker.shared_health import State
+from cosmos_outbox_worker.worker_health import Snapshot
+
+_MOST_ERRORS = 20
+_ORDER = (Phase.DRAINING, Phase.STARTING, Phase.RUNNING, Phase.ENDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshots(State):
+    """
+    The health of a process that works on several containers; unready where one of its workers is.
+
+    of: the health of the worker of each container, by its name.
+    """
+
+    of: Mapping[str, Snapshot]
+
+    def halted(self) -> Iterable[str]:
+        return _named(self.of, Snapshot.halted)
+
+    def waits(self) -> Iterable[str]:
+        return _named(self.of, Snapshot.waits)
+
+    def readiness(self) -> dict[str, Any]:
+        return State.readiness(self) | {
+            "containers": {name: one.readiness() for name, one in self.of.items()}
+        }
+
+
+def together(of: Mapping[str, Snapshot]) -> Snapshots:
+    """Return the health of all, which are of one process."""
+    first, phases = next(iter(of.values())), {one.phase for one in of.values()}
+    errors = [replace(one, text=f"{name}: {one.text}") for name in of for one in of[name].errors]
+    return Snapshots(
+        at=first.at,
+        started_at=first.started_at,
+        instance=first.instance,
+        container=", ".join(of),
+        phase=next(phase for phase in _ORDER if phase in phases),
+        parked=None,
+        parked_at=None,
+        errors=tuple(sorted(errors, key=lambda one: one.at, reverse=True)[:_MOST_ERRORS]),
+        unready=tuple(_named(of, lambda one: one.unready)),
+        of=of,
+    )
+
+
+def _named(of: Mapping[str, Snapshot], said: Callable[[Snapshot], Iterable[str]]) -> Iterable[str]:
+    return [f"{name}: {sentence}" for name, one in of.items() for sentence in said(one)]
