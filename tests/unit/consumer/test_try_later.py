@@ -11,6 +11,7 @@ import pytest
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message, TryLater
+from cosmos_outbox.consumer.circuit import Circuit
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKey
 from cosmos_outbox.records import (
@@ -181,6 +182,20 @@ async def test_a_message_that_tries_for_others_and_fails_leaves_the_next_one_its
 
     assert ["bad"] == [parked.key for parked in world.of(MessageGivenUp, "parked")]
     assert [1] * 5 == totals(world)
+
+
+def test_a_message_that_was_never_tried_tries_a_second_later_and_those_that_asked_after_a_back_off():
+    delays = []
+    for _ in range(20):
+        circuit = Circuit(TryLater())
+        for asked in range(20):
+            circuit.asked(f"o{asked}", TryLater(), 100.0 * asked)
+        assert circuit.delay("asked", 1900.5, new=True)
+        delays.append(circuit.delay("asked", 1901.0, new=False))
+        circuit.probe = None
+        assert not circuit.delay("new", 1901.0, new=True)
+        assert circuit.delay("another", 1901.0, new=True), "one at a time"
+    assert max(delays) > 3
 
 
 async def test_an_outage_beyond_the_longest_wait_parks_a_handful_of_keys_and_no_more():

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.messages import Message
 from cosmos_outbox.ports import Retry, Settlement
 from cosmos_outbox.records import SessionClosed
@@ -162,6 +163,21 @@ async def test_a_stop_gives_back_at_once_what_rests_or_waits_for_its_next_slot()
     handled = {status.session for status in processor.status() if status.handling_seconds is not None}
     assert handled
     assert handled == held(world)
+    await world.stop()
+
+
+@pytest.mark.parametrize("sessions", [True, False])
+async def test_a_message_that_waits_is_not_reported_as_handled_and_without_sessions_stays_in_its_hold(
+    sessions: bool,
+) -> None:
+    world = World(subscription=MemorySubscription(sessions=sessions))
+    waiting(world, 1)
+    processor = world.start(work=away)
+    await world.until(lambda: len(world.begun) == 3)
+    await asyncio.sleep(5)
+    assert [None] == [status.handling_seconds for status in processor.status()]
+    assert [0] == [message.delivery_count for message in world.subscription.waiting]
+    assert (2 if sessions else 0) == len(world.of(SessionClosed))
     await world.stop()
 
 
