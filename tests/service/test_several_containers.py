@@ -147,14 +147,24 @@ async def commands_name_their_container(site: Site) -> bool:
     return True
 
 
-async def test_workers_run_inside_another_program(monkeypatch: pytest.MonkeyPatch):
+async def test_workers_run_inside_another_program_and_one_that_is_halted_stops_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+):
     async with several() as (site, broker):
         for name, value in site.environment.items():
             monkeypatch.setenv(name, value)
         with pytest.raises(ConfigurationError, match="running_workers"):
             running_worker(load())
+        broker.set_disabled("orders", True)  # halts one, and no other
         await commit(site, "orders", 1)
+        await commit(site, "data", 1)
         async with running_workers() as workers:
+            await published(broker, "people", 1)
+            async with asyncio.timeout(HUNG_SECONDS):
+                while not any("orders: Lease 0 did not move" in one for one in workers.snapshot().unready):  # noqa: ASYNC110 - health gives no sign
+                    await asyncio.sleep(0.05)
+            assert not [one for one in workers.snapshot().wrong() if one.startswith("data: ")]
+            broker.set_disabled("orders", False)
             await published(broker, "orders", 1)
             assert {"data", "orders", "lost"} == set(workers.snapshot().of)
         assert all(not one.mine for one in workers.snapshot().of.values())
