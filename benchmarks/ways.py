@@ -35,8 +35,8 @@ from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.records import MessagesPublished, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
+from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings

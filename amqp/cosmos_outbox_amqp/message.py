@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes
-from cosmos_outbox.messages import Message, received_id, received_text
+from cosmos_outbox.message_format import Message, received_id, received_text
 from cosmos_outbox_amqp.decoding import MALFORMED, decode_at, end_of, readable_pairs
 from cosmos_outbox_amqp.errors import ProtocolError
 from cosmos_outbox_amqp.frames import Code

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from cosmos_outbox.adapters.servicebus.receiving import sendable, trusted_seconds
 from cosmos_outbox.errors import LockLost
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
 from cosmos_outbox_amqp.decoding import Described
 from cosmos_outbox_amqp.errors import AmqpError, Condition, ProtocolError

@@ -13,7 +13,7 @@ from typing import Self
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.servicebus.receiving import check_options
-from cosmos_outbox.background_tasks import Background, retrieve
+from cosmos_outbox.event_loop import Background, retrieve
 from cosmos_outbox_amqp.errors import AmqpError, Condition
 from cosmos_outbox_amqp.link import Link
 from cosmos_outbox_amqp.namespace import Namespace

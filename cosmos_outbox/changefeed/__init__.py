@@ -11,14 +11,14 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
       bootstrap        the leases' names; create the missing ones, once, under a lock document; notice that all are lost
       range_coverage   what no lease covers, and which partition serves a range
       balancing        decide from the listed leases which to take, ask for or hand over, and when to look again
-      ownership        the leases that this worker owns; the life of each: taken, worked on, then released, split or lost
-        owned_lease    all writes of an owned lease: renewal, checkpoint, release; how far the work is
+      owned_leases     the leases that this worker owns; the life of each: taken, worked on, then released, split or lost
+        lease_writes   all writes of an owned lease: renewal, checkpoint, release; how far the work is
         polling        read a page, have it handled, note how far we are; repeat
           read_ahead   the pages of a lease, within the memory that all leases share
     leases             the lease document and its rules: start, handover, children
     options            every knob
 
-Read these when they happen: splits (the range of a lease is gone: create its children, delete it), ahead_of_feed (a lease lies
+Read these when they happen: splits (the range of a lease is gone: create its children, delete it), restored_feed (a lease lies
 ahead of its range, as after a restore). Beside the processor stands lag_estimator: how many changes wait, for each lease.
 
                  free or expired --acquire--> OWNED --stop, or another worker asks--> drain --> released
@@ -49,7 +49,7 @@ recreated is read from the start, with an alarm.
 
 from cosmos_outbox.changefeed.lag_estimator import Lag, LeaseLag, estimate_lag
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.ownership import CloseReason, LeaseStatus
+from cosmos_outbox.changefeed.owned_leases import CloseReason, LeaseStatus
 from cosmos_outbox.changefeed.processor import ChangeFeedProcessor
 
 __all__ = [

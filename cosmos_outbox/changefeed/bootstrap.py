@@ -19,6 +19,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox import errors
+from cosmos_outbox.changefeed.lease_writes import Worker
 from cosmos_outbox.changefeed.leases import (
     BEGINNING,
     START,
@@ -30,7 +31,6 @@ from cosmos_outbox.changefeed.leases import (
     start_of,
     start_property,
 )
-from cosmos_outbox.changefeed.owned_lease import Worker
 from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, asked_to_wait, identified, located, uncovered
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom

@@ -9,9 +9,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from cosmos_outbox.background_tasks import raise_if_cancelled, watched, within
 from cosmos_outbox.changefeed.balancing import plan, soon
 from cosmos_outbox.changefeed.bootstrap import Bootstrap
+from cosmos_outbox.changefeed.lease_writes import Worker
 from cosmos_outbox.changefeed.leases import (
     ByRange,
     Lease,
@@ -21,8 +21,7 @@ from cosmos_outbox.changefeed.leases import (
     with_start,
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
-from cosmos_outbox.changefeed.owned_lease import Worker
-from cosmos_outbox.changefeed.ownership import LeaseStatus, OwnedLeases
+from cosmos_outbox.changefeed.owned_leases import LeaseStatus, OwnedLeases
 from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, uncovered
 from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import (
@@ -33,6 +32,7 @@ from cosmos_outbox.errors import (
     RangeGone,
     StoreError,
 )
+from cosmos_outbox.event_loop import raise_if_cancelled, watched, within
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
 from cosmos_outbox.records import Hook, LeasesBalanced, guarded, log_hook

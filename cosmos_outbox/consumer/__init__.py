@@ -57,7 +57,7 @@ from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import HandlerStuck
 from cosmos_outbox.errors import TryLater
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.received_cloudevents import CloudEvent
 
 __all__ = [

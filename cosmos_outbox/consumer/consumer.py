@@ -19,7 +19,7 @@ from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.routes import Route, Routes
 from cosmos_outbox.domain.events import DomainEvent, Upcaster, check_upcasters
 from cosmos_outbox.errors import ConfigurationError, UsageError
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.records import Hook, log_hook

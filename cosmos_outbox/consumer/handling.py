@@ -17,7 +17,7 @@ from cosmos_outbox.consumer.inbox import OUTAGES, Effect, Inbox
 from cosmos_outbox.consumer.routes import routed
 from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
 from cosmos_outbox.consumer.waiting_messages import Waits
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.parked_documents import EventStatus, failure_of
 from cosmos_outbox.partition_key import key_text

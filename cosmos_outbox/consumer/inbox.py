@@ -25,7 +25,7 @@ from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.domain.events import utc_now
-from cosmos_outbox.messages import REMEMBERED_FOR, Message
+from cosmos_outbox.message_format import REMEMBERED_FOR, Message
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
 from cosmos_outbox.sessions.held_session import cancelled

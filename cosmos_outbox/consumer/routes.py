@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from cosmos_outbox.domain.events import DomainEvent, Upcaster
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES, CloudEvent, inner_json
 from cosmos_outbox.stored_documents import first_error
 from cosmos_outbox.write.unit_of_work import UnitOfWork

@@ -13,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from cosmos_outbox.errors import ParkingError
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.stored_documents import Document, copied_size
 
 _EXACT = 2**53  # up to here a 64-bit float holds every integer

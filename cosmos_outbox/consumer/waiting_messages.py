@@ -10,7 +10,7 @@ from typing import Any, Literal
 from cosmos_outbox import errors, records
 from cosmos_outbox.consumer.circuit import Circuit
 from cosmos_outbox.consumer.inbox import Inbox
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Retry
 from cosmos_outbox.retries import Backoff
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 
 
 class Publisher(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

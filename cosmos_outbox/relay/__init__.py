@@ -6,9 +6,9 @@ Theory of operation
 A change feed processor calls a `Relay` with every page of a lease. The relay returns when the broker has accepted every
 event of the page, or the parked store holds it; only then does the processor move the checkpoint.
 
-    relay           rounds of a page: some keys are sent, others held
-    sending_lanes   a page parsed once, its events by key and lane; each lane's share, sent in order
-    refusals        topics are sent to side by side; is a refusal the message's fault, or theirs?
+    relay                 rounds of a page: some keys are sent, others held
+    sending_lanes         a page parsed once, its events by key and lane; each lane's share, sent in order
+    topics_and_refusals   topics are sent to side by side; is a refusal the message's fault, or theirs?
 
     on a message's way:    routing (to which topics), cloudevents (its form), spans (of each send)
     around the handler:    deletion (of what was sent)

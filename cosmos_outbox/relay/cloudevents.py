@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
-from cosmos_outbox.messages import OutboundMessage, PropertyValue, text
+from cosmos_outbox.message_format import OutboundMessage, PropertyValue, text
 from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES
 
 STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"

@@ -16,7 +16,6 @@ from cosmos_outbox.parking.park import FoundKeys, Parking
 from cosmos_outbox.parking.parked_documents import Failure, Scope, failure_of
 from cosmos_outbox.parking.parked_key_names import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.ports import ChangeBatch, Publisher
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.sending_lanes import (
     Delivery,
     EventKey,
@@ -27,6 +26,7 @@ from cosmos_outbox.relay.sending_lanes import (
     event_page,
     group_by_key,
 )
+from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side

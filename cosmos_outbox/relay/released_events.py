@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageError
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.parking.parked_documents import ParkedEvent
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.partition_key import ON_PARTITION_KEY

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from cosmos_outbox.correlation import call_inside_trace
 from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll, TopicUnavailable
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, Record
-from cosmos_outbox.relay.refusals import Refusals, Topics
+from cosmos_outbox.relay.topics_and_refusals import Refusals, Topics
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox.stored_documents import Document, StoredEvent, claims_to_be_an_event, stored_event
 

@@ -10,7 +10,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from cosmos_outbox.correlation import context_of
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 
 SERVICE_BUS = "servicebus"  # of a publisher that names no other system
 _MAX_LINKS = 128  # what the SDKs keep of a span's links by default

@@ -9,9 +9,9 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
-from cosmos_outbox.background_tasks import retrieve
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
-from cosmos_outbox.messages import Message
+from cosmos_outbox.event_loop import retrieve
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement
 from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
 from cosmos_outbox.sessions.slots import AT_HAND_SECONDS, SessionOptions, Slots

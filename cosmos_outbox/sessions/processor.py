@@ -10,8 +10,8 @@ from math import inf
 from typing import cast
 
 from cosmos_outbox import records
-from cosmos_outbox.background_tasks import end
 from cosmos_outbox.errors import LockLost
+from cosmos_outbox.event_loop import end
 from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.sessions.held_session import HeldSession, SessionEnd, SessionHandler
 from cosmos_outbox.sessions.slots import SessionOptions, Slots

@@ -9,7 +9,7 @@ from typing import Any
 from cosmos_outbox.domain.entities import PAYLOAD_TYPE
 from cosmos_outbox.domain.events import MAX_TTL
 from cosmos_outbox.errors import EventTooLarge, UsageError
-from cosmos_outbox.messages import content_bytes
+from cosmos_outbox.message_format import content_bytes
 from cosmos_outbox.ports import MAX_EVENT_BYTES
 from cosmos_outbox.stored_documents import CLAIM, Document
 

@@ -25,7 +25,7 @@ from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from cosmos_outbox.adapters.servicebus import open_service_bus_client, processing
-from cosmos_outbox.background_tasks import end
+from cosmos_outbox.event_loop import end
 from cosmos_outbox.http_proxies import proxy_for
 from examples.contacts.received import ReceivedMessage, to_line
 from examples.contacts.settings import SubscriberSettings

@@ -20,7 +20,7 @@ from azure.eventhub.aio import EventHubProducerClient
 from azure.eventhub.exceptions import EventHubError
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from examples.eventhubs.errors import publish_error
 
 ResultT = TypeVar("ResultT")

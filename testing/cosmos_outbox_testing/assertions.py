@@ -23,7 +23,7 @@ from typing import Any
 
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.message_format import Message, OutboundMessage
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling
 from cosmos_outbox.consumer.waiting_messages import Wait
 from cosmos_outbox.errors import LockLost, said
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import Retry, Session, Settlement, Store, Subscription
 from cosmos_outbox.records import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos_outbox.domain.entities import INBOX_TYPE
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking.parked_documents import NO_ETAG
 from cosmos_outbox.ports import Write
 from cosmos_outbox.sessions.held_session import OUTCOMES

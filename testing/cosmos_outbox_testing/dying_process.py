@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import Write
 from cosmos_outbox.records import Record
 from cosmos_outbox.stored_documents import Document

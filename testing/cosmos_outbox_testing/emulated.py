@@ -20,7 +20,7 @@ from cosmos_outbox.adapters.cosmos import (
 )
 from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, message_from, open_service_bus_client
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.records import log_hook

@@ -17,7 +17,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any
 
-from cosmos_outbox.background_tasks import Background
 from cosmos_outbox.errors import (
     BrokerUnavailable,
     Conflict,
@@ -30,7 +29,8 @@ from cosmos_outbox.errors import (
     SubscriptionUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.event_loop import Background
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.partition_key import PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import Write
 from cosmos_outbox_testing.port_calls import Call

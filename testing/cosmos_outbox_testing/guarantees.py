@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.stored_documents import Document, StoredEvent, stored_event
 from cosmos_outbox_testing.dying_process import Batch, Run

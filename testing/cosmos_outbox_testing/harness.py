@@ -18,7 +18,7 @@ from cosmos_outbox.consumer.stored_messages import message_of as held_message
 from cosmos_outbox.consumer.waiting_messages import Wait
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UsageError
-from cosmos_outbox.messages import Message, OutboundMessage, message_of
+from cosmos_outbox.message_format import Message, OutboundMessage, message_of
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, ParkedStore, Publisher, Store

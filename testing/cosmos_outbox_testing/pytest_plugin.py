@@ -14,7 +14,7 @@ import pytest
 
 if TYPE_CHECKING:
     from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer
-    from cosmos_outbox.messages import OutboundMessage
+    from cosmos_outbox.message_format import OutboundMessage
     from cosmos_outbox.write.outbox import Outbox
     from cosmos_outbox_testing.clock import Clock
     from cosmos_outbox_testing.emulated import OutboxEmulators

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from cosmos_outbox.domain.events import DomainEvent, utc_now
-from cosmos_outbox.messages import Message, OutboundMessage, message_of
+from cosmos_outbox.message_format import Message, OutboundMessage, message_of
 from cosmos_outbox.stored_documents import event_document, stored_event
 
 

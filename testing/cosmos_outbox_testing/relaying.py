@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from cosmos_outbox.changefeed import ChangeFeedProcessor, CloseReason, ProcessorOptions
 from cosmos_outbox.errors import BrokerUnavailable
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeFeed, LeaseStore, Publisher
 from cosmos_outbox.records import (

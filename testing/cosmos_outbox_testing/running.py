@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Protocol
 
-from cosmos_outbox.background_tasks import end
+from cosmos_outbox.event_loop import end
 from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)

@@ -17,7 +17,7 @@ from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.consumer.stored_messages import HeldMessage
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking, Scope
 from cosmos_outbox.parking.parked_documents import failure_of
 from tests.support.local import Local

@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import ChangeBatch, StartFrom
 from cosmos_outbox.relay import Relay

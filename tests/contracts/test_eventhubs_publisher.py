@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 import pytest_asyncio
 
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.message import Message
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer

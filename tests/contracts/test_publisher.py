@@ -23,7 +23,7 @@ from azure.servicebus.aio import ServiceBusClient
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.adapters.servicebus.publisher import ServiceBusPublisher, open_service_bus_client
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from cosmos_outbox_testing.contracts import PublisherBackend, PublisherContract, Trouble

@@ -29,7 +29,7 @@ from cosmos_outbox.errors import (
     TopicUnavailable,
     UsageError,
 )
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch
 from cosmos_outbox.records import Record, SdkFallback
 from cosmos_outbox.relay import Relay

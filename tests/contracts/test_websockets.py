@@ -21,7 +21,7 @@ from cosmos_outbox.errors import (
     BrokerUnavailable,
     ConfigurationError,
 )
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox_emulators import certificate
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer

@@ -22,7 +22,7 @@ from azure.servicebus import ServiceBusMessageBatch, TransportType
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, encoding
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import Record
 from tests.support.patience import HUNG_SECONDS
 

@@ -30,7 +30,7 @@ TESTS = {
     "adapters": ("tests/unit/adapters",),
     "domain": ("tests/unit/domain", "tests/unit/write/test_stored_values.py", LATER),
     "stored_documents.py": ("tests/unit/test_stored_documents.py", LATER),
-    "messages.py": ("tests/unit/relay/test_message.py", LATER),
+    "message_format.py": ("tests/unit/relay/test_message.py", LATER),
     "write": ("tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
     "relay": RELAYS,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from cosmos_outbox import DomainEvent
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.messages import message_of
+from cosmos_outbox.message_format import message_of
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.stored_documents import StoredEvent, event_document, event_meta
 from cosmos_outbox_worker.contract.asyncapi import described

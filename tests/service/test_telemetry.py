@@ -33,10 +33,10 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.servicebus import processing
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import MessagesPublished, names_of
-from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.spans import spans_of_sends
+from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.telemetry import opened_telemetry
 from demo.child_processes import Children
 from demo.stack import StackOptions, open_stack

@@ -18,10 +18,10 @@ from datetime import UTC, datetime, timedelta
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
-from cosmos_outbox.changefeed.ahead_of_feed import AHEAD
 from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.changefeed.range_coverage import EVERY_KEY
 from cosmos_outbox.changefeed.read_ahead import lsn_of
+from cosmos_outbox.changefeed.restored_feed import AHEAD
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind

@@ -35,7 +35,7 @@ from cosmos_outbox.errors import (
     StoreUnavailable,
     TryLater,
 )
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import ParkedKeys, Parking, Released
 from cosmos_outbox.parking.parked_documents import BY_HAND, KEY_ID
 from cosmos_outbox.parking.release import Send

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from cosmos_outbox.consumer import OnFailure
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from tests.simulation.consumers import SLOTS, SUBJECT, Act, Faults, Habit, Operator, Process, Script, body
 from tests.simulation.program import Fault, Port
 

@@ -18,7 +18,7 @@ from cosmos_outbox.errors import (
     SubscriptionUnavailable,
     TooManyRequests,
 )
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import CommitResult, Page, ParkedStore, Settlement, Write
 from cosmos_outbox.stored_documents import Document

@@ -30,14 +30,14 @@ from cosmos_outbox.errors import (
     TopicRefusesAll,
     UsageError,
 )
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking, Released, Scope
 from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import ChangeBatch, Notes, ParkedStore, Publisher
 from cosmos_outbox.records import KeyParked, Record
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.relay.released_events import resending
+from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff, RetryOptions
 from cosmos_outbox.stored_documents import Document
 from tests.support.versioned_parked import Link, Service, Session

@@ -20,7 +20,7 @@ from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.stored_messages import HeldMessage
 from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.errors import SubscriptionError
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
 from cosmos_outbox.parking.park import Held as HeldEvents
 from cosmos_outbox.parking.release import Send

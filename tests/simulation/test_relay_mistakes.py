@@ -13,7 +13,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.errors import BrokerUnavailable, NotFound, PublishError
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope
 from cosmos_outbox.parking.park import Held
 from cosmos_outbox.parking.parked_documents import KEY_ID, NO_ETAG, Failure

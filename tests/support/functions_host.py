@@ -10,7 +10,7 @@ from typing import Any
 import azure.functions as func
 from azure.functions.meta import Datum, get_binding_registry
 
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from cosmos_outbox import NotFound, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.messages import Message, OutboundMessage, message_of
+from cosmos_outbox.message_format import Message, OutboundMessage, message_of
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write
 from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox_testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points

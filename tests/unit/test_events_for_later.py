@@ -14,7 +14,7 @@ import pytest
 from cosmos_outbox import DomainEvent, Entity, EventSizes, Outbox, UsageError, claimed_payload
 from cosmos_outbox.blocking import BlockingOutbox
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox_testing import OutboxHarness

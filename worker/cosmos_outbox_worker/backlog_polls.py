@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from cosmos_outbox.background_tasks import raise_if_cancelled
 from cosmos_outbox.errors import OutboxError, StoreUnavailable
+from cosmos_outbox.event_loop import raise_if_cancelled
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.parking.seen_leases_note import note_first_run
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import WatchFailed
-from cosmos_outbox.relay.refusals import Topics
+from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import parked_seen

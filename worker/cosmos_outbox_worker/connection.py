@@ -35,9 +35,9 @@ from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import Publisher, Subscription
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
-from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.relay.spans import Around, spans_of_sends
+from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.named_publisher import opened_publisher

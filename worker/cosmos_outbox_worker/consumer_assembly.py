@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 
-from cosmos_outbox.background_tasks import watched
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.event_loop import watched
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor

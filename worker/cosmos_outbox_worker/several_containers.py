@@ -13,9 +13,9 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
 
-from cosmos_outbox.background_tasks import within
 from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.event_loop import within
 from cosmos_outbox.records import LeasesBalanced, guarded, log_hook
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.program import Parts, Program, looked_at, opened_process, running

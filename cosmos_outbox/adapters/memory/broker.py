@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
-from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
+from cosmos_outbox.message_format import OutboundMessage, require_properties_that_fit
 
 
 class Fault(StrEnum):

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"

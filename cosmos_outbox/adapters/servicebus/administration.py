@@ -23,8 +23,8 @@ from azure.servicebus.management import QueueProperties, SubscriptionProperties,
 from cosmos_outbox.adapters.servicebus.errors import is_refused_use, names_nothing
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.subscription import receiver_of
-from cosmos_outbox.background_tasks import within
 from cosmos_outbox.errors import SubscriptionUnavailable
+from cosmos_outbox.event_loop import within
 
 _ANSWER_SECONDS = 10  # what is read is only advice, so a start must not wait long for it
 

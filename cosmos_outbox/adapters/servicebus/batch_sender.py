@@ -13,9 +13,9 @@ from azure.servicebus.exceptions import MessageSizeExceededError, ServiceBusErro
 
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, says_link_was_cut
-from cosmos_outbox.background_tasks import retrieve, within
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError
-from cosmos_outbox.messages import OutboundMessage, require_properties_that_fit
+from cosmos_outbox.event_loop import retrieve, within
+from cosmos_outbox.message_format import OutboundMessage, require_properties_that_fit
 
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
 # That the SDK leaves out when it counts a batch: the ids of the first message, which it writes into the envelope too

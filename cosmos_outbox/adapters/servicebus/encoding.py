@@ -20,7 +20,7 @@ from azure.core.settings import settings
 from azure.servicebus import ServiceBusMessage, ServiceBusMessageBatch
 from azure.servicebus.exceptions import MessageSizeExceededError
 
-from cosmos_outbox.messages import MAX_PROPERTY_BYTES, OutboundMessage
+from cosmos_outbox.message_format import MAX_PROPERTY_BYTES, OutboundMessage
 from cosmos_outbox.partition_key import MAX_ID_LENGTH
 
 # Types of AMQP 1.0 (part 1.6), each with one byte for its size and with four

@@ -24,9 +24,9 @@ from azure.servicebus.exceptions import ServiceBusError
 from cosmos_outbox.adapters.servicebus import encoding
 from cosmos_outbox.adapters.servicebus.batch_sender import Lane
 from cosmos_outbox.adapters.servicebus.errors import publish_error
-from cosmos_outbox.background_tasks import Background, end, within
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, UsageError
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.event_loop import Background, end, within
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import Hook, SdkFallback, log_hook
 
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms

@@ -19,10 +19,10 @@ from opentelemetry import trace
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
-from cosmos_outbox.background_tasks import Background, cancellations, end, raise_if_cancelled, within
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import ConfigurationError, LockLost
-from cosmos_outbox.messages import Message, received_id, received_text
+from cosmos_outbox.event_loop import Background, cancellations, end, raise_if_cancelled, within
+from cosmos_outbox.message_format import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 _OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker

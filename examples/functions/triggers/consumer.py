@@ -11,7 +11,7 @@ import azure.functions as func
 
 from cosmos_outbox.consumer import Handling
 from cosmos_outbox.errors import MessageError
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Retry
 
 

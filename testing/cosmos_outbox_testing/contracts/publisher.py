@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 import pytest
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.ports import Publisher
 
 _ATTEMPTS = 20  # failures after which the publisher counts as not recovering

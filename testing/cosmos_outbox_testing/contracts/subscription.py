@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import pytest
 
 from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavailable
-from cosmos_outbox.messages import Message, OutboundMessage
+from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 
 LOCK_SECONDS = 60.0

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from cosmos_outbox.adapters.servicebus import encoding
-from cosmos_outbox.messages import MAX_PROPERTY_BYTES, OutboundMessage
+from cosmos_outbox.message_format import MAX_PROPERTY_BYTES, OutboundMessage
 from tests.support.effort import examples
 
 EDGES = (0, 1, 2**7 - 1, 2**7, 2**8 - 1, 2**8, 2**31 - 1, 2**31, 2**63)

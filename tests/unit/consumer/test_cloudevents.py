@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from cosmos_outbox import UnitOfWork, stored_event
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.errors import MessageUnreadable
-from cosmos_outbox.messages import message_of
+from cosmos_outbox.message_format import message_of
 from cosmos_outbox.records import MessageGivenUp, MessageHandled, SubjectIgnored
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from tests.support.event_documents import event as event_document

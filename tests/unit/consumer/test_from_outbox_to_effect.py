@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cosmos_outbox import NotFound, Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import MessageGivenUp, MessageHandled
 from cosmos_outbox.relay import Relay
 from tests.support.event_documents import batch

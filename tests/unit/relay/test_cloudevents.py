@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.stored_documents import stored_event
 from tests.support.event_documents import event

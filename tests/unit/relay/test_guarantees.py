@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.partition_key import HASHED, broker_id
 from cosmos_outbox.stored_documents import StoredEvent, stored_event
 from tests.support.event_documents import event

@@ -11,13 +11,13 @@ import pytest
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryParked
 from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.errors import OutboxError
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.ports import Notes
 from cosmos_outbox.relay import Relay
-from cosmos_outbox.relay.refusals import Topics
 from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.relay.routing import Routes
+from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox.retries import Backoff, RetryOptions
 from tests.support.effort import examples
 from tests.support.event_documents import batch, event

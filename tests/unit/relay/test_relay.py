@@ -9,7 +9,7 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import MessageRejected, PublishError
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import EventMalformed, EventRejected, MessagesPublished, PublishFailed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff

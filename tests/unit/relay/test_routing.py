@@ -8,9 +8,9 @@ import pytest
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, MessageRejected
-from cosmos_outbox.messages import OutboundMessage
-from cosmos_outbox.relay.refusals import Topics
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.relay.routing import Routes, parse_routes
+from cosmos_outbox.relay.topics_and_refusals import Topics
 
 ROUTES = Routes(
     default=("events",),

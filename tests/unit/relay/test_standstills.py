@@ -27,9 +27,9 @@ from cosmos_outbox.ports import Notes, Write, WriteKind
 from cosmos_outbox.records import LeaseCheckpointed, WatchFailed
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW, Topics
 from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.relay.routing import parse_routes
+from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW, Topics
 from cosmos_outbox_worker.cli.replay import sending_to
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_parked_documents import tampered

@@ -9,7 +9,7 @@ import pytest
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.memory.subscription import MemorySession
 from cosmos_outbox.errors import LockLost, SubscriptionUnavailable
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
 from cosmos_outbox.records import (
     MessageFailed,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosmos_outbox.adapters.memory import MemorySubscription
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Settlement
 from tests.unit.sessions.world import World, seconds
 

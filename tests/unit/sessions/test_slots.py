@@ -10,7 +10,7 @@ import pytest
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.memory.subscription import MemorySession
 from cosmos_outbox.errors import LockLost
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Retry, Settlement
 from cosmos_outbox.records import SessionClosed
 from cosmos_outbox.sessions import SessionOptions

@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from cosmos_outbox.adapters.memory import MemorySubscription
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Retry, Settlement
 from cosmos_outbox.records import SessionClosed
 from tests.unit.sessions.test_processor import Counting, now

@@ -12,7 +12,7 @@ from typing import Any
 
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.adapters.memory.subscription import MemorySession
-from cosmos_outbox.messages import Message
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Settlement, Subscription
 from cosmos_outbox.records import Record
 from cosmos_outbox.retries import Backoff

@@ -21,7 +21,7 @@ from cosmos_outbox import (
     UsageError,
 )
 from cosmos_outbox.adapters.memory import MemoryContainer
-from cosmos_outbox.messages import message_of
+from cosmos_outbox.message_format import message_of
 from cosmos_outbox.stored_documents import stored_event
 from tests.support.notes import events
 

@@ -21,7 +21,7 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.domain.events import fixed
 from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
-from cosmos_outbox.messages import OutboundMessage, message_of
+from cosmos_outbox.message_format import OutboundMessage, message_of
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import events, stored
 

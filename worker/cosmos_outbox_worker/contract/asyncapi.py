@@ -17,7 +17,7 @@ from pydantic_core.core_schema import TaggedUnionSchema
 
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.messages import PROPERTIES
+from cosmos_outbox.message_format import PROPERTIES
 from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox_worker.contract.breaking_changes import UPCASTS, VERSION
 from cosmos_outbox_worker.contract.declarations import Declared

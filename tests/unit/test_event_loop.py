@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from cosmos_outbox.background_tasks import end, within
+from cosmos_outbox.event_loop import end, within
 
 
 async def lose(cancellations: int) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosmos_outbox.messages import (
+from cosmos_outbox.message_format import (
     MAX_PROPERTIES_BYTES,
     MAX_PROPERTY_BYTES,
     OutboundMessage,

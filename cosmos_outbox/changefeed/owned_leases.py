@@ -1,5 +1,5 @@
 """
-Ownership: the leases that this worker owns, and the life of each: taken, worked on, then released, split or lost.
+Owned leases: those that this worker owns, and the life of each: taken, worked on, then released, split or lost.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from datetime import timedelta
 from enum import StrEnum
 
 from cosmos_outbox import errors
-from cosmos_outbox.background_tasks import within
+from cosmos_outbox.changefeed.lease_writes import OwnedLease, Progress, Worker
 from cosmos_outbox.changefeed.leases import ByRange, Lease, from_document, signed, token_of
-from cosmos_outbox.changefeed.owned_lease import OwnedLease, Progress, Worker
 from cosmos_outbox.changefeed.polling import Pump
 from cosmos_outbox.changefeed.range_coverage import located
 from cosmos_outbox.changefeed.splits import split
+from cosmos_outbox.event_loop import within
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer
 from cosmos_outbox.records import LeaseMoved, LeasesBalanced

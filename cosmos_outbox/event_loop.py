@@ -1,6 +1,6 @@
 """
-Background tasks: those that go on beside the calls that began them, those that must end when their calls do, and the thread that watches
-the loop of them all.
+Event loop: tasks that go on beside the calls that began them, tasks that must end when their calls do, and the thread that says where the
+loop is blocked.
 """
 
 from __future__ import annotations

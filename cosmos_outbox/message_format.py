@@ -1,5 +1,5 @@
 """
-Messages: what is sent to Service Bus and received from it, without SDK types; the message of an event, and what Service Bus takes.
+Message format: what is sent to Service Bus and received from it, without SDK types; the message of an event, and what Service Bus takes.
 
 The message of an event is a pure function of it, so every resend by any worker is the same message.
 """

@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicRefusesAll
-from cosmos_outbox.messages import OutboundMessage
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.ports import ChangeBatch, Notes
 from cosmos_outbox.records import KeyParked, PublishFailed
-from cosmos_outbox.relay import refusals
-from cosmos_outbox.relay.refusals import BELIEVED_IN_A_ROW, UNCLEAR_ATTEMPTS, Refusals
+from cosmos_outbox.relay import topics_and_refusals
+from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW, UNCLEAR_ATTEMPTS, Refusals
 from tests.support.event_documents import batch, event
 from tests.unit.parking.test_parking import World
 
@@ -89,7 +89,7 @@ async def test_what_was_taken_long_ago_is_not_sent_again_for_the_broker_may_have
     quiet_for: float, asleep: float, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, asked, slept = World(batch_size=100), list[str](), 3600.0
-    monkeypatch.setattr(refusals, "suspended_seconds", lambda: slept)
+    monkeypatch.setattr(topics_and_refusals, "suspended_seconds", lambda: slept)
     await world.relay(batch(event("calm")))
     await asyncio.sleep(quiet_for)
     slept += asleep
@@ -120,7 +120,7 @@ async def test_an_outage_that_outlasts_the_memory_of_the_broker_parks_no_key() -
 async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_longest_ago(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(refusals, "_REMEMBERED", 2)
+    monkeypatch.setattr(topics_and_refusals, "_REMEMBERED", 2)
     evidence = Refusals(believed=BELIEVED_IN_A_ROW)
 
     async def send(messages: Sequence[OutboundMessage]) -> None:

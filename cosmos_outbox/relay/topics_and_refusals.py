@@ -1,5 +1,5 @@
 """
-Refusals: each message is sent to the topics of its route; whether a refusal is the message's fault or its topic's is judged here alone.
+Topics and refusals: each message is sent to the topics of its route; whether a refusal is the message's fault or its topic's is judged here alone.
 
 A broker that refuses a message and names it as the cause may refuse every other message as well; one that fails without
 naming a message may fail because of it. What else the topic accepts decides:
@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 
 from cosmos_outbox import errors
-from cosmos_outbox.messages import REMEMBERED_FOR, OutboundMessage
+from cosmos_outbox.message_format import REMEMBERED_FOR, OutboundMessage
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox.relay.spans import SERVICE_BUS, Around
