@@ -87,7 +87,7 @@ class ChangeFeedProcessor:
             store=leases,
             handler=handler,
             options=options,
-            budget=options.budget or Budget(options.memory_bytes, leases=lambda: self.leases_owned),
+            budget=options.budget or Budget(options.memory_bytes, leases=lambda: len(self._owned.ids)),
             notify=self._notify,
             utcnow=utcnow,
         )
