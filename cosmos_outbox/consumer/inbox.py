@@ -32,12 +32,7 @@ from cosmos_outbox.sessions.held_session import cancelled
 from cosmos_outbox.stored_documents import KEPT_FOREVER
 from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox.write.unit_of_work import (
-    commit_with,
-    committer,
-    is_stored,
-    run_event_handlers,
-)
+from cosmos_outbox.write.unit_of_work import commit_with, committer, run_event_handlers
 
 _LONGEST_NAME = 200
 # While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
@@ -134,9 +129,13 @@ class Inbox:
             "messageId": message.message_id,
             "handledAt": utc_now().isoformat(),
         }
-        record = CommitRecord(partition_key=effect_key, document=document)
+        elsewhere = (
+            f"a handler of {self.name!r} writes under the key of its message, together with the record that it was handled. Let it record an "
+            "event, and have a consumer of that event write the other key; or name the key of all effects by `partition_key=`"
+        )
+        record = CommitRecord(partition_key=effect_key, document=document, elsewhere=elsewhere)
         async with outbox.unit_of_work(found.route.kind) as uow:
-            if asks and await is_stored(uow, record.id, effect_key):
+            if asks and await uow.documents().find(record.id, partition_key=effect_key):
                 return self._repeated(message, key)
 
             async def handled() -> None:
@@ -158,13 +157,6 @@ class Inbox:
                 )
                 try:
                     await commit_with(uow, record)
-                except errors.MixedPartitionKeys as error:
-                    advice = (
-                        f"a handler of {self.name!r} writes under the key of its message, together with the record that it was handled. "
-                        "Let it record an event, and have a consumer of that event write the other key; or name the key of all effects "
-                        "by `partition_key=`"
-                    )
-                    raise errors.MixedPartitionKeys(error.first, error.second, advice=advice) from error
                 except errors.Conflict as refusal:
                     # What is stored under the record's id is the record: every write of it is part of an effect, here of another process.
                     if refusal.document_id != record.id:
@@ -192,7 +184,8 @@ class Inbox:
         """Say whether the inbox knows a message, and report it then."""
         try:
             async with self._outbox_of(message).unit_of_work() as uow:
-                taken = await is_stored(uow, self._record_id(message), self.key_of(message))
+                record_id, effect_key = self._record_id(message), self.key_of(message)
+                taken = await uow.documents().find(record_id, partition_key=effect_key) is not None
         except OUTAGES:
             raise
         except Exception:  # noqa: BLE001 - the release reports what is wrong with the message

@@ -25,10 +25,13 @@ _KINDS = {Change.CREATE: WriteKind.CREATE, Change.UPDATE: WriteKind.REPLACE, Cha
 class CommitRecord:
     """
     A new document that says what a commit is for, under an id that no two commits for the same thing can both create.
+
+    elsewhere: what is to become of a change under another partition key.
     """
 
     partition_key: PartitionKey
     document: Document
+    elsewhere: str | None = None
 
     @property
     def id(self) -> str:
@@ -89,7 +92,7 @@ def assembled(
     key = parts[0].partition_key if record is None else record.partition_key
     for part in parts:
         if part.partition_key is not key and identity(part.partition_key) != identity(key):
-            raise _mixed(part, key)
+            raise _mixed(part, key, record.elsewhere if record else None)
     recorded = [
         (part, event, part.tracked.progress.deliver_at.get(own.id))
         for part in parts
@@ -180,12 +183,12 @@ class _Batch:
                 raise no_json(of.model, of.id, self.key, document or {}, error) from error
 
 
-def _mixed(second: Part, key: PartitionKey) -> MixedPartitionKeys:
-    handler = second.tracked.added_by
-    advice = handler and (
-        f"the handler {handler} added the second, and what it adds is part of the commit that it runs in. Let it record an event, "
-        "and have a consumer of that event write the other key"
-    )
+def _mixed(second: Part, key: PartitionKey, advice: str | None) -> MixedPartitionKeys:
+    if advice is None and (handler := second.tracked.added_by):
+        advice = (
+            f"the handler {handler} added the second, and what it adds is part of the commit that it runs in. Let it record an event, "
+            "and have a consumer of that event write the other key"
+        )
     return MixedPartitionKeys(key, second.partition_key, advice=advice)
 
 

@@ -18,9 +18,8 @@ from cosmos_outbox import errors
 from cosmos_outbox.correlation import current_correlation
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.partition_key import PartitionKey, check_partition_key
 from cosmos_outbox.ports import Store
-from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.application_documents import DocumentMapper, Documents, JsonMapper
 from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assembled
 from cosmos_outbox.write.change_tracking import IdentityMap
@@ -351,22 +350,6 @@ async def run_event_handlers(uow: UnitOfWork) -> None:
     if uow._handlers.registered and uow._entities.refusal is None:  # noqa: SLF001 - of this module
         with uow._entities.alone(commits=True):  # noqa: SLF001
             await uow._run_handlers()  # noqa: SLF001
-
-
-async def is_stored(uow: UnitOfWork, document_id: str, partition_key: PartitionKey) -> bool:
-    """
-    Say whether there is a document, which a unit of work neither tracks nor changes.
-
-    Raises:
-        UsageError: the container takes no such partition key.
-    """
-    store = uow._store  # noqa: SLF001 - of this module
-    check_partition_key(partition_key, store.key_paths)
-    try:
-        await retry_reads(lambda: store.read(document_id, partition_key), uow._options)  # noqa: SLF001 - of this module
-    except errors.NotFound:
-        return False
-    return True
 
 
 async def commit_with(uow: UnitOfWork, record: CommitRecord) -> Commit:

@@ -212,7 +212,7 @@ MISTAKES = {
         (
             Inbox,
             "take",
-            "if asks and await is_stored(uow, record.id, effect_key):",
+            "if asks and await uow.documents().find(record.id, partition_key=effect_key):",
             "if record.id in self._ignored or self._ignored.add(record.id):",
         ),
     ),

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosmos_outbox import Conflict, Outbox, UsageError
+from cosmos_outbox import Conflict, Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write
 from cosmos_outbox.write.batch import CommitRecord
-from cosmos_outbox.write.unit_of_work import commit_with, is_stored
+from cosmos_outbox.write.unit_of_work import commit_with
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import Remark
 
@@ -37,7 +37,7 @@ async def test_a_record_lies_behind_the_events_and_before_the_entities_of_its_co
     async with Outbox(store).unit_of_work() as uow:
         remark = uow.repository(Remark).create(Remark(id="n", book="b"))
         commit = await commit_with(uow, record())
-        assert await is_stored(uow, "r", "b")
+        assert await uow.documents().find("r", partition_key="b")
 
     assert ["domainEvent", "done", "remark"] == [(write.document or {})["type"] for write in store.writes]
     assert (3, 1, remark.version) == (commit.operations, len(commit.events), 1)
@@ -45,7 +45,7 @@ async def test_a_record_lies_behind_the_events_and_before_the_entities_of_its_co
 
 async def test_a_record_is_committed_where_nothing_else_changed():
     async with Outbox(store := Watched()).unit_of_work() as uow:
-        assert not await is_stored(uow, "r", "b")
+        assert await uow.documents().find("r", partition_key="b") is None
         await commit_with(uow, record())
     assert ["r"] == [document["id"] for document in store.documents()]
 
@@ -93,9 +93,3 @@ async def test_the_limit_of_a_batch_counts_what_is_sent_and_the_record_too(monke
     named = sum(len(write.id) + 64 for write in store.writes)
     written = sum(len(json.dumps(write.document, separators=(",", ":"))) for write in store.writes)
     assert f"and {named + written} bytes;" in str(refused.value)
-
-
-async def test_a_key_that_the_container_does_not_take_is_named_before_anything_is_read():
-    async with Outbox(MemoryContainer()).unit_of_work() as uow:
-        with pytest.raises(UsageError, match="cannot be the partition key"):
-            await is_stored(uow, "r", ("a", "b"))
