@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from cosmos_outbox.domain.entities import EVENT_TYPE, Entity
-from cosmos_outbox.domain.events import MAX_TTL, DomainEvent, found, is_rounded
+from cosmos_outbox.domain.events import MAX_TTL, DomainEvent, found, is_rounded, utc_now
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_text
 
 CLAIM = "claimCheck"
@@ -162,7 +162,7 @@ def event_document(
     """
     ttl, meta = event.ttl, {**meta, "sequence": sequence, "schemaVersion": event.schema_version}
     if deliver_at is not None:
-        later = timedelta(seconds=max(0.0, deliver_at.timestamp() - event.created_at.timestamp()))
+        later = max(timedelta(0), deliver_at - utc_now())  # the event may say another time of its creation
         ttl = min(ttl + later, MAX_TTL)
         meta["deliverAt"] = deliver_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return {

@@ -26,6 +26,7 @@ from cosmos_outbox.partition_key import bytes_of
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
 MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)  # other zones reach beyond
 # Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
 # PreconditionFailed instead of overwriting what another program may have written since.
 UNKNOWN_ETAG = '"unknown"'
@@ -215,17 +216,18 @@ class Progress:
         Record that something happened to the document of this type and id.
 
         Raises:
-            UsageError: no commit would write it; or the time of its delivery has no UTC offset.
+            UsageError: no commit would write it; or the time of its delivery has no UTC offset, or lies outside of the years 1 to 9999.
         """
         if self.closed is not None:
             raise UsageError(
                 f"{kind} {document_id!r} {self.closed}, so no commit would write {event.action}: read it again and change that "
                 "object."
             )
-        if deliver_at is not None and (not isinstance(deliver_at, datetime) or _is_naive(deliver_at)):
+        timed = isinstance(deliver_at, datetime) and not _is_naive(deliver_at)
+        if deliver_at is not None and not (timed and _FIRST <= deliver_at <= _LAST):
             raise UsageError(
-                f"{event.action} cannot be delivered at {deliver_at!r}, which is no time with a UTC offset: give one such as "
-                "datetime.now(UTC) + timedelta(hours=1)."
+                f"{event.action} cannot be delivered at {deliver_at!r}, which is no time with a UTC offset, or is beyond those of UTC: "
+                "give one such as datetime.now(UTC) + timedelta(hours=1)."
             )
         event = event.frozen()
         self.deliver_at[event.id] = deliver_at

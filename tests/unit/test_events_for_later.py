@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -180,7 +180,16 @@ async def test_whatever_records_it_may_say_when(
     assert later * [LATER] == [message.deliver_at for message in harness.broker.scheduled]
 
 
-@pytest.mark.parametrize("wrong", [datetime(2026, 1, 1), HOUR, "2026-01-01T13:00:00Z"])  # noqa: DTZ001
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        datetime(2026, 1, 1),  # noqa: DTZ001
+        datetime.max.replace(tzinfo=timezone(-HOUR)),
+        datetime.min.replace(tzinfo=timezone(HOUR)),
+        HOUR,
+        "2026-01-01T13:00:00Z",
+    ],
+)
 def test_what_is_no_time_with_an_offset_is_refused(wrong: Any):
     case = Case()
     with pytest.raises(UsageError, match=r"Reminded cannot be delivered at .*datetime.now\(UTC\)"):
@@ -233,7 +242,7 @@ def test_what_other_programs_store_for_later_is_read_and_what_is_no_time_is_at_o
 async def test_its_document_says_when_in_utc_and_lives_as_long_after_that(harness: OutboxHarness):
     async with harness.outbox.unit_of_work() as uow:
         case = uow.repository(Case).create(Case(id="c"))
-        case.record(Reminded(id="r"), deliver_at=EAST)
+        case.record(Reminded(id="r", created_at=EAST), deliver_at=EAST)
         case.record(Announced(id="a"), deliver_at=datetime.max.replace(tzinfo=UTC))
         await uow.commit()
     later = await harness.store.read("r", "c")
