@@ -119,7 +119,8 @@ class Repository(Generic[EntityT]):
         try:
             return await self.read(entity_id, partition_key=partition_key, include_deleted=include_deleted)
         except NotFound as error:
-            if partition_key is None and self._type.partition_key is not Entity.partition_key:
+            looked_up = partition_key is None and error.partition_key == entity_id
+            if looked_up and self._type.partition_key is not Entity.partition_key:
                 raise self._wants_key(entity_id) from error
             return None
 

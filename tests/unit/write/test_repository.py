@@ -19,7 +19,7 @@ from cosmos_outbox import (
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.ports import Write, WriteKind
 from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
-from tests.support.notes import Line, Note, actions, stored, written
+from tests.support.notes import Line, Note, Remark, actions, stored, written
 
 
 async def test_reading_twice_returns_the_same_object_without_a_second_request():
@@ -50,6 +50,18 @@ async def test_what_is_not_there_deleted_or_of_another_type_is_not_found():
         assert [None, None, None] == [*found, await uow.repository(Line).find(note.id, partition_key="b")]
         assert note.id == (await uow.repository(Note).find(note.id, include_deleted=True)).id
         assert (await uow.repository(Note).read(note.id, include_deleted=True)).deleted
+
+
+async def test_what_this_unit_of_work_deleted_is_not_found_under_whatever_key_it_has():
+    async with Outbox(MemoryContainer()).unit_of_work() as uow:
+        remarks = uow.repository(Remark)
+        remarks.create(Remark(id="n", book="b"))
+        await uow.commit()
+        await remarks.delete("n")
+        assert await remarks.find("n") is None
+        with pytest.raises(UsageError, match="no `partition_key` says where 'other' lies"):
+            await remarks.find("other")
+        await uow.commit()
 
 
 async def test_an_update_under_another_etag_is_refused_with_both_etags():
