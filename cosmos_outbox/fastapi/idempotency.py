@@ -58,8 +58,7 @@ class IdempotentRequest:
                 raise
             raise HTTPException(HTTPStatus.SERVICE_UNAVAILABLE, _UNKNOWN, {"Retry-After": "1"}) from error
         headers = {**answer.headers, **({"Idempotent-Replayed": "true"} if answer.repeated else {})}
-        kind_of_body = None if answer.text is None else "application/json"
-        return Response(answer.text, answer.status, headers, kind_of_body)
+        return Response(answer.text, answer.status, headers, answer.text and "application/json")
 
 
 def idempotency_key(
@@ -76,7 +75,11 @@ def idempotency_key(
             not a token. The keys of one caller are not those of another. None for an API that has one caller only.
         required: refuse a request without the header, with 400. Otherwise it is carried out each time.
         remembered_for: how long a repetition gets the first answer. Defaults to a day.
+
+    Raises:
+        UsageError: it can be remembered for no such time.
     """
+    IdempotencyKey(key="", scope=(), payload=None, remembered_for=remembered_for)
 
     async def given(
         request: Request,
@@ -102,8 +105,9 @@ def idempotency_key(
 async def _the_only_one() -> None: ...
 
 
-def _content(body: bytes) -> Any:
+def _content(body: bytes) -> str:
     try:
-        return json.loads(body)  # another order of its names or other spaces are no other payload
+        # Another order of its names or other spaces are no other payload. As text, however deep it is
+        return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):
         return body.hex()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -21,6 +22,7 @@ from pydantic_core import to_jsonable_python
 
 from cosmos_outbox import errors
 from cosmos_outbox.domain.entities import ANSWER_TYPE, Entity
+from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL
 from cosmos_outbox.partition_key import PartitionKey, identity
 from cosmos_outbox.retries import Deadline
 from cosmos_outbox.write.batch import CommitRecord
@@ -29,6 +31,8 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, committer,
 
 DEFAULT_REMEMBERED = timedelta(days=1)
 _FAILED = 400  # from this status on, nothing was done
+_HEADER = re.compile(r"[\t -~\x80-\xff]*")  # a line end in one would begin another
+_NO_HEADER = "cannot be a header of an answer: it is Latin-1 without line ends. Percent-encode what stands in a URL (urllib.parse.quote)."
 _ELSEWHERE = "a request writes under the `partition_key` that it names. Let it record an event, and a consumer of that event write the other key"
 _running: set[object] = set()  # the requests of this process that have not ended
 
@@ -48,6 +52,13 @@ class IdempotencyKey:
     scope: tuple[Any, ...]
     payload: Any
     remembered_for: timedelta = DEFAULT_REMEMBERED
+
+    def __post_init__(self) -> None:
+        # Cosmos DB would keep an answer of -1 s for ever
+        if not MIN_TTL <= self.remembered_for <= MAX_TTL:
+            raise errors.UsageError(
+                f"An answer is kept 1 s to {MAX_TTL.days} days, not {self.remembered_for}."
+            )
 
     @property
     def id(self) -> str:
@@ -72,6 +83,11 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
     etag_of: Entity | None = None
     repeated: bool = False
+
+    def __post_init__(self) -> None:
+        # Before the commit: a server would send it neither now nor to a repetition
+        if wrong := [value for value in self.headers.values() if not _HEADER.fullmatch(value)]:
+            raise errors.UsageError(f"{wrong[0]!r:.100} {_NO_HEADER}")
 
     @property
     def text(self) -> str | None:
@@ -118,12 +134,12 @@ async def answer_once(
             committer.reset(token)
         answer = result if isinstance(result, Answer) else Answer(body=result)
         answer = replace(answer, body=to_jsonable_python(answer.body, by_alias=True))
-        if answer.status >= _FAILED:
-            uow.rollback()
-            return answer
-        await (once.commit(uow, answer) if once else uow.commit())
-        etag = answer.etag_of and answer.etag_of.etag
-        return replace(answer, headers={**answer.headers, **({"ETag": etag} if etag else {})})
+        if answer.status < _FAILED:
+            await (once.commit(uow, answer) if once else uow.commit())
+            etag = answer.etag_of and answer.etag_of.etag
+            answer = replace(answer, headers={**answer.headers, **({"ETag": etag} if etag else {})})
+        uow.rollback()  # so that `run`, which commits too, writes nothing beside the answer
+        return answer
 
     # Raises where the caller has a committer: a handler, or the work of another request
     await outbox.unit_of_work().commit()
@@ -172,10 +188,8 @@ class _Once:
                 "etagOf": of and {"id": of.id, "version": version_after_commit(uow, of)},
             },
         }
-        try:
-            await commit_with(uow, CommitRecord(partition_key=self.partition_key, document=document))
-        except errors.MixedPartitionKeys as error:
-            raise errors.MixedPartitionKeys(error.first, error.second, advice=_ELSEWHERE) from error
+        record = CommitRecord(partition_key=self.partition_key, document=document, elsewhere=_ELSEWHERE)
+        await commit_with(uow, record)
 
     async def first_answer(self) -> Answer | None:
         async with self.outbox.unit_of_work() as uow:
@@ -206,5 +220,4 @@ class _Once:
 
 
 def _hash(value: Any) -> str:
-    text = json.dumps(to_jsonable_python(value), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    return hashlib.sha256(json.dumps(to_jsonable_python(value), sort_keys=True).encode()).hexdigest()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic_core import PydanticSerializationError
 
 from cosmos_outbox import Answer, Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.errors import UsageError
 from cosmos_outbox.fastapi import PROBLEMS, DocumentId, IdempotentRequest, idempotency_key, install
 from cosmos_outbox.fastapi.problems import MEDIA_TYPE
 from tests.support.faulty_store import CommitFault, FaultyStore
@@ -74,6 +76,16 @@ async def test_a_repetition_is_answered_as_the_first_request_and_says_so():
     assert (201, first.text) == (again.status, again.text)
     assert {**first.headers, "idempotent-replayed": "true"} == again.headers
     assert ["OrderPaid"] == actions(container)
+
+
+async def test_a_body_may_be_nested_deeper_than_a_model_is_written():
+    app, body = make_app(MemoryContainer()), b'{"a": ' + 400 * b"[" + 400 * b"]" + b"}"
+    assert [201, 201, 422] == [(await place(app, "k", body=one)).status for one in (body, body + b" ", b"{}")]
+
+
+def test_a_time_for_which_no_answer_is_kept_is_refused_where_the_route_is_made():
+    with pytest.raises(UsageError, match="An answer is kept"):
+        idempotency_key(caller=None, remembered_for=timedelta(0))
 
 
 async def test_of_eight_equal_requests_at_once_one_is_carried_out_and_the_others_are_told():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 from typing import Any
 
 import pytest
+from pydantic import Field, computed_field
 
 from cosmos_outbox import (
     Answer,
@@ -25,7 +28,7 @@ from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
 from tests.support.notes import Line, Note, actions, changed_by_another_caller, stored, written
 
 KEY = IdempotencyKey(key="k1", scope=("POST /notes", "ada"), payload={"text": "one"})
-SIXTY_FOUR_BITS = 2**63 - 1
+SIXTY_FOUR_BITS, TICKS = 2**63 - 1, count()
 
 
 async def write_note(uow: UnitOfWork) -> Answer:
@@ -202,6 +205,39 @@ async def test_what_the_answer_would_not_cover_is_refused():
     ):
         await once(container, elsewhere)
     assert () == container.documents()
+
+
+@pytest.mark.parametrize("value", ["/notes/\u6771", "/notes\r\nX: 1", "\0"])
+async def test_a_header_that_no_server_sends_is_refused_before_the_commit(value: str):
+    async def work(uow: UnitOfWork) -> Answer:
+        return replace(await write_note(uow), headers={"Location": value})
+
+    with pytest.raises(UsageError, match="Percent-encode what stands in a URL"):
+        await once(container := MemoryContainer(), work)
+    assert () == container.documents()
+
+
+@pytest.mark.parametrize("time", [timedelta(seconds=-1), timedelta(seconds=0.5), timedelta.max])
+def test_a_time_that_the_service_does_not_keep_an_answer_for_is_refused(time: timedelta):
+    with pytest.raises(UsageError, match=r"An answer is kept 1 s to 24855 days, not "):
+        replace(KEY, remembered_for=time)
+
+
+class Clocked(Entity):
+    text: str = Field(default="", exclude=True)
+
+    @computed_field
+    def ticks(self) -> int:
+        return next(TICKS)
+
+
+async def test_an_entity_that_follows_the_clock_is_written_with_the_answer_alone():
+    async def work(uow: UnitOfWork) -> Answer:
+        return Answer(etag_of=uow.repository(Clocked).create(Clocked(id=KEY.id)))
+
+    first, again = [await once(container, work) for container in 2 * [MemoryContainer()]]
+    assert {"ETag"} == first.headers.keys()
+    assert first.headers == again.headers
 
 
 class Grade(Entity):
