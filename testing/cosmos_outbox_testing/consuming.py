@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling
+from cosmos_outbox.consumer.routes import routed
 from cosmos_outbox.consumer.waiting_messages import Wait
 from cosmos_outbox.errors import LockLost, said
 from cosmos_outbox.message_format import Message
@@ -85,7 +86,7 @@ class Subscribed:
 
     def name(self, message: Message) -> str:
         """Return what waits with a message: its session, or without sessions itself."""
-        return message.session_id or "" if self.subscription.with_sessions else message.message_id
+        return message.session_id or "" if self.subscription.with_sessions else routed(message).message_id
 
     def kept(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
         """Have a message wait until its time, if its handler asked for one; otherwise it is delivered again at once."""
@@ -156,11 +157,12 @@ async def consume_everything(
         return now() < subscribed.due.get(subscribed.name(message), 0.0)
 
     async def handled(message: Message, session: HeldSession) -> Settlement:
-        told[message.message_id] = []
+        known_as = routed(message).message_id  # as records name it
+        told[known_as] = []
         if rests(message):
             return Retry(after_seconds=_UNTIL_THE_END, counted=False)
         settlement = await handling(message, session)
-        records = told.pop(message.message_id)
+        records = told.pop(known_as)
         subscribed.delivered.append(_delivered(message, settlement, records))
         if isinstance(settlement, Retry):
             return subscribed.kept(message, settlement, records, now())

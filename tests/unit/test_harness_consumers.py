@@ -4,6 +4,7 @@ A consumer alone in the harness: what it is given without an outbox, what became
 
 from __future__ import annotations
 
+import json
 import traceback
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -125,6 +126,17 @@ async def test_a_message_that_cannot_be_kept_in_order_is_dead_lettered():
 
     assert Outcome.DEAD_LETTERED == refused.outcome
     assert isinstance(refused.settlement, DeadLetter)
+
+
+async def test_a_cloud_event_without_an_id_of_its_message_tells_its_outcomes_too():
+    harness, consumer = OutboxHarness(), invoicing()
+    for total in (5, -1):
+        data = OrderPaid(order_id="o1", total=total).payload()
+        event = {"specversion": "1.0", "id": str(total), "source": "/s", "type": "OrderPaid", "data": data}
+        harness.deliver(consumer, Message(message_id="", session_id="o1", body=json.dumps(event).encode()))
+    with pytest.raises(MessagesFailed, match="ended parked: ValueError: a total below"):
+        await harness.consume_all(consumer)
+    assert [5] == totals(harness.container)
 
 
 async def test_a_message_waits_for_a_store_that_is_away_and_takes_effect_once_it_is_back():
