@@ -34,7 +34,7 @@ MAXIMA = {
     "the modules of the root": 1_219,
     "worker": 2_548,
     "worker/cli": 1_209,
-    "worker/contract": 273,
+    "worker/contract": 254,
     "worker/doctor": 633,
     "write": 1_746,
 }

@@ -62,7 +62,7 @@ def described(declared: Declared, routes: Routes | None = None) -> Json:
         headers = {name: {"type": "string"} for name in PROPERTIES.values()} | TEMPLATE["numbers"]
         headers["schema-version"] = {"type": "integer", "const": event.schema_version}
         headers |= {"entity-type": {"type": "string", "enum": kinds}} if kinds else {}
-        message = _message(event.action, event, refs[event, "serialization"], schemas, headers)
+        message = _message(event.action, event, refs[event, "serialization"], headers)
         message["headers"]["required"] = TEMPLATE["always"]
         message |= {VERSION: event.schema_version, UPCASTS: earlier(event.schema_version, event.upcasters)}
         for topic in sorted({topic for kind in kinds or [""] for topic in topics_of(event.action, kind)}):
@@ -72,7 +72,7 @@ def described(declared: Declared, routes: Routes | None = None) -> Json:
         before = earlier(route.version or 1, route.upcasters)
         number = {"enum": [*before, route.version]} if route.version else {}
         headers = {"schema-version": {"type": "integer", **number}}
-        message = _message(subject, route.model, refs[route.model, "validation"], schemas, headers)
+        message = _message(subject, route.model, refs[route.model, "validation"], headers)
         message |= {VERSION: route.version, UPCASTS: before}
         _add(document, "receive", name, message, {"address": None, **TEMPLATE["source"]})
     return document
@@ -89,30 +89,9 @@ def _add_action(event: type[DomainEvent], schema: Json, *, written: bool) -> Non
     schema["required"] = [*(("id", "action", "createdAt") if written else ()), *schema.get("required", ())]
 
 
-def _message(name: str, model: type[BaseModel], ref: Json, schemas: Json, headers: Json) -> Json:
+def _message(name: str, model: type[BaseModel], ref: Json, headers: Json) -> Json:
     message = {"name": name, "title": model.__name__, "payload": ref}
-    message["headers"] = {"type": "object", "properties": headers}
-    try:
-        payload: Json = _example(ref, schemas)
-        if issubclass(model, DomainEvent):
-            payload = model.from_payload({**payload, "action": model.action, **TEMPLATE["event"]}).payload()
-        model.model_validate({name: value for name, value in payload.items() if name != "action"})
-    except Exception:  # noqa: BLE001 - its validators raise what they like: its schema is not enough for an example
-        return message
-    return message | {"examples": [{"payload": payload}]}
-
-
-def _example(schema: Json, schemas: Json) -> Any:
-    schema = {**schemas.get(schema.get("$ref", "").removeprefix(_SCHEMAS), {}), **schema}
-    given = [schema[key] for key in ("const", "default") if key in schema]
-    for known in schema.get("examples") or schema.get("enum") or given:
-        return known
-    for option in schema.get("anyOf") or schema.get("oneOf") or ():
-        return _example(option, schemas)
-    parts = {name: schema["properties"][name] for name in schema.get("required", ())}
-    values: Json = {"object": {name: _example(part, schemas) for name, part in parts.items()}, "array": []}
-    values |= {"boolean": True, "null": None} | dict.fromkeys(("integer", "number"), schema.get("minimum", 1))
-    return values.get(schema.get("type", ""), TEMPLATE["texts"].get(schema.get("format"), "text"))
+    return message | {"headers": {"type": "object", "properties": headers}}
 
 
 def _add(document: Json, action: str, place: str, message: Json, channel: Json) -> None:
