@@ -32,9 +32,9 @@ MAXIMA = {
     "sessions": 594,
     "testing": 2_212,
     "the modules of the root": 1_219,
-    "worker": 2_548,
-    "worker/cli": 1_209,
-    "worker/contract": 254,
+    "worker": 2_542,
+    "worker/cli": 1_208,
+    "worker/contract": 251,
     "worker/doctor": 633,
     "write": 1_746,
 }

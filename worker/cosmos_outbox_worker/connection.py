@@ -31,7 +31,7 @@ from cosmos_outbox.changefeed.bootstrap import others_on, own_prefix
 from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.http_proxies import proxy_for
 from cosmos_outbox.parking import ParkedKeys, Scope
-from cosmos_outbox.partition_key import PartitionKey, key_text
+from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Publisher, Subscription
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
@@ -77,12 +77,6 @@ class Connection:
     def fleet(self) -> Fleet:
         """Return the heartbeats of the processor's workers."""
         return Fleet(self.leases, processor=self.settings.processor_name, container=self.settings.container)
-
-    async def key_named(self, text: str) -> str:
-        """
-        Return the text of the partition key that an operator named, as the outbox writes it; raise as `key_of`.
-        """
-        return key_text(await self.key_of(text))
 
     async def key_of(self, text: str) -> PartitionKey:
         """

@@ -32,9 +32,6 @@ EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
     "2 a setting or resource cannot be used."
 )
-_FROM = (
-    "Configured by environment variables alone; `--env-file FILE` reads those that are not set from a file:"
-)
 _TELEMETRY = (
     "Telemetry, besides /metrics: OTEL_EXPORTER_OTLP_ENDPOINT exports it by OTLP over HTTP,",
     "APPLICATIONINSIGHTS_CONNECTION_STRING to Azure Monitor (needs cosmos-outbox[azure-monitor]).",

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from traceback import extract_tb
 
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_worker.named_object import object_named
+from cosmos_outbox_worker.named_object import object_named, raised
 
 # A consumer, or a function that makes one whose handlers need more of the outbox than the unit of work.
 ConsumerSource = Consumer | Callable[[Outbox], Consumer]
@@ -44,9 +43,8 @@ def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
     try:
         consumer = source if isinstance(source, Consumer) else source(outbox)
     except (AttributeError, TypeError) as error:
-        at = extract_tb(error.__traceback__)[-1]
         raise ConfigurationError(
-            f"{named} was called with the Outbox, to return a Consumer, and raised {error!r} in {at.filename}, line {at.lineno} in {at.name}. "
+            f"{named} was called with the Outbox, to return a Consumer, and raised {raised(error)}. "
             "Where it is a handler, name the Consumer that has it."
         ) from error
     if not isinstance(consumer, Consumer):

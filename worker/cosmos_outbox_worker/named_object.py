@@ -6,6 +6,7 @@ import importlib
 import sys
 from difflib import get_close_matches
 from pathlib import Path
+from traceback import extract_tb
 from types import ModuleType
 from typing import Any
 
@@ -31,6 +32,13 @@ def object_named(name: str, kind: str) -> Any:
         near = get_close_matches(attribute, vars(module), n=1)
         hint = f" Did you mean {module_name}:{near[0]}?" if near else ""
         raise ConfigurationError(f"The module {module_name!r} has no {attribute!r}.{hint}") from None
+
+
+def raised(error: BaseException) -> str:
+    """Say what a caller's code raised and where, for the frames of the import itself say nothing."""
+    frames = extract_tb(error.__traceback__)
+    at = next(one for one in reversed(frames) if not one.filename.startswith("<"))
+    return f"{error!r} in {at.filename}, line {at.lineno} in {at.name}"
 
 
 def imported(name: str) -> ModuleType:

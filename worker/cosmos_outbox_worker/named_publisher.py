@@ -13,12 +13,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from traceback import extract_tb
 from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Publisher
-from cosmos_outbox_worker.named_object import object_named
+from cosmos_outbox_worker.named_object import object_named, raised
 
 
 @asynccontextmanager
@@ -39,11 +38,8 @@ async def opened_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterato
         except ConfigurationError as error:
             raise ConfigurationError(f"OUTBOX_PUBLISHER: {error}") from error
         except Exception as error:  # the caller's code may raise anything
-            frames = extract_tb(error.__traceback__)
-            at = next(one for one in reversed(frames) if not one.filename.startswith("<"))
             raise ConfigurationError(
-                f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {error!r} in "
-                f"{at.filename}, line {at.lineno} in {at.name}."
+                f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {raised(error)}."
             ) from error
         if not callable(getattr(opened, "publish", None)) or not hasattr(opened, "lanes"):
             raise ConfigurationError(

@@ -17,6 +17,7 @@ from azure.core.credentials_async import AsyncTokenCredential
 from cosmos_outbox.errors import said
 from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
 from cosmos_outbox.parking.parked_documents import BY_HAND
+from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.records import AttemptFailed, Record
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.cli.running import opened, opened_consumer
@@ -44,7 +45,7 @@ class OutboxHolder:
 
     async def key_named(self, text: str) -> str:
         """Return the partition key that an operator named."""
-        return await self.outbox.key_named(text)
+        return key_text(await self.outbox.key_of(text))
 
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:

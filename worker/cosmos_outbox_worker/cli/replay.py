@@ -32,8 +32,6 @@ from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, confirm, counted
 from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
 
-Key = Annotated[str | None, typer.Option("--key", help="Only this partition key.")]
-Action = Annotated[str | None, typer.Option(help="Only events of this action.")]
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _PAGE_SIZE = 100
 _CHUNKS_A_SECOND = 10
@@ -44,8 +42,8 @@ _EVERY_REFUSAL = 10**9
 async def replay_command(
     *,
     since: Annotated[str, typer.Option(help="beginning, or a time such as 2026-11-21T08:00:00Z.")],
-    key: Key = None,
-    action: Action = None,
+    key: Annotated[str | None, typer.Option(help="Only this partition key.")] = None,
+    action: Annotated[str | None, typer.Option(help="Only events of this action.")] = None,
     rate: Annotated[float | None, typer.Option(min=0.1, max=1e6, help="Most events a second.")] = None,
     dry_run: DryRun = False,
     yes: Yes = False,

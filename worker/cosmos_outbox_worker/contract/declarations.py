@@ -9,14 +9,13 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from traceback import extract_tb
 from typing import NamedTuple
 
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import ConfigurationError, OutboxError
-from cosmos_outbox_worker.named_object import imported
+from cosmos_outbox_worker.named_object import imported, raised
 
 
 class Declared(NamedTuple):
@@ -42,9 +41,7 @@ def declared(names: Sequence[str]) -> Declared:
     except OutboxError:
         raise
     except (Exception, SystemExit) as error:  # whatever their code raises
-        at = extract_tb(error.__traceback__)[-1]
-        where = f"{at.filename}, line {at.lineno}"
-        raise ConfigurationError(f"{', '.join(names)}: {error!r} in {where} prevents the import.") from error
+        raise ConfigurationError(f"{', '.join(names)}: {raised(error)} prevents the import.") from error
     within = {one for one in sys.modules if any(f"{one}.".startswith(f"{name}.") for name in names)}
     members = {id(one): one for name in sorted(within) for one in vars(sys.modules[name]).values()}.values()
     consumers = sorted((one for one in members if isinstance(one, Consumer)), key=lambda one: one.name)
