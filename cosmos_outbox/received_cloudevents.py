@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, WrapValidator
 
 from cosmos_outbox.stored_documents import first_error
 
@@ -35,12 +35,11 @@ _STRUCTURED = "application/cloudevents+json"
 _REQUIRED = ("specversion", "id", "source", "type")
 
 
-def _time(value: Any, read: Any) -> datetime | None:
+def _time(value: Any, read: Callable[[Any], datetime | None]) -> datetime | None:
     try:
-        time = read(value)  # text, or what an AMQP timestamp is to the SDK: milliseconds
+        return read(value)  # text, or what an AMQP timestamp is to the SDK: milliseconds
     except ValidationError:
         return None  # it was no condition of being sent
-    return time if time is not None and time.tzinfo else None
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -61,7 +60,7 @@ class CloudEvent(BaseModel):
     source: _Text
     type: _Text
     subject: str | None = None
-    time: Annotated[datetime | None, WrapValidator(_time)] = None
+    time: Annotated[AwareDatetime | None, WrapValidator(_time)] = None
     datacontenttype: str | None = None
     dataschema: str | None = None
     data: Any = None
@@ -83,6 +82,10 @@ def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body
     says_so = media.startswith("application/cloudevents")
     if says_so and media != _STRUCTURED:
         raise ValueError(f"{media} is not read: have its sender send each event alone, as {_STRUCTURED}")
+    start = len(PREFIXES[0])
+    attributes = {name[start:]: one for name, one in properties.items() if name.startswith(PREFIXES)}
+    if not (says_so or attributes or b"specversion" in body):
+        return None  # as nearly all messages
     value = _value(body)
     if isinstance(value, dict) and (says_so or all(isinstance(value.get(name), str) for name in _REQUIRED)):
         said = {name: one for name, one in value.items() if one is not None}
@@ -91,12 +94,10 @@ def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body
         said["data"] = inner_json(said.get("data"))
     elif says_so:
         raise ValueError("its body is no JSON object")
+    elif attributes:
+        said = {**attributes, "data": value}
     else:
-        start = len(PREFIXES[0])
-        said = {name[start:]: one for name, one in properties.items() if name.startswith(PREFIXES)}
-        if not said:
-            return None
-        said["data"] = value
+        return None
     try:
         return CloudEvent.model_validate(said)
     except ValidationError as error:
