@@ -152,15 +152,10 @@ class _Like:
         self._event = event
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self._event) and _fields_said(other) == _fields_said(self._event)
+        return type(other) is type(self._event) and _recorded(other) == _recorded(self._event)
 
     def __hash__(self) -> int:
         return hash(self._event.action)
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}={value!r}" for name, value in _fields_said(self._event).items())
-        return f"like({type(self._event).__name__}({said}))"
-
-
-def _fields_said(event: DomainEvent) -> dict[str, object]:
-    return {name: value for name, value in event if name not in ("id", "created_at")}
+        return f"like({_recorded(self._event)})"

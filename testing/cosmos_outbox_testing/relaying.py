@@ -109,15 +109,12 @@ def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None
     for record in records:
         match record:
             case KeyParked(event_id=event, partition_key=key, reason=reason, error=error):
-                said, parked[key] = (
-                    f"Event {event!r} of partition key {key!r} ended parked: {reason}: {error}",
-                    errors.get(event),
-                )
+                said = f"Event {event!r} of partition key {key!r} ended parked: {reason}: {error}"
+                parked[key] = errors.get(event)
                 failures.append((said, parked[key]))
             case EventsHeld(outcome="held", events=events, partition_key=key):
-                failures.append(
-                    (f"{events} more of {key!r} ended held behind a parked one.", parked.get(key))
-                )
+                said = f"{events} more of {key!r} ended held behind a parked one."
+                failures.append((said, parked.get(key)))
     return failures
 
 
