@@ -82,10 +82,6 @@ def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body
     says_so = media.startswith("application/cloudevents")
     if says_so and media != _STRUCTURED:
         raise ValueError(f"{media} is not read: have its sender send each event alone, as {_STRUCTURED}")
-    start = len(PREFIXES[0])
-    attributes = {name[start:]: one for name, one in properties.items() if name.startswith(PREFIXES)}
-    if not (says_so or attributes or b"specversion" in body):
-        return None  # as nearly all messages
     value = _value(body)
     if isinstance(value, dict) and (says_so or all(isinstance(value.get(name), str) for name in _REQUIRED)):
         said = {name: one for name, one in value.items() if one is not None}
@@ -94,10 +90,12 @@ def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body
         said["data"] = inner_json(said.get("data"))
     elif says_so:
         raise ValueError("its body is no JSON object")
-    elif attributes:
-        said = {**attributes, "data": value}
     else:
-        return None
+        start = len(PREFIXES[0])
+        said = {name[start:]: one for name, one in properties.items() if name.startswith(PREFIXES)}
+        if not said:
+            return None
+        said["data"] = value
     try:
         return CloudEvent.model_validate(said)
     except ValidationError as error:

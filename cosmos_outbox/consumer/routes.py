@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 
 from cosmos_outbox.domain.events import DomainEvent, Upcaster
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
-from cosmos_outbox.message_format import Message, time_of
-from cosmos_outbox.received_cloudevents import EXTENSIONS, CloudEvent, inner_json
+from cosmos_outbox.message_format import Message
+from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES, CloudEvent, inner_json
 from cosmos_outbox.stored_documents import first_error
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
@@ -49,13 +49,20 @@ class Found(NamedTuple):
     created_at: datetime | None
 
 
+def _event_in(message: Message) -> CloudEvent | None:
+    """Return the CloudEvent that a message is; most are looked at no further, for they say nothing of one."""
+    says = b"specversion" in message.body or "cloudevents" in (message.content_type or "").lower()
+    says = says or any(name.startswith(PREFIXES) for name in message.properties)
+    return message.cloud_event if says else None
+
+
 def routed(message: Message) -> Message:
     """
     Return a message as its consumer knows it. That of a CloudEvent has its type as subject and its extensions in place of properties that
     are missing; without an id of its own, the id that the specification makes unique.
     """
     try:
-        event = message.cloud_event
+        event = _event_in(message)
     except MessageUnreadable:
         return message  # its handler is looked for in vain, and the reason told
     if event is None:
@@ -106,11 +113,11 @@ class Routes:
             UnknownVersion: none takes its version, and no upcasters lead to one that a handler takes.
             MessageUnreadable: its body is no such event, or its version no number.
         """
-        event = message.cloud_event  # where it cannot be read, no handler may be said to be missing
+        event = _event_in(message)  # where it cannot be read, no handler may be said to be missing
         if (versions := self._routes.get(message.subject)) is None:
             return None
         payload = _payload(message, event)
-        created_at = time_of(payload.get("createdAt"))
+        created_at = _created_at(payload)
         version = None if None in versions else _schema_version(message)
         if (route := versions.get(version)) is None:
             route, steps = _next(message, versions)
@@ -163,6 +170,14 @@ def _payload(message: Message, event: CloudEvent | None) -> dict[str, Any]:
             f"The body of {_named(message)} is no JSON object but {type(body).__name__}: have its sender send one object in each message."
         )
     return body
+
+
+def _created_at(payload: Mapping[str, Any]) -> datetime | None:
+    try:
+        created_at = datetime.fromisoformat(payload["createdAt"])
+    except (KeyError, TypeError, ValueError):
+        return None  # of another producer
+    return created_at if created_at.tzinfo else None
 
 
 def _schema_version(message: Message) -> int:
