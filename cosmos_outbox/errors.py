@@ -468,4 +468,5 @@ def frames_of(error: BaseException) -> tuple[str, ...]:
     every = traceback.StackSummary.extract(walked, lookup_lines=False)
     found = list(dropwhile(lambda frame: frame.filename.startswith(_LIBRARY), every))
     kept = found[:_FIRST_FRAMES] + found[_FIRST_FRAMES:][-_LAST_FRAMES:]
-    return tuple([f"{one.filename}:{one.lineno} in {one.name}"[-_LONGEST_FRAME:] for one in kept])
+    lines = [f"{one.filename}:{one.lineno} in {one.name}"[-_LONGEST_FRAME:] for one in kept]
+    return tuple([line.encode("utf-8", "replace").decode() for line in lines])  # a path may have no UTF-8

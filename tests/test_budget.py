@@ -31,12 +31,12 @@ MAXIMA = {
     "relay": 934,
     "sessions": 594,
     "testing": 2_204,
-    "the modules of the root": 1_218,
+    "the modules of the root": 1_219,
     "worker": 2_542,
     "worker/cli": 1_208,
     "worker/contract": 251,
     "worker/doctor": 633,
-    "write": 1_746,
+    "write": 1_745,
 }
 _FREE = {
     tokenize.COMMENT,

@@ -160,3 +160,9 @@ def test_an_error_without_a_text_says_where_it_was_raised_and_of_many_calls_the_
 def test_an_error_that_is_a_text_has_no_traceback(caplog: pytest.LogCaptureFixture):
     log_hook(KeyParked(lease="l", partition_key="k", event_id="e", reason="r", attempts=1, error="refused"))
     assert [None] == [record.exc_info for record in caplog.records]
+
+
+def test_the_lines_of_a_file_whose_path_has_no_utf8_can_be_stored():
+    with pytest.raises(ZeroDivisionError) as raised:
+        exec(compile("1 / 0", "b\udcffd.py", "exec"))  # noqa: S102 - no other file has such a name
+    assert "b?d.py:1 in <module>" == frames_of(raised.value)[-1]
