@@ -150,9 +150,9 @@ async def answer_once(
         raise errors.RequestStillRunning
     _running.add(place)
     try:
-        if (first := await once.first_answer()) is not None:
-            return first
-        return await outbox.run(answered, kind=kind)
+        answer = first if (first := await once.first_answer()) else await outbox.run(answered, kind=kind)
+        # What was refused may have met what an equal request changed
+        return answer if answer.status < _FAILED else await once.first_answer() or answer
     except (errors.IdempotencyKeyReused, *errors.BUSY):  # known by now, or known to be not written
         raise
     except Exception as error:  # noqa: BLE001 - of the work too: it may have met what an equal request changed

@@ -120,14 +120,17 @@ async def test_where_it_cannot_be_found_out_a_repetition_finds_it():
     assert (await once(container, write_line)).repeated
 
 
-async def test_a_request_that_met_what_an_equal_one_changed_gets_its_answer():
+@pytest.mark.parametrize("raises", [True, False])
+async def test_a_request_that_met_what_an_equal_one_changed_gets_its_answer(*, raises: bool):
     await written(container := MemoryContainer(), Note(id=KEY.id, text="open"))
 
     async def close(uow: UnitOfWork) -> Answer:
         await asyncio.sleep(slow.pop())
         note = await uow.repository(Note).read(KEY.id)
         if note.text == "closed":
-            raise ValueError("it is closed already")
+            if raises:
+                raise ValueError("it is closed already")
+            return Answer(status=409)
         note.change("closed")
         return Answer(body="closed", etag_of=note)
 
