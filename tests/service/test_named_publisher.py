@@ -62,6 +62,10 @@ def failing(topic: str, lanes: int) -> Publisher:
 def nothing(topic: str, lanes: int) -> None: ...
 
 
+def without_lanes(topic: str, lanes: int) -> Publisher:
+    return plain(topic, lanes=0)
+
+
 @pytest.mark.parametrize("name", ["plain", "awaited", "generated", "managed", "Unsaying"])
 async def test_each_way_to_open_a_publisher_gives_one(name: str):
     async with opened_publisher(f"{MODULE}:{name}", "t", lanes=2) as publisher:
@@ -76,6 +80,7 @@ async def test_each_way_to_open_a_publisher_gives_one(name: str):
         (f"{MODULE}:number", "is 3, and should be a function that takes the topic and the lanes"),
         (f"{MODULE}:failing", "raised KeyError('BROKER_URL') in"),
         (f"{MODULE}:nothing", "opened None, which is no publisher"),
+        (f"{MODULE}:without_lanes", "which is no publisher: that has `lanes`, one or more"),
     ],
 )
 async def test_a_name_that_cannot_be_used_is_one_sentence_and_exit_code_2(name: str, said: str):

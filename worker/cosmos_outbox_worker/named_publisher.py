@@ -41,9 +41,9 @@ async def opened_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterato
             raise ConfigurationError(
                 f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {raised(error)}."
             ) from error
-        if not callable(getattr(opened, "publish", None)) or not hasattr(opened, "lanes"):
+        if not callable(getattr(opened, "publish", None)) or not getattr(opened, "lanes", 0):
             raise ConfigurationError(
-                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: that has `lanes` and `publish(lane, messages)`."
+                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: that has `lanes`, one or more, and `publish(lane, messages)`."
             )
         yield opened
 
