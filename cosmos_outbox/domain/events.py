@@ -171,7 +171,7 @@ def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to
     """
     if unused := upcasters.keys() - range(1, leading_to):
         raise TypeError(
-            f"{model} takes schema version {leading_to}; an upcaster leads to it from an earlier one, not from {max(unused)}. "
+            f"{model} takes schema version {leading_to}; an upcaster leads to it from an earlier one, not from {max(unused, key=str)!r}. "
             "Name the version that it takes, and raise it with each change of the shape."
         )
 
