@@ -3,7 +3,7 @@ The write side for code without an event loop: Flask, Django, scripts. Each call
 
     outbox         the entry point
     unit_of_work   a unit of work of one thread
-    loop_thread    the event loop in a thread of its own, and calls from others
+    background_loop  the event loop in a thread of its own, and calls from others
 """
 
 from cosmos_outbox.blocking.outbox import BlockingOutbox

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Self, TypeVar, overload
 
-from cosmos_outbox.blocking.loop_thread import Opener, Portal
+from cosmos_outbox.blocking.background_loop import Opener, Portal
 from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
 from cosmos_outbox.errors import PreconditionFailed, UsageError
 from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_attempts, is_last

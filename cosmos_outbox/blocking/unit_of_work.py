@@ -10,7 +10,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-from cosmos_outbox.blocking.loop_thread import Portal
+from cosmos_outbox.blocking.background_loop import Portal
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import OutboxError, SharedUnitOfWork

@@ -6,11 +6,11 @@ The write side in a FastAPI application: a unit of work for each request, etags,
 
 and `app.state.outbox = Outbox(…)` in the lifespan, or `install(app, outbox)`. It needs the extra `fastapi`.
 
-    installation      what an application is given once
-      request_context   correlation and trace of each request
-      conditions        etags in a request's headers
-    idempotency       a request that is repeated takes effect once
-      problems          errors as problem details
+    units_of_work           what an application is given once, and its unit of work for each request
+      request_correlation   correlation and trace of each request
+      conditions            etags in a request's headers
+      idempotent_requests   a request that is repeated takes effect once
+      problems              errors as problem details
 """
 
 try:
@@ -32,9 +32,9 @@ from cosmos_outbox.fastapi.conditions import (
     RequiredIfMatch,
     set_etag,
 )
-from cosmos_outbox.fastapi.idempotency import IdempotentRequest, idempotency_key
-from cosmos_outbox.fastapi.installation import DocumentId, OutboxDep, UnitOfWorkDep, install, unit_of_work
+from cosmos_outbox.fastapi.idempotent_requests import IdempotentRequest, idempotency_key
 from cosmos_outbox.fastapi.problems import PROBLEMS, Problem, problem_response
+from cosmos_outbox.fastapi.units_of_work import DocumentId, OutboxDep, UnitOfWorkDep, install, unit_of_work
 
 __all__ = [
     "NOT_MODIFIED",

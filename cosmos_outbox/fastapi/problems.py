@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from cosmos_outbox import errors
-from cosmos_outbox.fastapi.request_context import CORRELATION_HEADER
+from cosmos_outbox.fastapi.request_correlation import CORRELATION_HEADER
 
 MEDIA_TYPE = "application/problem+json"
 DEFAULT_RETRY_SECONDS = 1.0

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
     from cosmos_outbox_worker.settings import Settings, load
     from cosmos_outbox_worker.several_containers import Workers, running_workers
-    from cosmos_outbox_worker.several_health import Snapshots
+    from cosmos_outbox_worker.several_containers_health import Snapshots
     from cosmos_outbox_worker.worker_assembly import Worker, running_worker
     from cosmos_outbox_worker.worker_health import Snapshot
 

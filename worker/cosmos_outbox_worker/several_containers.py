@@ -20,7 +20,7 @@ from cosmos_outbox.records import LeasesBalanced, guarded, log_hook
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.program import Parts, Program, looked_at, opened_process, running
 from cosmos_outbox_worker.settings import CONTAINER, Settings, load
-from cosmos_outbox_worker.several_health import Snapshots, together
+from cosmos_outbox_worker.several_containers_health import Snapshots, together
 from cosmos_outbox_worker.telemetry import Telemetry
 from cosmos_outbox_worker.worker_assembly import Worker, assembled, memory_budget, put_together, topic_of
 from cosmos_outbox_worker.worker_health import WorkerVitals

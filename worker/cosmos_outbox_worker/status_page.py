@@ -13,7 +13,7 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cosmos_outbox_worker.heartbeats import Heartbeat
-from cosmos_outbox_worker.several_health import Snapshots
+from cosmos_outbox_worker.several_containers_health import Snapshots
 from cosmos_outbox_worker.shared_health import State, clock_time, duration_text, readable_time
 from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 

@@ -1,4 +1,4 @@
-"""Several health: how the workers of several containers are in one process; each sentence begins with the container's name."""
+"""Health of several containers: how the workers of several containers are in one process; each sentence begins with the container's name."""
 
 from __future__ import annotations
 

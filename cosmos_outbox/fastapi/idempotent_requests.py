@@ -16,7 +16,7 @@ from fastapi import Depends, Header, HTTPException, Request, Response
 
 from cosmos_outbox.domain.events import new_id
 from cosmos_outbox.errors import CommitOutcomeUnknown
-from cosmos_outbox.fastapi.installation import OutboxDep
+from cosmos_outbox.fastapi.units_of_work import OutboxDep
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.write.idempotency import DEFAULT_REMEMBERED, IdempotencyKey, answer_once
 from cosmos_outbox.write.outbox import Outbox

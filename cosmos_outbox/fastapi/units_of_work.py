@@ -1,4 +1,4 @@
-"""Installation: what an application is given once, and its outbox and units of work for each request."""
+"""Units of work for requests: what an application is given once, and its outbox and units of work for each request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import AfterValidator
 
 from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox.fastapi.problems import add_handlers
-from cosmos_outbox.fastapi.request_context import RequestContext
+from cosmos_outbox.fastapi.request_correlation import RequestContext
 from cosmos_outbox.partition_key import check_id
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork
