@@ -101,10 +101,19 @@ async def test_what_the_topic_refuses_ends_the_test_with_its_reason_unless_the_t
     assert isinstance(told.value.__cause__, MessageRejected)
     assert [] == await harness.relay_all()  # nothing more became of them
 
+    await place(harness.outbox, "o3")
+    harness.fail("send", "lost_answer")  # no refusal
+    with pytest.raises(MessagesFailed, match="ended parked: MessageRejected"):
+        await harness.relay_all()
+
     refusing = False
     await place(harness.outbox, "o2")
     harness.fail("send", "too_large", key="o2")
     assert [] == await harness.relay_all()
+    async with harness.outbox.unit_of_work() as uow:
+        uow.record(OrderPaid(order_id="o2", total=1), about=uow.save({"id": "d", "partitionKey": "o2"}))
+        await uow.commit()
+    assert [] == await harness.relay_all()  # it is held behind what the test had refused
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["of the harness", "of the consumer"])
