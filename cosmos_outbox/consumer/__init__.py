@@ -6,16 +6,16 @@ Theory of operation
 A handler changes data through a unit of work. What it changes, the events that it records and the *inbox's* record of the
 message are one transactional batch; the message is completed only then.
 
-    consumer            the handlers and the rules
-      routes            the handler of a subject and version, and the event it is given
-      failure_policy    the rules
-    handling            one message: is its key parked? have it take effect, wait for a store that is away, or give up
-      attempts          is a message that failed tried again, and when?
-      waiting_messages  what waits, since when, and for how long?
-        circuit         is the handler of a subject called, while it asks for a later time whatever the key?
-      inbox             did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
-      handler_threads   where the handler's blocking calls run
-      stored_messages   a message as a document of the parked store
+    consumer             the handlers and the rules
+      routes             the handler of a subject and version, and the event it is given
+      failure_policy     the rules
+    handling             one message: is its key parked? have it take effect, wait for a store that is away, or give up
+      attempts           is a message that failed tried again, and when?
+      waiting_messages   what waits, since when, and for how long?
+        circuit          is the handler of a subject called, while it asks for a later time whatever the key?
+      inbox              did it take effect before? run the handler for a bounded time, and commit what it changed with the inbox's record
+      handler_threads    where the handler's blocking calls run
+      parked_messages    a message as a document of the parked store
 
     delivered --> key parked? --yes--> held behind the others --> completed
                       | no

@@ -7,13 +7,13 @@ A *parked key* has a queue in the parked store: the event that failed and, behin
 relays append events to the queue instead of sending them; an operator has the queue sent from its beginning (`release.py`).
 Keys that are not parked never touch the store.
 
-    park                 is a key parked? what met a failure puts events at the end of a queue
-      parked_key_names   which keys of a range are parked, as the lease's notes say
-    operator_actions     what an operator does: list, release, drop
-      release            the queue read, sent and taken off from its beginning, then the key handed back
-      keys_by_cause      parked keys grouped by what failed
-    parked_documents     what the parked store holds
-    seen_leases_note     the note that a processor has had leases
+    park               is a key parked? what met a failure puts events at the end of a queue
+      lease_notes      which keys of a range are parked, as the lease's notes say
+    operator_actions   what an operator does: list, release, drop
+      release          the queue read, sent and taken off from its beginning, then the key handed back
+      keys_by_cause    parked keys grouped by what failed
+    parked_documents   what the parked store holds
+    seen_leases_note   the note that a processor has had leases
 
     relay:     e3 rejected ---> park: [key + e3 + e4] in one batch ---> page done ---> checkpoint, and the key's name
                e5 ------------> append: [key if unchanged + e5] in one batch -----> page done ---> checkpoint

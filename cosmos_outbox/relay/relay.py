@@ -12,9 +12,9 @@ from typing import Literal
 
 from cosmos_outbox import records
 from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
+from cosmos_outbox.parking.lease_notes import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.parking.park import FoundKeys, Parking
 from cosmos_outbox.parking.parked_documents import Failure, Scope, failure_of
-from cosmos_outbox.parking.parked_key_names import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.ports import ChangeBatch, Publisher
 from cosmos_outbox.relay.sending_lanes import (
     Delivery,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 
 from cosmos_outbox.adapters.memory import MemoryBroker, MemoryContainer, MemoryLeases, MemoryParked
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.consumer.stored_messages import message_of as held_message
+from cosmos_outbox.consumer.parked_messages import message_of as held_message
 from cosmos_outbox.consumer.waiting_messages import Wait
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import UsageError

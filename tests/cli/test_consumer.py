@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
-from cosmos_outbox.consumer.stored_messages import HeldMessage
+from cosmos_outbox.consumer.parked_messages import HeldMessage
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking, Scope
 from cosmos_outbox.parking.parked_documents import failure_of

@@ -17,7 +17,7 @@ import pytest
 from cosmos_outbox import Answer, IdempotencyKey, Outbox, UnitOfWork, answer_once
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.changefeed.leases import from_document, new_lease
-from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
 from cosmos_outbox.message_format import message_of as sent
 from cosmos_outbox.parking.parked_documents import (
     Decision,

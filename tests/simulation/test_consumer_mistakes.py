@@ -17,7 +17,7 @@ import pytest
 from cosmos_outbox import Outbox
 from cosmos_outbox.consumer import Handling, handling
 from cosmos_outbox.consumer.inbox import Inbox
-from cosmos_outbox.consumer.stored_messages import HeldMessage
+from cosmos_outbox.consumer.parked_messages import HeldMessage
 from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.message_format import Message

@@ -13,7 +13,7 @@ import azure.functions as func
 
 from cosmos_outbox.errors import BrokerUnavailable, ConfigurationError, OutboxError
 from cosmos_outbox.parking import Parking, Scope
-from cosmos_outbox.parking.parked_key_names import ParkedNames
+from cosmos_outbox.parking.lease_notes import ParkedNames
 from cosmos_outbox.ports import ChangeBatch, MonitoredContainer, Publisher
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay import Relay

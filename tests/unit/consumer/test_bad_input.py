@@ -17,7 +17,7 @@ import pytest
 
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.consumer.stored_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
 from cosmos_outbox.errors import StoreUnavailable
 from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
 from tests.support.shop import OrderPaid, World, message, ran

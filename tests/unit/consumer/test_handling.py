@@ -11,7 +11,7 @@ import pytest
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.consumer.stored_messages import message_of
+from cosmos_outbox.consumer.parked_messages import message_of
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, UsageError
 from cosmos_outbox.parking import ParkedKey
 from cosmos_outbox.ports import Complete

@@ -1,4 +1,4 @@
-"""Stored messages: a message as a document of the parked store, and back."""
+"""Parked messages: a message as a document of the parked store, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parked key names: which partition keys of a lease's range are parked, as the lease's notes list them."""
+"""Lease notes: which partition keys of a lease's range are parked, as the lease's notes list them."""
 
 from __future__ import annotations
 
