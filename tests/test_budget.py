@@ -30,7 +30,7 @@ MAXIMA = {
     "ports": 267,
     "relay": 934,
     "sessions": 594,
-    "testing": 2_205,
+    "testing": 2_215,
     "the modules of the root": 1_219,
     "worker": 2_542,
     "worker/cli": 1_208,

@@ -12,7 +12,7 @@ from enum import StrEnum
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling
 from cosmos_outbox.consumer.routes import routed
-from cosmos_outbox.consumer.waiting_messages import Wait
+from cosmos_outbox.consumer.waiting_messages import Wait, Waits
 from cosmos_outbox.errors import LockLost, said
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking
@@ -90,9 +90,10 @@ class Subscribed:
 
     def kept(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
         """Have a message wait until its time, if its handler asked for one; otherwise it is delivered again at once."""
-        later = any(isinstance(one, ConsumingDelayed) and one.outcome != "outage" for one in told)
-        self.due[self.name(message)] = now + retry.after_seconds * later
-        return replace(retry, after_seconds=_UNTIL_THE_END * later)
+        if not any(isinstance(one, ConsumingDelayed) and one.outcome != "outage" for one in told):
+            return replace(retry, after_seconds=0.0)
+        self.due[self.name(message)] = now + retry.after_seconds
+        return replace(retry, after_seconds=_UNTIL_THE_END)
 
 
 def handling_of(
@@ -150,11 +151,16 @@ async def consume_everything(
         return all(map(rests, subscription.waiting))
 
     handling = handling_of(consumer, outbox, parking, heard, around)
-    handling.waits.known, handling.waits.now = waits, now
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE, max_waiting_sessions=10_000)
+    # Asked once: the clock may go on meanwhile, and what rests by then is not delivered again before the next call.
+    called = {name for name, due in subscribed.due.items() if due <= now()}
+    for name in called:
+        del subscribed.due[name]
+    inbox = handling.waits.inbox
+    handling.waits = _Waits(inbox, now, waits, due=lambda message: subscribed.name(message) in called)
 
     def rests(message: Message) -> bool:
-        return now() < subscribed.due.get(subscribed.name(message), 0.0)
+        return subscribed.name(message) in subscribed.due
 
     async def handled(message: Message, session: HeldSession) -> Settlement:
         known_as = routed(message).message_id  # as records name it
@@ -174,6 +180,16 @@ async def consume_everything(
     before = len(subscribed.delivered)
     await progress.run(processor, until=is_done)
     require_no_failures(_failures(subscribed.delivered[before:]), allows)
+
+
+@dataclass
+class _Waits(Waits):
+    """Waits in which a message whose time came waits for no others: they come before it each time, and may ask for ever."""
+
+    due: Callable[[Message], bool] = bool
+
+    def for_others(self, message: Message, key: str) -> Retry | None:
+        return None if self.due(message) else super().for_others(message, key)
 
 
 def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException | None]]:

@@ -196,6 +196,26 @@ async def test_a_message_waits_for_a_later_time_until_the_clock_is_there_and_is_
     assert ["o1"] == list(await harness.parked_messages(consumer))
 
 
+async def test_each_of_many_keys_that_wait_is_called_at_its_time_though_the_clock_goes_on_meanwhile():
+    harness, consumer, called = OutboxHarness(), Consumer("charges"), list[str | None]()
+
+    @consumer.on(OrderPaid)
+    async def charge(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        called.append(message.session_id)
+        harness.clock.advance(3)
+        raise TryLater("the bank is away", after=timedelta(seconds=2))
+
+    keys = [f"o{number}" for number in range(50)]
+    for key in keys:
+        harness.deliver(consumer, OrderPaid(order_id=key), key=key)
+    for _ in range(3):
+        called.clear()
+        assert len(keys) == len(await harness.consume_all(consumer))
+        harness.clock.advance(60)
+
+    assert sorted(keys) == sorted(map(str, called))
+
+
 async def test_a_subscription_without_sessions_takes_messages_without_one():
     harness, consumer = OutboxHarness(), invoicing(partition_key=lambda message: "o1")
     harness.subscriptions[consumer.name] = Subscribed(MemorySubscription(sessions=False))
