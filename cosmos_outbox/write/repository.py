@@ -50,8 +50,9 @@ class Repository(Generic[EntityT]):
         Add a new entity. The commit raises Conflict if its id is taken.
 
         Raises:
-            UsageError: another unit of work has it.
+            UsageError: it is no entity of this repository's type, or another unit of work has it.
         """
+        self._check(entity)
         self._entities.track(entity, Change.CREATE)
         return entity
 
@@ -82,6 +83,11 @@ class Repository(Generic[EntityT]):
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
         """
+        if not isinstance(entity_id, str):
+            raise UsageError(
+                f"`uow.repository({self._type.__name__})` takes an id, which is a text, and no object of {type(entity_id).__name__}: "
+                "pass the `id` of an entity, or `str(…)` of a UUID or a number."
+            )
         with self._entities.alone():
             self._entities.refusal = None  # a new attempt begins
             tracked = self._entities.find(self._kinds, entity_id, partition_key)
@@ -132,6 +138,7 @@ class Repository(Generic[EntityT]):
             UsageError: see `create`; or it was never stored.
             PreconditionFailed: `etag` is given and is not the one that the entity was read with.
         """
+        self._check(entity)
         self._entities.track(entity, Change.UPDATE, etag=etag)
         return entity
 
@@ -248,6 +255,14 @@ class Repository(Generic[EntityT]):
             page_size=page_size,
             include_deleted=include_deleted,
         )
+
+    def _check(self, entity: object) -> None:
+        if not isinstance(entity, self._type):
+            mine, given = self._type.__name__, type(entity).__name__
+            advice = f"use `uow.repository({given})`"
+            if not isinstance(entity, Entity):
+                advice = f"make an object of {mine}; `uow.save(…)` takes dicts and models of your own"
+            raise UsageError(f"`uow.repository({mine})` takes objects of {mine}, not of {given}: {advice}.")
 
     async def _fetched(
         self, entity_id: str, partition_key: PartitionKey | None, if_none_match: str | None

@@ -235,6 +235,26 @@ async def a_deletion_without_super() -> None:
         await uow.repository(Unmarked).delete("x")
 
 
+@wrong(UsageError, "repository(Order)` takes objects of Order, not of Customer", "`uow.repository(Customer)`")
+async def an_entity_that_is_given_to_the_repository_of_another() -> None:
+    an_outbox().unit_of_work().repository(Order).create(Customer())  # type: ignore[arg-type]
+
+
+@wrong(UsageError, "takes objects of Order, not of Customer")
+async def an_update_in_the_repository_of_another() -> None:
+    an_outbox().unit_of_work().repository(Order).update(Customer())  # type: ignore[arg-type]
+
+
+@wrong(UsageError, "not of dict: make an object of Order", "`uow.save(…)` takes dicts")
+async def a_dict_that_is_given_to_a_repository() -> None:
+    an_outbox().unit_of_work().repository(Order).create({"id": "o1"})  # type: ignore[arg-type]
+
+
+@wrong(UsageError, "repository(Order)` takes an id", "no object of Order: pass the `id`", "`str(…)`")
+async def a_deletion_of_an_entity_in_place_of_its_id() -> None:
+    await an_outbox().unit_of_work().repository(Order).delete(Order())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(("use", "error", "fragments"), ROWS)
 async def test_a_wrong_usage_is_told_with_what_it_is_about_and_what_to_do(
     use: Usage, error: type[BaseException], fragments: tuple[str, ...]
