@@ -436,11 +436,14 @@ class TryLater(MessageError):
     A handler asks for its message at a later time. Raise it where the message is not at fault, such as while another service is away.
 
     reason          what it waits for.
-    after           how long at least. Defaults to a back-off, up to 30 s.
+    after           how long at least, as a timedelta or in seconds. Defaults to a back-off, up to 30 s; so does what is neither.
     """
 
-    def __init__(self, reason: str | None = None, *, after: timedelta | None = None) -> None:
-        super().__init__(reason, retry_after=None if after is None else after.total_seconds())
+    def __init__(self, reason: str | None = None, *, after: timedelta | float | None = None) -> None:
+        seconds = after.total_seconds() if isinstance(after, timedelta) else after
+        # An error here would be the handler's, and park the key for which a later time is asked
+        known = isinstance(seconds, int | float) and seconds >= 0
+        super().__init__(reason, retry_after=seconds if known else None)
 
 
 def _place(error: OutboxError) -> str:

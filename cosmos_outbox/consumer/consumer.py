@@ -99,9 +99,12 @@ class Consumer:
             raise ConfigurationError(f"A consumer needs at least one attempt, not {attempts}.")
         if max_deliveries < 1:
             raise ConfigurationError(f"max_deliveries must be at least 1, not {max_deliveries}.")
-        for limit, length in {"handler_timeout": handler_timeout, "longest_wait": longest_wait}.items():
-            if length <= timedelta(0):
-                raise ConfigurationError(f"{limit} must be more than 0, not {length}.")
+        lengths = {"handler_timeout": handler_timeout, "longest_wait": longest_wait, "record_ttl": record_ttl}
+        for limit, length in lengths.items():
+            if not isinstance(length, timedelta) or length <= timedelta(0):
+                raise ConfigurationError(
+                    f"{limit} must be a timedelta of more than 0, such as timedelta(seconds=30), not {length!r}."
+                )
         if record_ttl < _SHORTEST_RECORD_TTL:
             raise ConfigurationError(
                 f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {record_ttl}: the broker may deliver a message "

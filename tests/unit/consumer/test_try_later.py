@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -226,6 +228,16 @@ async def test_a_blocking_handler_asks_for_a_later_time_out_of_its_thread():
     assert [] == world.of(AttemptFailed)
 
 
+@pytest.mark.parametrize(
+    ("after", "seconds"),
+    [(5, 5), (0.5, 0.5), (timedelta(seconds=5), 5), ("5", None), (-1, None), (math.nan, None)],
+)
+def test_a_handler_asks_for_a_later_time_in_seconds_too_and_never_fails_on_what_it_says(
+    after: Any, seconds: float | None
+):
+    assert seconds == TryLater("the bank is away", after=after).retry_after
+
+
 async def test_a_process_that_stops_gives_what_waits_back_at_once():
     world = World(charging(away_until(60, lambda: TryLater(after=60 * MINUTES))))
     deliver(world, "o1", 1)
@@ -239,7 +251,12 @@ async def test_a_process_that_stops_gives_what_waits_back_at_once():
 def test_a_consumer_refuses_what_it_cannot_wait_for():
     with pytest.raises(ConfigurationError, match="waits_for takes classes of errors, not 'TimeoutError'"):
         Consumer("c", waits_for=("TimeoutError",))  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="longest_wait must be more than 0"):
+    with pytest.raises(ConfigurationError, match=r"longest_wait must be .* more than 0"):
         Consumer("c", longest_wait=timedelta(0))
+    for limit in ("longest_wait", "handler_timeout", "record_ttl"):
+        with pytest.raises(
+            ConfigurationError, match=rf"{limit} must be a timedelta .* timedelta\(seconds=30\), not 30"
+        ):
+            Consumer("c", **{limit: 30})  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="permanent takes classes of errors"):
         invoicing().on(InvoiceIssued, permanent=ValueError("x"))  # type: ignore[call-overload]
