@@ -23,7 +23,7 @@ MAXIMA = {
     "amqp": 1_300,
     "blocking": 298,
     "changefeed": 1_784,
-    "consumer": 1_119,
+    "consumer": 1_133,
     "domain": 432,
     "fastapi": 403,
     "parking": 924,

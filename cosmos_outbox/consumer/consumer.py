@@ -32,6 +32,7 @@ UnitT = TypeVar("UnitT", bound=UnitOfWork)
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 Handler = Callable[[EventT, Message, UnitT], Awaitable[None]]
 _LONGEST_NAME = 100
+_GIVEN = BaseModel, Message, UnitOfWork  # what a handler's annotations are checked for
 # The broker's default window for duplicates, and the longest lock; `doctor` reads both
 _SHORTEST_RECORD_TTL = timedelta(minutes=15)
 
@@ -179,9 +180,13 @@ class Consumer:
             kind: the subclass of UnitOfWork that the handler takes.
 
         Raises:
-            TypeError: the function is no coroutine function of three arguments, the subject has a handler or no name, or an upcaster leads
-                nowhere.
+            TypeError: the function is no coroutine function of three arguments, or is annotated with others than it is given; the subject
+                has a handler or no name; or an upcaster leads nowhere.
         """
+        if not (isinstance(event_type, type) and issubclass(event_type, BaseModel)):
+            raise TypeError(
+                f"`on` takes the class of an event, as in `@consumer.on(OrderPaid)`, and perhaps `subject=` beside it, not {event_type!r}."
+            )
         if issubclass(event_type, DomainEvent) and event_type is not DomainEvent:
             subject, version = subject or event_type.action, version or event_type.schema_version
             upcasters = event_type.upcasters if upcasters is None else upcasters
@@ -191,7 +196,7 @@ class Consumer:
         errors = _errors_of("permanent", permanent)
 
         def register(handler: Callable[[Any, Message, Any], Awaitable[None]]) -> Any:
-            _check_handler(handler)
+            _check_handler(handler, event_type, kind)
             route = Route(
                 handler=handler,
                 model=event_type,
@@ -271,7 +276,7 @@ def _errors_of(name: str, said: type[Exception] | tuple[type[Exception], ...]) -
     return errors
 
 
-def _check_handler(handler: Callable[..., object]) -> None:
+def _check_handler(handler: Callable[..., object], event: type, kind: type) -> None:
     if not inspect.iscoroutinefunction(inspect.unwrap(handler)):
         raise TypeError(f"A handler is an `async def`, and {handler!r} is none.")
     try:
@@ -280,3 +285,13 @@ def _check_handler(handler: Callable[..., object]) -> None:
         raise TypeError(
             f"A handler takes three arguments (event, message, uow), and {handler!r} does not."
         ) from None
+    known = getattr(inspect.unwrap(handler), "__globals__", {})
+    parameters = inspect.signature(handler).parameters.values()
+    for one, given in zip(parameters, (event, Message, kind), strict=False):
+        said = one.annotation
+        # What names no class of the module is left alone, and so may be one inside a function
+        said = known.get(said) if isinstance(said, str) and said != given.__name__ else said
+        if isinstance(said, type) and issubclass(said, _GIVEN) and not issubclass(given, said):
+            raise TypeError(
+                f"{handler!r} says `{one.name}: {said.__name__}`, and is given {given.__name__} there: a handler takes (event, message, uow), in this order, the event of the class that `on` names, and the unit of work of `kind=`."
+            )

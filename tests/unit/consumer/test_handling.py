@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox import DomainEvent, Outbox, UnitOfWork, errors
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.parked_messages import message_of
@@ -373,6 +374,9 @@ def test_a_consumer_refuses_what_cannot_work():
         consumer.on(InvoiceIssued)(lambda event, message, uow: None)  # type: ignore[arg-type,return-value]
     with pytest.raises(TypeError, match="three arguments"):
         consumer.on(InvoiceIssued)(_two)  # type: ignore[arg-type]
+    for uncalled in (_handler, "OrderPaid"):
+        with pytest.raises(TypeError, match="`on` takes the class of an event"):
+            consumer.on(uncalled)  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match="without dots"):
         Consumer("a.b")
     with pytest.raises(ConfigurationError, match="'maybe'"):
@@ -383,6 +387,41 @@ def test_a_consumer_refuses_what_cannot_work():
         World(consumer).consumer.handling(source="t/s")
     with pytest.raises(UsageError, match="has no outbox"):
         invoicing().handling(source="t/s")
+
+
+class _Unit(UnitOfWork): ...
+
+
+async def _swapped(uow: UnitOfWork, event: OrderPaid, message: Message) -> None: ...
+async def _swapped_behind(event: OrderPaid, uow: UnitOfWork, message: Message) -> None: ...
+async def _of_another_event(event: InvoiceIssued, message: Message, uow: UnitOfWork) -> None: ...
+async def _of_another_unit(event: OrderPaid, message: Message, uow: _Unit) -> None: ...
+async def _of_bases(event: DomainEvent, message: Any, uow: UnitOfWork) -> None: ...
+async def _unresolved(event: Elsewhere, message: errors.Message, uow: UnitOfWork | None) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+
+@pytest.mark.parametrize(
+    ("handler", "said"),
+    [
+        (_swapped, "`uow: UnitOfWork`"),
+        (_swapped_behind, "`uow: UnitOfWork`"),
+        (_of_another_event, "`event: InvoiceIssued`"),
+        (_of_another_unit, "`uow: _Unit`"),
+        (_of_bases, None),
+        (_unresolved, None),
+    ],
+)
+def test_a_handler_that_says_it_takes_something_else_is_refused(handler: Any, said: str | None):
+    with pytest.raises(TypeError, match=said) if said else nullcontext():
+        Consumer("a").on(OrderPaid)(handler)
+
+
+def test_a_class_inside_a_function_is_not_taken_for_that_of_the_module():
+    class OrderPaid(DomainEvent): ...
+
+    async def handle(event: OrderPaid, message: Message, uow: UnitOfWork) -> None: ...
+
+    Consumer("a").on(OrderPaid)(handle)
 
 
 async def _handler(event: OrderPaid, message: Message, uow: UnitOfWork) -> None: ...
