@@ -24,7 +24,7 @@ MAXIMA = {
     "blocking": 298,
     "changefeed": 1_784,
     "consumer": 1_133,
-    "domain": 432,
+    "domain": 434,
     "fastapi": 403,
     "parking": 924,
     "ports": 267,
@@ -36,7 +36,7 @@ MAXIMA = {
     "worker/cli": 1_208,
     "worker/contract": 251,
     "worker/doctor": 633,
-    "write": 1_759,
+    "write": 1_761,
 }
 _FREE = {
     tokenize.COMMENT,

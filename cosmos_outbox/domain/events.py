@@ -216,8 +216,10 @@ class Progress:
         Record that something happened to the document of this type and id.
 
         Raises:
-            UsageError: no commit would write it; or the time of its delivery has no UTC offset, or lies outside of the years 1 to 9999.
+            UsageError: it is no event; no commit would write it; or the time of its delivery has no UTC offset, or lies outside of the years 1 to 9999.
         """
+        if not isinstance(event, DomainEvent):
+            raise UsageError(f"`record` takes a DomainEvent such as OrderPaid(...), not {event!r:.100}.")
         if self.closed is not None:
             raise UsageError(
                 f"{kind} {document_id!r} {self.closed}, so no commit would write {event.action}: read it again and change that "

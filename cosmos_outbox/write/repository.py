@@ -42,6 +42,8 @@ class Repository(Generic[EntityT]):
     def __init__(
         self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions
     ) -> None:
+        if not (isinstance(entity_type, type) and issubclass(entity_type, Entity)):
+            raise UsageError(f"{entity_type!r} is no class of an Entity; `uow.documents` takes others.")
         self._type, self._kinds = entity_type, kinds_of(entity_type, entities.kinds)
         self._store, self._entities, self._options = store, entities, options
 

@@ -124,7 +124,7 @@ class UnitOfWork:
         Return the repository of an entity type; all repositories of a unit of work commit together.
 
         Raises:
-            UsageError: the outbox has another class with the same stored type.
+            UsageError: it is no class of entities, or the outbox has another one with the same stored type.
         """
         return Repository(entity_type, store=self._store, entities=self._entities, options=self._options)
 

@@ -192,6 +192,21 @@ async def one_event_that_is_recorded_twice() -> None:
     await committed(order)
 
 
+@wrong(UsageError, "`record` takes a DomainEvent such as OrderPaid(...), not {'amount': 1}")
+async def a_dict_in_place_of_an_event() -> None:
+    Order(id="o1").record({"amount": 1})  # type: ignore[arg-type]
+
+
+@wrong(UsageError, "`record` takes a DomainEvent such as OrderPaid(...), not <class '")
+async def a_class_in_place_of_its_event() -> None:
+    Order(id="o1").record(OrderPaid)  # type: ignore[arg-type]
+
+
+@wrong(UsageError, "OrderPaid'> is no class of an Entity; `uow.documents` takes others")
+async def a_repository_of_events() -> None:
+    an_outbox().unit_of_work().repository(OrderPaid)  # type: ignore[type-var]
+
+
 @wrong(TypeError, "Taken", "cannot be stored with the type 'inboxRecord'", "another")
 async def an_entity_type_of_ours() -> None:
     type("Taken", (Entity,), {"__module__": __name__, "entity_type": "inboxRecord"})
