@@ -24,7 +24,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 # In quotes, as the draft has it, or without, as most clients send it
 _KEY = re.compile(r'"([ !#-\[\]-~]{1,255})"|([!#-+\--:<-\[\]-~]{1,255})')
-_MISSING = "Send one Idempotency-Key of 1 to 255 characters, such as a UUID, and the same one when you repeat the request."
+_MISSING = "Send one Idempotency-Key of 1 to 255 ASCII characters, such as a UUID, in double quotes if it has spaces, commas or semicolons, and the same one when you repeat the request."
 _UNKNOWN = "It is not known whether the change was stored; repeat the request under the same Idempotency-Key to find out."
 _Lines = Annotated[list[str] | None, Header(alias="Idempotency-Key", description=_MISSING)]
 

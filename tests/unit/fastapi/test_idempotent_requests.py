@@ -123,6 +123,7 @@ async def test_a_request_without_one_usable_key_is_refused(keys: tuple[str, ...]
     answer = await place(make_app(container := MemoryContainer()), *keys)
     assert (400, MEDIA_TYPE) == (answer.status, answer.headers["content-type"])
     assert "such as a UUID" in answer.body["detail"]
+    assert "in double quotes if it has spaces" in answer.body["detail"]
     assert () == container.documents()
 
 
