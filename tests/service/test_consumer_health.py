@@ -55,8 +55,11 @@ async def health(state: State) -> ConsumerVitals:
 
 
 async def test_a_source_that_may_be_a_topic_says_which_setting_is_missing(state):
-    (said,) = vitals(state, "orders").snapshot().unready
-    assert "The consumer has not reached orders yet. If it is a topic, set OUTBOX_SUBSCRIPTION." == said
+    health = vitals(state, "orders")
+    said = "The consumer has not reached orders yet. If it is a topic, set OUTBOX_SUBSCRIPTION."
+    assert (said,) == health.snapshot().unready
+    health(refused())
+    assert (f"{said} no such thing",) == health.snapshot().unready, "before what the broker said"
 
 
 def refused(attempt: int = 1, *, lasting: float = 0.0) -> ReceivingFailed:

@@ -162,8 +162,8 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         now, least, source = self._loop.time(), self._stalled_seconds, self._source
         if not self._reached:
             hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
-            said_last = f": {self._cut_off[1]}" if self._cut_off else "."
-            yield f"The consumer has not reached {source} yet{said_last}{hint}"
+            said_last = f" {self._cut_off[1]}" if self._cut_off else ""
+            yield f"The consumer has not reached {source} yet.{hint}{said_last}"
         elif self._cut_off and (seconds := now - self._cut_off[0]) > least:
             yield f"No session could be accepted or kept for {seconds:.0f} s: {self._cut_off[1]}"
         circuits = [key for key in stalled if key.why == "circuit"]
