@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 import re
 import tomllib
 from pathlib import Path
@@ -14,6 +15,7 @@ from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from tests.support.pages import PAGES, ROOT, blocks_of
 
 PROSE = {page.relative_to(ROOT): page.read_text() for page in PAGES}
+API = "".join(text for page, text in PROSE.items() if page.parent == Path("docs/reference/api"))
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]*)?[^)]*\)")
 
 
@@ -33,6 +35,13 @@ def test_links_inside_the_repository_lead_somewhere(page: Path):
             lost.append(target + anchor)
 
     assert [] == lost
+
+
+def test_what_a_reader_without_a_clone_is_told_to_print_has_docstrings():
+    found = re.findall(r"-m pydoc ([\w.]+)|^\| `(cosmos_outbox\w*[\w.]*)`", API, re.MULTILINE)
+    names = {name for pair in found for name in pair if name}
+    assert len(names) > 15
+    assert [] == sorted(name for name in names if not (pydoc.locate(name).__doc__ or "").strip())
 
 
 TREES = (
