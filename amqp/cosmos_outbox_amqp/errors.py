@@ -71,7 +71,7 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
     if error.condition == Condition.UNAUTHORIZED_ACCESS:
         advice = "correct the key, see that this machine's clock is right, or grant Azure Service Bus Data Receiver on it"
     elif error.condition in _REFUSED:
-        advice = "create it if it is missing, enable it, or see that sessions are on or off as configured"
+        advice = f"{'' if '/' in entity else 'name its subscription if it is a topic, '}create it if it is missing, enable it, or see that sessions are on or off as configured"
     else:
         advice = "it is tried again"
     return SubscriptionUnavailable(

@@ -72,7 +72,7 @@ def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavai
         advice = "correct the key, see that this machine's clock is right, or grant Azure Service Bus Data Receiver on it"
     else:
         advice = (
-            "create it if it is missing, enable it, see that sessions are on or off as configured, correct the key, or grant Azure "
+            f"{'' if '/' in entity else 'name its subscription if it is a topic, '}create it if it is missing, enable it, see that sessions are on or off as configured, correct the key, or grant Azure "
             "Service Bus Data Receiver on it"
         )
     return errors.SubscriptionUnavailable(

@@ -129,6 +129,15 @@ def test_who_is_refused_is_told_of_key_clock_and_rights_and_not_to_create_what_e
         assert "create" not in told
 
 
+def test_what_may_be_a_topic_without_its_subscription_is_told_so_first() -> None:
+    for entity, first in (("t", "name its subscription if it is a topic, create it"), ("t/s", "create it")):
+        for error in (
+            receive_error(sdk.MessagingEntityNotFoundError(), entity=entity),
+            amqp_errors.receive_error(AmqpError(amqp_errors.Condition.NOT_FOUND, ""), entity=entity),
+        ):
+            assert f"cannot be received from: {first} if it is missing" in str(error)
+
+
 def test_only_an_answer_on_an_open_link_lets_the_sender_go_on() -> None:
     usable = {
         kind for kind in SDK_EXCEPTIONS - FOR_RECEIVERS - {sdk.ServiceBusError} if leaves_link_usable(kind())
