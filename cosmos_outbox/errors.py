@@ -446,6 +446,12 @@ class TryLater(MessageError):
         super().__init__(reason, retry_after=seconds if known else None)
 
 
+def require(holds: object, said: str, error: type[Exception] = UsageError) -> None:
+    """Raise an error, with what it says, unless what a caller gave holds; for what no type checker told that caller."""
+    if not holds:
+        raise error(said)
+
+
 def _place(error: OutboxError) -> str:
     of = "" if error.partition_key is None else f" of partition key {error.partition_key!r}"
     return f"{error.document_id!r}{of}"

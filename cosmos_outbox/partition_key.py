@@ -253,7 +253,9 @@ def _problem_of(part: object) -> str | None:
         return None if _double(part) == part else "a number has to be one that a 64-bit float holds"
     if part is None:
         return "null is no key: an event has to name the one that it belongs to"
-    return "each part is a string, a number or a boolean"
+    if callable(part):
+        return "it is a method: write `@property` above it"
+    return "each part is a string, a number or a boolean; of a UUID take `str(…)`, of bytes a text"
 
 
 def bytes_of(text: str) -> int | None:

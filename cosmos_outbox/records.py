@@ -109,6 +109,7 @@ class LoopBlocked(Record):
     task: str
     where: str
     seconds: float
+    remedy: str = "await there, or call it by `await asyncio.to_thread(…)`"
 
 
 class LeasesLost(Record):

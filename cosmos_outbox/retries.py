@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
-from cosmos_outbox.errors import BUSY, REFUSALS, ConfigurationError, StoreUnavailable
+from cosmos_outbox.errors import BUSY, REFUSALS, ConfigurationError, StoreUnavailable, require
 
 ResultT = TypeVar("ResultT")
 ArgumentsT = ParamSpec("ArgumentsT")
@@ -44,11 +44,9 @@ class RetryOptions:
     backoff: Backoff = Backoff(initial_seconds=0.05, maximum_seconds=2.0)
 
     def __post_init__(self) -> None:
-        if not 0 < self.attempt_seconds <= self.deadline_seconds:
-            raise ConfigurationError(
-                f"attempt_seconds ({self.attempt_seconds:g}) must be more than 0 and at most deadline_seconds "
-                f"({self.deadline_seconds:g})."
-            )
+        of, most = self.attempt_seconds, self.deadline_seconds
+        said = f"attempt_seconds ({of:g}) must be more than 0 and at most deadline_seconds ({most:g})."
+        require(0 < of <= most, said, ConfigurationError)
 
 
 class Deadline:

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar, overload
 
 from cosmos_outbox.blocking.background_loop import Opener, Portal
 from cosmos_outbox.blocking.unit_of_work import BlockingUnitOfWork
-from cosmos_outbox.errors import PreconditionFailed, UsageError
-from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, check_attempts, is_last
+from cosmos_outbox.errors import PreconditionFailed, require
+from cosmos_outbox.write.outbox import DEFAULT_ATTEMPTS, Outbox, is_last
 
 UnitT = TypeVar("UnitT", bound=BlockingUnitOfWork)
 ResultT = TypeVar("ResultT")
@@ -68,9 +68,9 @@ class BlockingOutbox:
             UsageError: `work` is a coroutine function, or there is no attempt.
             PreconditionFailed, OutboxError: see `Outbox.run`.
         """
-        check_attempts(attempts)
-        if inspect.iscoroutinefunction(work):
-            raise UsageError("A BlockingOutbox runs plain functions; give `async def` ones to Outbox.run.")
+        require(attempts >= 1, f"Work needs at least one attempt, not {attempts}.")
+        said = "A BlockingOutbox runs plain functions; give `async def` ones to Outbox.run."
+        require(callable(work) and not inspect.iscoroutinefunction(work), said)
         attempt = 0
         while True:
             attempt += 1

@@ -18,7 +18,7 @@ from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import Inbox
 from cosmos_outbox.consumer.routes import Route, Routes
 from cosmos_outbox.domain.events import DomainEvent, Upcaster, check_upcasters
-from cosmos_outbox.errors import ConfigurationError, UsageError
+from cosmos_outbox.errors import ConfigurationError, UsageError, require
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import PartitionKey
@@ -111,6 +111,10 @@ class Consumer:
                 f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {record_ttl}: the broker may deliver a message "
                 "again for so long, and without its record it would take effect again."
             )
+        said = f"A consumer takes an Outbox(await open_store(client, database, container)), not a {type(outbox).__name__}."
+        require(outbox is None or isinstance(outbox, Outbox), said, ConfigurationError)
+        said = f"backoff takes Backoff(initial_seconds=…, maximum_seconds=…), not {backoff!r:.50}."
+        require(backoff is None or isinstance(backoff, Backoff), said, ConfigurationError)
         self.policy = Policy(
             record_ttl=record_ttl,
             partition_key=partition_key,

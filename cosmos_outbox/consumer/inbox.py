@@ -257,7 +257,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
             # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, and every key would stop
             raise errors.MessageError(
                 f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.said(error)}"
-            ) from error
+            ).with_traceback(error.__traceback__) from error
 
     task = asyncio.ensure_future(ended())
     try:
@@ -265,10 +265,13 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
     except BaseException:  # the lock is lost, or the process ends
         await cancelled(task)
         raise
-    if task.cancelled():  # by other code, not by this attempt: report an error, not a cancellation
-        raise errors.MessageError(f"The handler of {subject} ended because what it awaited was cancelled.")
     if done:
-        return task.result()
+        try:
+            return task.result()
+        # By other code, not by this attempt: report an error, with its line, and not a cancellation
+        except asyncio.CancelledError as error:
+            ended_by = f"The handler of {subject} ended because what it awaited was cancelled."
+            raise errors.MessageError(ended_by).with_traceback(error.__traceback__) from error
     late = f"The handler of {subject} did not end within {within}"
     if not await cancelled(task):
         raise HandlerStuck(f"{late}, and went on after it was cancelled. It must let CancelledError pass.")

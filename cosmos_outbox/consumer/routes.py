@@ -121,8 +121,11 @@ class Routes:
         version = None if None in versions else _schema_version(message)
         if (route := versions.get(version)) is None:
             route, steps = _next(message, versions)
-            for upcaster in steps:
+            for earlier, upcaster in enumerate(steps, (route.version or 1) - len(steps)):
                 payload = upcaster(payload)
+                if not isinstance(payload, dict):
+                    said = f"from version {earlier} returned {payload!r:.20}, and should return the payload, a dict"
+                    raise TypeError(f"The upcaster of {message.subject} {said}.")
         return Found(route, _event(route.model, message, payload), created_at)
 
     def permanent(self, message: Message) -> tuple[type[Exception], ...]:

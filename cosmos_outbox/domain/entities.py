@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime, timedelta
-from difflib import get_close_matches
-from itertools import chain
 from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -18,11 +15,11 @@ from cosmos_outbox.domain.events import (
     MIN_TTL,
     DomainEvent,
     Progress,
-    names_in,
     new_id,
     refuse_taken_names,
+    refuse_unknown,
 )
-from cosmos_outbox.errors import UsageError
+from cosmos_outbox.errors import UsageError, require
 from cosmos_outbox.partition_key import MOST_LEVELS, KeyPart, PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
@@ -59,10 +56,7 @@ class Entity(BaseModel):
 
     def __init__(self, /, **data: Any) -> None:
         # A stored document may have more fields. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
-        kind = type(self)
-        if (taken := _arguments(kind)) and (unknown := data.keys() - taken):
-            near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
-            raise TypeError(f"{kind.__name__} has no field {min(unknown)!r}. Did you mean {near}?")
+        refuse_unknown(type(self), data)
         super().__init__(**data)
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -80,10 +74,9 @@ class Entity(BaseModel):
                 f"{cls.__name__} has a method `delete`, which no repository would call: `repository.delete()` removes the "
                 "document. Derive the class from SoftDeletable to keep it, marked as deleted, or rename the method."
             )
-        if cls.ttl is not None and not (isinstance(cls.ttl, timedelta) and MIN_TTL <= cls.ttl <= MAX_TTL):
-            raise TypeError(
-                f"{cls.__name__}.ttl has to be None or a timedelta of 1 s to {MAX_TTL.days} days, not {cls.ttl!r}."
-            )
+        said = f"{cls.__name__}.ttl has to be None or a timedelta of 1 s to {MAX_TTL.days} days, such as timedelta(days=1), not {cls.ttl!r}."
+        lives = isinstance(cls.ttl, timedelta) and MIN_TTL <= cls.ttl <= MAX_TTL
+        require(cls.ttl is None or lives, said, TypeError)
         if "entity_type" not in cls.__dict__:
             cls.entity_type = cls.__name__[:1].lower() + cls.__name__[1:]
         _check_type(cls)
@@ -245,18 +238,6 @@ def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, t
     return found | {kind.entity_type: kind}
 
 
-@functools.cache
-def _arguments(kind: type[Entity]) -> frozenset[Any]:
-    """Return the names that a constructor takes, also those that only `model_dump` gives; none where its class has rules of its own."""
-    validators = kind.__pydantic_decorators__.model_validators.values()
-    takes_any = any(validator.info.mode != "after" for validator in validators)
-    if takes_any or "extra" in kind.model_config or kind.__pydantic_custom_init__:
-        return frozenset()
-    aliases = (field.validation_alias for field in kind.model_fields.values())
-    computed = ((name, field.alias) for name, field in kind.model_computed_fields.items())
-    return frozenset(names_in(*kind.model_fields, *chain(*computed), *aliases))
-
-
 def _check_type(cls: type[Entity]) -> None:
     name: object = cls.entity_type
     if isinstance(name, str) and name in RESERVED_TYPES:
@@ -264,10 +245,9 @@ def _check_type(cls: type[Entity]) -> None:
             f"A {cls.__name__} cannot be stored with the type {name!r}, which this library gives to documents of its own: it would "
             "be taken for one of them. Give the class another `entity_type`."
         )
-    if not name or not isinstance(name, str | property):  # a property where each object says its own
-        raise TypeError(
-            f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
-        )
+    said = f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
+    # A property where each object says its own
+    require(name and isinstance(name, str | property), said, TypeError)
 
 
 def _check_key_fields(cls: type[Entity]) -> None:

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from enum import Enum
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -21,7 +23,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import SchemaSerializer
 from pydantic_core.core_schema import any_schema, plain_serializer_function_ser_schema
 
-from cosmos_outbox.errors import UsageError
+from cosmos_outbox.errors import UsageError, require
 from cosmos_outbox.partition_key import bytes_of
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
@@ -102,6 +104,7 @@ class DomainEvent(BaseModel):
     created_at: datetime = Field(default_factory=utc_now)
 
     def __init__(self, /, **data: Any) -> None:
+        refuse_unknown(type(self), data)
         super().__init__(**data)
         # A payload may have such times. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
         if not type(self).__pydantic_custom_init__ and (naive := next(found(self.__dict__, _is_naive), None)):
@@ -128,11 +131,12 @@ class DomainEvent(BaseModel):
                 )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
-        if not cls.action or cls.schema_version < 1 or not MIN_TTL <= cls.ttl <= MAX_TTL:
-            raise TypeError(
-                f"{cls.__name__} needs an action that is not empty, a schema_version of 1 or more and a ttl of 1 s to "
-                f"{MAX_TTL.days} days, not {cls.action!r}, {cls.schema_version} and {cls.ttl}."
-            )
+        text = f"{cls.__name__}.ttl has to be a timedelta of 1 s to {MAX_TTL.days} days, such as timedelta(days=1), not {cls.ttl!r}."
+        require(isinstance(cls.ttl, timedelta) and MIN_TTL <= cls.ttl <= MAX_TTL, text, TypeError)
+        text = f"{cls.__name__}.schema_version has to be a whole number from 1, such as 2, not {cls.schema_version!r}."
+        require(isinstance(cls.schema_version, int) and cls.schema_version >= 1, text, TypeError)
+        text = f"{cls.__name__}.action has to be a text that is not empty, such as 'OrderPaid', not {cls.action!r}."
+        require(isinstance(cls.action, str) and cls.action, text, TypeError)
         check_upcasters(cls.__name__, cls.upcasters, leading_to=cls.schema_version)
 
     @classmethod
@@ -345,6 +349,25 @@ def names_in(*aliases: Any) -> set[Any]:
     """Return the names that aliases stand for; of a path, the first."""
     choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))
     return {getattr(one, "path", [one])[0] for one in choices}
+
+
+def refuse_unknown(kind: type[BaseModel], data: Mapping[str, Any]) -> None:
+    """Raise TypeError where a constructor is given what its class has not."""
+    if (taken := _arguments(kind)) and (unknown := data.keys() - taken):
+        near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
+        raise TypeError(f"{kind.__name__} has no field {min(unknown)!r}. Did you mean {near}?")
+
+
+@functools.cache
+def _arguments(kind: type[BaseModel]) -> frozenset[Any]:
+    """Return the names that a constructor takes, also those that only `model_dump` gives; none where its class has rules of its own."""
+    validators = kind.__pydantic_decorators__.model_validators.values()
+    takes_any = any(validator.info.mode != "after" for validator in validators)
+    if takes_any or kind.model_config.get("extra", "forbid") != "forbid" or kind.__pydantic_custom_init__:
+        return frozenset()
+    aliases = (field.validation_alias for field in kind.model_fields.values())
+    computed = ((name, field.alias) for name, field in kind.model_computed_fields.items())
+    return frozenset(names_in(*kind.model_fields, *chain(*computed), *aliases))
 
 
 def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:

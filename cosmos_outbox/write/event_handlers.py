@@ -88,7 +88,8 @@ class Dispatch:
             chain = (*self.caused_by.get(event.id, ()), event.action)
             if len(chain) > MAX_CHAIN:
                 raise UsageError(
-                    "Event handlers raise events that call each other without end: " + " -> ".join(chain)
+                    f"Event handlers raise events that call each other without end: {' -> '.join(dict.fromkeys(chain))} -> … Let one of "
+                    "them raise its event only where it changed something."
                 )
             _, handler, unit_kind = self._handlers[position]
             if not isinstance(unit, unit_kind):
@@ -128,6 +129,15 @@ class Dispatch:
                 if isinstance(event, kind) and (event.id, position) not in self.done:
                     return tracked, event, position
         return None
+
+
+def check_handler(handler: Callable[..., object]) -> None:
+    """Raise TypeError where a handler does not take an event and a unit of work."""
+    try:
+        inspect.signature(handler).bind(None, None)
+    except TypeError as error:
+        said = f"`on` calls handler(event, unit_of_work), and {_named(handler)} does not take that: {error}."
+        raise TypeError(said) from error
 
 
 def _id_of(event: DomainEvent, place: int) -> str:

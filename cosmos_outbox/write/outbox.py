@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from copy import copy
 from typing import Any, TypeVar, overload
@@ -11,11 +12,11 @@ from opentelemetry import trace
 
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.errors import PreconditionFailed, UsageError
+from cosmos_outbox.errors import PreconditionFailed, require
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions
-from cosmos_outbox.write.event_handlers import EventHandlers, PublicEvents
+from cosmos_outbox.write.event_handlers import EventHandlers, PublicEvents, check_handler
 from cosmos_outbox.write.event_sizes import EventSizes
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
@@ -44,6 +45,8 @@ class Outbox:
         sizes: EventSizes | None = None,
         tracer_provider: trace.TracerProvider | None = None,
     ) -> None:
+        said = f"Outbox needs a store, and a {type(store).__name__} is none: pass `await open_store(client, database, container)`."
+        require(hasattr(store, "commit"), said, TypeError)
         self._store, self.retries = store, retries or RetryOptions()
         self._sizes = sizes or EventSizes()
         self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
@@ -86,7 +89,11 @@ class Outbox:
         What the handler adds to the unit of work is committed in the same batch; events it raises are handled too. What it
         raises passes through `commit`, with a note that names the handler, the event and the entity. A handler that needs a
         subclass of UnitOfWork names it as `kind`; a commit of another kind of unit raises UsageError then.
+
+        Raises:
+            TypeError: the handler does not take these two arguments.
         """
+        check_handler(handler)
         self._handlers.registered.append((event_type, handler, kind))
 
     def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], PublicEvents]) -> None:
@@ -140,17 +147,22 @@ class Outbox:
             attempts: how often to run it at most. Defaults to 10.
 
         Raises:
-            UsageError: there is no attempt.
+            UsageError: there is no attempt; or `work` is no function, or returned nothing to await.
             PreconditionFailed: another program was first each time; or `work` raised it, then there was no further attempt.
             OutboxError: what else `work` or `UnitOfWork.commit` raises, at once.
         """
-        check_attempts(attempts)
+        require(attempts >= 1, f"Work needs at least one attempt, not {attempts}.")
+        said = f"`run` calls its work: pass the function itself, `run(work)` and not `run(work(…))`; {work!r:.50} is no function."
+        require(callable(work), said)
         attempt = 0
         while True:
             attempt += 1
             async with self.unit_of_work(kind) as unit:
                 try:
-                    result = await work(unit)
+                    answer = work(unit)
+                    said = f"`run` awaits its work, and {work!r:.100} returned {answer!r:.50}: make it an `async def`."
+                    require(inspect.isawaitable(answer), said)
+                    result = await answer
                     await unit.commit()
                 except PreconditionFailed as refusal:
                     if not unit.was_refused(refusal) or is_last(attempt, attempts, refusal):
@@ -158,12 +170,6 @@ class Outbox:
                 else:
                     return result
             await asyncio.sleep(self.retries.backoff.delay(attempt))
-
-
-def check_attempts(attempts: int) -> None:
-    """Raise UsageError where `run` could not try once."""
-    if attempts < 1:
-        raise UsageError(f"Work needs at least one attempt, not {attempts}.")
 
 
 def is_last(attempt: int, attempts: int, refusal: PreconditionFailed) -> bool:

@@ -86,10 +86,8 @@ class Repository(Generic[EntityT]):
             UnreadableDocument: the stored document is not what the class says.
         """
         if not isinstance(entity_id, str):
-            raise UsageError(
-                f"`uow.repository({self._type.__name__})` takes an id, which is a text, and no object of {type(entity_id).__name__}: "
-                "pass the `id` of an entity, or `str(…)` of a UUID or a number."
-            )
+            given = f"`uow.repository({self._type.__name__})` takes an id, which is a text, and no object of {type(entity_id).__name__}"
+            raise UsageError(f"{given}: pass the `id` of an entity, or `str(…)` of a UUID or a number.")
         with self._entities.alone():
             self._entities.refusal = None  # a new attempt begins
             tracked = self._entities.find(self._kinds, entity_id, partition_key)
@@ -260,11 +258,10 @@ class Repository(Generic[EntityT]):
 
     def _check(self, entity: object) -> None:
         if not isinstance(entity, self._type):
-            mine, given = self._type.__name__, type(entity).__name__
-            advice = f"use `uow.repository({given})`"
-            if not isinstance(entity, Entity):
-                advice = f"make an object of {mine}; `uow.save(…)` takes dicts and models of your own"
-            raise UsageError(f"`uow.repository({mine})` takes objects of {mine}, not of {given}: {advice}.")
+            said = f"`uow.repository({self._type.__name__})` takes objects of that class, not of {type(entity).__name__}"
+            raise UsageError(
+                f"{said}: use the repository of their own; `uow.save(…)` takes dicts and models of yours."
+            )
 
     async def _fetched(
         self, entity_id: str, partition_key: PartitionKey | None, if_none_match: str | None

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import pytest
+from azure.cosmos import CosmosClient as BlockingClient
 
 from cosmos_outbox import (
     Commit,
+    ConfigurationError,
     Conflict,
     DomainEvent,
     Entity,
@@ -23,7 +26,9 @@ from cosmos_outbox import (
     UnitOfWork,
     UsageError,
 )
+from cosmos_outbox.adapters.cosmos import open_store
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.consumer import Consumer
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -250,17 +255,21 @@ async def a_deletion_without_super() -> None:
         await uow.repository(Unmarked).delete("x")
 
 
-@wrong(UsageError, "repository(Order)` takes objects of Order, not of Customer", "`uow.repository(Customer)`")
+@wrong(
+    UsageError,
+    "repository(Order)` takes objects of that class, not of Customer",
+    "use the repository of their own",
+)
 async def an_entity_that_is_given_to_the_repository_of_another() -> None:
     an_outbox().unit_of_work().repository(Order).create(Customer())  # type: ignore[arg-type]
 
 
-@wrong(UsageError, "takes objects of Order, not of Customer")
+@wrong(UsageError, "takes objects of that class, not of Customer")
 async def an_update_in_the_repository_of_another() -> None:
     an_outbox().unit_of_work().repository(Order).update(Customer())  # type: ignore[arg-type]
 
 
-@wrong(UsageError, "not of dict: make an object of Order", "`uow.save(…)` takes dicts")
+@wrong(UsageError, "not of dict", "`uow.save(…)` takes dicts")
 async def a_dict_that_is_given_to_a_repository() -> None:
     an_outbox().unit_of_work().repository(Order).create({"id": "o1"})  # type: ignore[arg-type]
 
@@ -268,6 +277,73 @@ async def a_dict_that_is_given_to_a_repository() -> None:
 @wrong(UsageError, "repository(Order)` takes an id", "no object of Order: pass the `id`", "`str(…)`")
 async def a_deletion_of_an_entity_in_place_of_its_id() -> None:
     await an_outbox().unit_of_work().repository(Order).delete(Order())  # type: ignore[arg-type]
+
+
+@wrong(UsageError, "`run` awaits its work", "returned 5: make it an `async def`")
+async def work_that_is_no_coroutine_function() -> None:
+    await an_outbox().run(lambda uow: 5)  # type: ignore[arg-type,return-value]
+
+
+@wrong(UsageError, "pass the function itself, `run(work)` and not `run(work(…))`; None is no function")
+async def work_that_is_called_already() -> None:
+    await an_outbox().run(None)  # type: ignore[arg-type]
+
+
+@wrong(TypeError, "a str is none: pass `await open_store(client, database, container)`")
+async def a_connection_string_in_place_of_a_store() -> None:
+    Outbox("AccountEndpoint=https://x;AccountKey=secret;")  # type: ignore[arg-type]
+
+
+@wrong(ConfigurationError, "takes an Outbox(await open_store(client, database, container)), not a str")
+async def a_text_in_place_of_the_outbox_of_a_consumer() -> None:
+    Consumer("invoicing", "orders")  # type: ignore[arg-type]
+
+
+@wrong(ConfigurationError, "backoff takes Backoff(initial_seconds=…, maximum_seconds=…), not 2")
+async def a_number_in_place_of_a_back_off() -> None:
+    Consumer("invoicing", backoff=2)  # type: ignore[arg-type]
+
+
+@wrong(TypeError, "`on` calls handler(event, unit_of_work)", "<lambda> does not take that: too many")
+async def an_event_handler_of_one_argument() -> None:
+    an_outbox().on(OrderPaid, lambda event: None)  # type: ignore[misc,arg-type]
+
+
+@wrong(UsageError, "without end: OrderPaid -> OrderRefunded -> …", "only where it changed something")
+async def event_handlers_that_call_each_other() -> None:
+    class OrderRefunded(DomainEvent):
+        pass
+
+    outbox, order = an_outbox(), Order()
+    outbox.on(OrderPaid, lambda event, uow: order.record(OrderRefunded()))
+    outbox.on(OrderRefunded, lambda event, uow: order.pay())
+    order.pay()
+    await committed(order, outbox=outbox)
+
+
+@wrong(TypeError, "OrderPaid has no field 'amuont'. Did you mean amount?")
+async def an_event_of_a_field_that_its_class_has_not() -> None:
+    OrderPaid(amuont=2.0)  # type: ignore[call-arg]
+
+
+@wrong(ConfigurationError, "(client, database, container)", "azure.cosmos.aio", "<class 'str'> is none")
+async def a_store_that_is_opened_with_arguments_in_another_order() -> None:
+    await open_store("billing", None, "data")  # type: ignore[arg-type]
+
+
+@wrong(ConfigurationError, "azure.cosmos.aio", "<class 'azure.cosmos.cosmos_client.CosmosClient'> is none")
+async def a_client_that_blocks() -> None:
+    await open_store(object.__new__(BlockingClient), "d", "data")  # type: ignore[arg-type]
+
+
+@wrong(UsageError, "it is a method: write `@property` above it")
+async def a_partition_key_that_is_a_method() -> None:
+    await committed(type("Stray", (Entity,), {"__module__": __name__, "partition_key": lambda self: "k"})())
+
+
+@wrong(UsageError, "of a UUID take `str(…)`")
+async def a_partition_key_that_is_a_uuid() -> None:
+    await committed(Order.model_construct(tenant=uuid4()))
 
 
 @pytest.mark.parametrize(("use", "error", "fragments"), ROWS)

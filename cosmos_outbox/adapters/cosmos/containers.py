@@ -9,7 +9,7 @@ from typing import Any
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError, require
 from cosmos_outbox.partition_key import KeyPaths, key_paths_of
 
 NEEDED_BY_EVENTS = "partition key /partitionKey, or the paths that your entities have, and a default time to live of -1 for the events"
@@ -61,8 +61,10 @@ async def open_container(
         needed: the partition key and time to live that it needs, for the message if it is missing.
 
     Raises:
-        ConfigurationError: it, or its database, is missing.
+        ConfigurationError: it, or its database, is missing; or the client is none whose calls are awaited.
     """
+    said = f"This takes (client, database, container), with a CosmosClient of azure.cosmos.aio, which awaits: {type(client)} is none."
+    require(hasattr(client, "__aenter__"), said, ConfigurationError)
     proxy = client.get_database_client(database).get_container_client(container)
     async with translated(needed=needed):
         return proxy, await proxy.read()

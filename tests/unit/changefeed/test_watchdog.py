@@ -60,6 +60,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_while_it_still_blocks():
 
     assert reported.is_set()
     blocked = next(record for record in records if isinstance(record, LoopBlocked))
+    assert "asyncio.to_thread" in blocked.remedy
     assert "lease pmemory_AAAAAA==_AAAAAIAAAAA=..0" == blocked.task
     assert f"{__file__}:" in blocked.where
     assert blocked.seconds >= 0.1

@@ -18,7 +18,7 @@ import pytest
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
-from cosmos_outbox.errors import StoreUnavailable
+from cosmos_outbox.errors import StoreUnavailable, frames_of
 from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
 from tests.support.shop import OrderPaid, World, message, ran
 from tests.unit.consumer.test_handling import invoicing
@@ -42,6 +42,7 @@ async def test_a_handler_that_awaits_what_was_cancelled_parks_its_message_as_any
     (parked,) = world.of(MessageGivenUp, "parked")
     assert 2 == parked.attempts
     assert "what it awaited was cancelled" in str(parked.error)
+    assert __file__ in "".join(frames_of(parked.error))
     assert [] == world.subscription.dead_letters
 
 

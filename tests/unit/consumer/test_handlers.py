@@ -14,6 +14,7 @@ from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.consumer.routes import Routes
+from cosmos_outbox.errors import frames_of
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import Complete
 from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
@@ -116,6 +117,7 @@ async def test_a_handler_that_would_end_the_process_parks_its_message_and_other_
     (parked,) = world.of(MessageGivenUp, "parked")
     assert 2 == parked.attempts
     assert f"{end.__name__}, which would have ended the process: no config" in str(parked.error)
+    assert __file__ in "".join(frames_of(parked.error))  # the line, as of any other failure
     assert [2] == [document["data"]["total"] for document in world.documents("invoice")]
 
 

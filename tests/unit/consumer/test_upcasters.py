@@ -105,6 +105,17 @@ async def test_the_upcaster_that_is_missing_is_named_and_none_is_advised_for_wha
     assert str(parked.error).endswith(advice)
 
 
+async def test_an_upcaster_that_returns_nothing_is_named_with_its_version():
+    consumer = Consumer("invoicing")
+    upcasters = {1: in_cents, 2: lambda payload: None}
+    consumer.on(ForeignPriced, subject="OrderPaid", version=3, upcasters=upcasters)(_handler)  # type: ignore[arg-type]
+    world = await ran(consumer, message(OrderPaid(order_id="o1"), properties={"schema-version": 1}))
+
+    (parked,) = world.of(MessageGivenUp, "parked")
+    said = "The upcaster of OrderPaid from version 2 returned None, and should return the payload, a dict."
+    assert said == str(parked.error)
+
+
 @pytest.mark.parametrize("version", [0, 2, 3])
 def test_an_upcaster_that_leads_nowhere_is_refused_where_it_is_declared(version: int):
     said = (

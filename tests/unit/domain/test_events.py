@@ -52,10 +52,17 @@ def test_a_type_has_its_own_name_version_and_time_to_live_or_the_defaults():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"action": ""}, {"schema_version": 0}, {"ttl": timedelta(0)}, {"ttl": timedelta(days=30000)}],
+    [
+        {"action": ""},
+        {"schema_version": 0},
+        {"schema_version": "2"},
+        {"ttl": 60},
+        {"ttl": timedelta(0)},
+        {"ttl": timedelta(days=30000)},
+    ],
 )
 def test_a_type_that_could_not_be_stored_or_read_is_refused_where_it_is_defined(wrong: dict[str, object]):
-    with pytest.raises(TypeError, match="Impossible needs"):
+    with pytest.raises(TypeError, match=r"Impossible[.](ttl|schema_version|action) has to be"):
         type("Impossible", (DomainEvent,), {**wrong, "__module__": __name__})
 
 
