@@ -33,7 +33,7 @@ MAXIMA = {
     "testing": 2_215,
     "the modules of the root": 1_225,
     "worker": 2_542,
-    "worker/cli": 1_208,
+    "worker/cli": 1_214,
     "worker/contract": 251,
     "worker/doctor": 633,
     "write": 1_771,

@@ -69,6 +69,15 @@ def test_a_parked_key_is_listed_shown_dropped_from_and_released(outbox: Local, e
     )
 
 
+def test_a_consumer_s_key_in_another_form_is_told_how_keys_are_named(outbox: Local, events: list[str]):
+    of = ("--consumer", "tests.service.invoices:consumer")
+    for command in (("show", "t1/1", *of), ("release", "t1/1", "--yes", *of)):
+        told = outbox.run("parked", *command, code=2, **VARIABLES, OUTBOX_SUBSCRIPTION="all").stderr
+        assert """'t1/1' is not parked; a key of its container is named as ["t1","u1"] is.""" in " ".join(
+            told.split()
+        )
+
+
 @pytest.mark.parametrize("path", ["/id", "/type", "/data/tenantId"])
 def test_doctor_and_commands_refuse_a_container_that_cannot_hold_an_outbox(outbox: Local, path: str):
     async def create(database):

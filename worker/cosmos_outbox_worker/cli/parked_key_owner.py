@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from azure.core.credentials_async import AsyncTokenCredential
 
-from cosmos_outbox.errors import said
+from cosmos_outbox.errors import KeyNotParked, said
 from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
 from cosmos_outbox.parking.parked_documents import BY_HAND
 from cosmos_outbox.partition_key import key_text
@@ -125,6 +125,7 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
 
     Raises:
         ConfigurationError: one line for every error in the environment; or there is no such consumer.
+        KeyNotParked: as in the block; where the container of a consumer has hierarchical keys, it says how they are named.
     """
     if consumer is None:
         async with opened() as outbox:
@@ -134,4 +135,10 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
         store = await retry_reads(outbox.parked_store, RetryOptions())
         parking = Parking(store, references=False)
         handling = opened_one.handling(source=settings.source, parking=parking, notify=_tell)
-        yield ConsumerHolder(outbox=outbox, keys=ParkedKeys(store, handling.release, scope=handling.scope))
+        keys = ParkedKeys(store, handling.release, scope=handling.scope)
+        try:
+            yield ConsumerHolder(outbox=outbox, keys=keys)
+        except KeyNotParked as error:  # a session may have any name, so the command cannot refuse one before
+            paths = (await outbox.feed.describe()).key_paths
+            form = '; a key of its container is named as ["t1","u1"] is' if len(paths.levels) > 1 else ""
+            raise KeyNotParked(f"{str(error).rstrip('.')}{form}.") from error
