@@ -31,7 +31,7 @@ TESTS = {
     "domain": ("tests/unit/domain", "tests/unit/write/test_stored_values.py", LATER),
     "stored_documents.py": ("tests/unit/test_stored_documents.py", LATER),
     "message_format.py": ("tests/unit/relay/test_message.py", LATER),
-    "write": ("tests/unit/write", "tests/faults"),
+    "write": ("tests/unit/test_wrong_usages.py", "tests/unit/write", "tests/faults"),
     "changefeed": ("tests/unit/changefeed", "tests/simulation/test_changefeed.py"),
     "relay": RELAYS,
     "parking": (*RELAYS, *CONSUMERS, "tests/cli/test_replay.py"),
