@@ -116,6 +116,9 @@ class HeldSession:
             if isinstance(settlement, Retry):
                 return SessionEnd.RETRY
             self.due = None
+            if self._slot:  # it is in trouble no longer, and must not be idle in the place of one that is
+                self._slot = False
+                self._slots.recovered()
             idle_since = self._loop.time()
             if idle_since >= began + _TURN_SECONDS and self._slots.waiting:
                 return SessionEnd.TURN

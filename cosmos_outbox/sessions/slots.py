@@ -133,6 +133,10 @@ class Slots:
             self._for_troubled.release()
             raise
 
+    def recovered(self) -> None:
+        """Count the slot of a session in trouble, which had a message take effect, as any other."""
+        self._for_troubled.release()
+
     def give_back(self, *, troubled: bool = False) -> None:
         """Hand a slot on."""
         if troubled:

@@ -88,7 +88,7 @@ def stores_away_script(chance: Random) -> Script:
         stores_away={} if asks else dict.fromkeys(away, (0.0, 150.0)),
         quiet=_FEW,
         # Behind an open circuit a message waits for its turn to try
-        within=40.0 if asks else 12.0,
+        within=30.0 if asks else 12.0,
         processes=(Process(starts_at=0.0, lives_for=200.0, killed=False, seconds=0.05, faults={}),),
     )
 

@@ -90,6 +90,20 @@ async def test_keys_whose_attempts_last_leave_half_of_the_slots_to_the_others_an
     await world.kill()
 
 
+async def test_keys_that_recover_together_are_handled_as_fast_as_others_and_not_one_after_another_was_idle() -> (
+    None
+):
+    async def until_it_is_back(message: Message) -> Settlement | None:
+        return Retry(after_seconds=1, counted=False) if now() < 40 else None
+
+    world = World()
+    waiting(world, RESTING)
+    world.start(work=until_it_is_back, max_concurrent_sessions=4, session_idle_timeout=seconds(10))
+    await asyncio.sleep(40)
+    await world.until(lambda: not world.subscription.waiting, seconds=10)
+    await world.kill()
+
+
 async def test_a_handler_that_pauses_leaves_its_slot_and_goes_on_when_it_has_one_again() -> None:
     at_once = most = 0
 
