@@ -24,7 +24,7 @@ MAXIMA = {
     "blocking": 298,
     "changefeed": 1_784,
     "consumer": 1_142,
-    "domain": 434,
+    "domain": 433,
     "fastapi": 403,
     "parking": 924,
     "ports": 267,
@@ -32,11 +32,11 @@ MAXIMA = {
     "sessions": 599,
     "testing": 2_215,
     "the modules of the root": 1_225,
-    "worker": 2_542,
+    "worker": 2_541,
     "worker/cli": 1_214,
     "worker/contract": 251,
     "worker/doctor": 633,
-    "write": 1_771,
+    "write": 1_773,
 }
 _FREE = {
     tokenize.COMMENT,

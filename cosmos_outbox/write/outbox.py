@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
-from cosmos_outbox.errors import PreconditionFailed, require
+from cosmos_outbox.errors import PreconditionFailed, UsageError, require
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions
@@ -152,16 +152,18 @@ class Outbox:
             OutboxError: what else `work` or `UnitOfWork.commit` raises, at once.
         """
         require(attempts >= 1, f"Work needs at least one attempt, not {attempts}.")
-        said = f"`run` calls its work: pass the function itself, `run(work)` and not `run(work(…))`; {work!r:.50} is no function."
-        require(callable(work), said)
+        if not callable(work):
+            said = "`run` calls its work: pass the function itself, `run(work)` and not `run(work(…))`"
+            raise UsageError(f"{said}; {work!r:.50} is no function.")
         attempt = 0
         while True:
             attempt += 1
             async with self.unit_of_work(kind) as unit:
                 try:
                     answer = work(unit)
-                    said = f"`run` awaits its work, and {work!r:.100} returned {answer!r:.50}: make it an `async def`."
-                    require(inspect.isawaitable(answer), said)
+                    if not inspect.isawaitable(answer):
+                        said = f"`run` awaits its work, and {work!r:.100} returned {answer!r:.50}"
+                        raise UsageError(f"{said}: make it an `async def`.")
                     result = await answer
                     await unit.commit()
                 except PreconditionFailed as refusal:

@@ -279,6 +279,18 @@ async def a_deletion_of_an_entity_in_place_of_its_id() -> None:
     await an_outbox().unit_of_work().repository(Order).delete(Order())  # type: ignore[arg-type]
 
 
+class _Unshown:
+    def __repr__(self) -> str:
+        raise AssertionError("asked for its text, which may be long, although nothing is wrong")
+
+    async def __call__(self, unit_of_work: object) -> int:
+        return 5
+
+
+async def test_work_is_not_asked_for_its_text_where_nothing_is_wrong() -> None:
+    assert await an_outbox().run(_Unshown()) == 5
+
+
 @wrong(UsageError, "`run` awaits its work", "returned 5: make it an `async def`")
 async def work_that_is_no_coroutine_function() -> None:
     await an_outbox().run(lambda uow: 5)  # type: ignore[arg-type,return-value]

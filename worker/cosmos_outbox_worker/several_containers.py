@@ -37,10 +37,9 @@ class Workers(Program[Any, Any]):
         self._each = {one.cosmos_container: one for one in settings.each()}
         self._vitals = {name: WorkerVitals(one) for name, one in self._each.items()}
         super().__init__(next(iter(self._vitals.values())), first)
-        for vitals in self._vitals.values() if len(self._each) > _FEW else ():
-            vitals.poll_interval *= (
-                2  # a poll of what waits costs as much as some twenty idle ones of the feed
-            )
+        if len(self._each) > _FEW:  # a poll of what waits costs as much as some twenty idle ones of the feed
+            for vitals in self._vitals.values():
+                vitals.poll_interval *= 2
         self._measured = dict.fromkeys(self._each, first)
         for name, one in list(self._each.items())[1:]:
             self._measured[name] = first.beside(topic=topic_of(one), container=name)
