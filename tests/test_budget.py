@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 599,
     "testing": 2_215,
     "the modules of the root": 1_225,
-    "worker": 2_541,
+    "worker": 2_551,
     "worker/cli": 1_214,
     "worker/contract": 251,
     "worker/doctor": 633,

@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
+from importlib.metadata import version
 from io import StringIO
 from subprocess import run
 from types import SimpleNamespace
@@ -118,6 +119,13 @@ async def test_a_worker_whose_telemetry_is_switched_off_says_so_and_works(site):
     assert "telemetry.off OTEL_SDK_DISABLED" in worker.output
     await eventually(url + "/readyz", lambda status, _: status == 200)
     assert (200, "") == await fetched(url + "/metrics")
+
+
+async def test_a_worker_says_its_version_before_all_else_and_on_its_page(site):
+    worker = await site.start_worker()
+    _, page = await fetched(await worker.health_url() + "/")
+    assert f"worker.starting version {version('cosmos-outbox-worker')}" in worker.lines[0]
+    assert f"Version {version('cosmos-outbox-worker')}." in page
 
 
 async def test_a_worker_whose_topic_is_misspelt_never_becomes_ready(site):

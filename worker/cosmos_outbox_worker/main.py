@@ -27,6 +27,7 @@ from cosmos_outbox_worker.named_consumer import consumer_named
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.settings import PREFIX, Settings, SettingsT, load, unknown_variables
 from cosmos_outbox_worker.several_containers import assembled_for
+from cosmos_outbox_worker.version import version
 
 EXIT_CODES = (
     "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
@@ -70,6 +71,7 @@ def _ended(
         _report(name, f"The {name} cannot start; these settings are wrong:", error)
         return 2
     logs.configure(settings.log_level)
+    logger.info("%s.starting version %s", name, version())
     for sentence in unknown_variables(os.environ):
         logger.warning("settings.unknown %s", sentence)
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":

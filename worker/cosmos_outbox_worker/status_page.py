@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.several_containers_health import Snapshots
 from cosmos_outbox_worker.shared_health import State, clock_time, duration_text, readable_time
+from cosmos_outbox_worker.version import version
 from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
@@ -39,7 +40,8 @@ def page_of(snapshot: State, container: str | None = None) -> str:
     if isinstance(snapshot, Snapshot):
         leases = snapshot.leases()
         facts |= {"leases": leases, "workers": _workers(snapshot, leases)}
-    return _TEMPLATES.get_template(f"{template}.html").render(facts, name=f"{kind} {snapshot.instance}")
+    name = f"{kind} {snapshot.instance}"
+    return _TEMPLATES.get_template(f"{template}.html").render(facts, name=name, version=version())
 
 
 def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str, ...]]:

@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from cosmos_outbox.ports import ChangeFeed, ChangePage
 from cosmos_outbox.records import MessagesPublished, Record, level_of, names_of
 from cosmos_outbox.relay.spans import SERVICE_BUS
 from cosmos_outbox_worker.metric_series import CONSUMER_SERIES, Count, worker_series
+from cosmos_outbox_worker.version import version
 
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 _EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter that does not answer
@@ -82,7 +82,7 @@ class Telemetry:
         self._registry = shown = registry or CollectorRegistry()
         # Makes the telemetry of another container, of its `topic` and `container`
         self.beside = partial(Telemetry, provider, tracer_provider=spans, registry=shown, family=self._family)
-        meter = provider.get_meter("cosmos_outbox", version("cosmos-outbox"))
+        meter = provider.get_meter("cosmos_outbox", version())
         self._loud: dict[int, tuple[Counter, str]] = {}
         for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
             counter = meter.create_counter(f"outbox.{word}s", **_WORDS[f"outbox.{word}s"])
@@ -183,7 +183,7 @@ def opened_telemetry(
     program = "worker" if topic is not None else "consumer"
     ours = {
         "service.name": f"cosmos-outbox-{program}",
-        "service.version": version("cosmos-outbox-worker"),
+        "service.version": version(),
         "service.instance.id": instance,
     }
     # The environment wins over these names; the SDK would merge them the other way round.
