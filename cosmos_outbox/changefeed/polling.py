@@ -171,6 +171,7 @@ class Pump:
             container_rid=owned.container.container_rid,
             key_paths=owned.container.key_paths,
             notes=owned.notes,
+            moving=self._moving,
         )
         while True:
             attempt += 1
@@ -191,6 +192,9 @@ class Pump:
         owned.ensure_active()
         self._done(page, seconds=asyncio.get_running_loop().time() - started, handled=True)
         return page
+
+    def _moving(self) -> None:
+        self._progress.moved_at = asyncio.get_running_loop().time()
 
     def _done(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
         """Note that all changes of a page are done, the dropped ones included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -135,6 +136,7 @@ class ChangeBatch:
     page: counts the batches of a tenure from 1; after a `LeaseCheckpointed` with that number or a higher one, no worker gets
         the batch again.
     notes: the same object for all batches of a tenure.
+    moving: a handler of a batch that takes long calls it when a part is done, so that the lease does not count as stalled.
     processor, container_rid, key_paths: the name of the processor, the container that was read, and where its documents keep
         their partition key.
     """
@@ -147,6 +149,7 @@ class ChangeBatch:
     container_rid: str = ""
     key_paths: KeyPaths = ON_PARTITION_KEY
     notes: Notes = field(default_factory=Notes)
+    moving: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
 
 
 class ChangeHandler(Protocol):

@@ -8,6 +8,7 @@ event of the page, or the parked store holds it; only then does the processor mo
 
     relay                 rounds of a page: some keys are sent, others held
     sending_lanes         a page parsed once, its events by key and lane; each lane's share, sent in order
+    ceiling               so many messages a second at most, for all lanes and leases of a process
     topics_and_refusals   topics are sent to side by side; is a refusal the message's fault, or theirs?
 
     on a message's way:    routing (to which topics), cloudevents (its form), spans (of each send)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -65,6 +65,7 @@ class _Progress:
     lease: _Lease
     scope: Scope
     done: set[EventKey]
+    moving: Callable[[], None]
     failures: dict[str, Failure] = field(default_factory=dict)
     unsendable: list[Rejection] = field(default_factory=list)
     errors: list[OutboxError] = field(default_factory=list)
@@ -153,7 +154,9 @@ class Relay:
             await self._poll(scope, lease.parked)
         # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
         before, lease.accepted = lease.accepted, set()
-        progress = _Progress(lease_name=batch.lease, lease=lease, scope=scope, done={*before})
+        progress = _Progress(
+            lease_name=batch.lease, lease=lease, scope=scope, done={*before}, moving=batch.moving
+        )
         while streams:
             streams = await self._round(progress, streams)
         if progress.errors or progress.unsendable:
@@ -223,6 +226,7 @@ class Relay:
                     first_lane=progress.lease.first_lane,
                     parked=len(progress.lease.parked) + len(progress.failures),
                     parked_meanwhile=parked_meanwhile,
+                    moving=progress.moving,
                     group=group,
                 )
             holding = {

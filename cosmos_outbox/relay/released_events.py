@@ -12,6 +12,7 @@ from cosmos_outbox.parking.parked_documents import ParkedEvent
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Document, Publisher, Store
+from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox.retries import Backoff, RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import claimed_payload, stored_event
 
@@ -30,7 +31,7 @@ def resending(
     Return what sends the held events of a release to the topic.
 
     Args:
-        publisher: the topic.
+        publisher: the topic, or `Topics`, whose ceiling holds here too.
         events: the container of the events; needed for an event that was parked as a reference, and where the container is
             partitioned on another path than /partitionKey.
         retry: for how long an event is read from its container. Defaults to 10 s.
@@ -104,11 +105,14 @@ async def _send_in_order(
 
     Raises:
         PublishError: the topic did not answer, several times.
-        ReleaseTakenOver: a later release or drop began; asked before each send but the first, which may wait long.
+        ReleaseTakenOver: a later release or drop began; asked before each send but the first, and before that one too where it had to wait for a turn.
     """
-    sent, attempt, size, first = 0, 0, len(messages), True
+    turns = publisher if isinstance(publisher, Topics) and publisher.at_once else None
+    sent, attempt, size, first = 0, 0, (turns and turns.at_once) or len(messages), turns is None
     while sent < len(messages):
         chunk = messages[sent : sent + size]
+        if turns is not None:
+            await turns.turn(chunk)
         if not first:
             await ensure_claimed()
         first = False

@@ -121,8 +121,10 @@ class LaneResult:
 
     doubted: events whose refusal may be the topic's fault.
     parked_by_hand: events whose keys an operator parked while the broker did not answer.
+    moving: called with each part of them that is accepted.
     """
 
+    moving: Callable[[], None] = lambda: None
     accepted: set[EventKey] = field(default_factory=set)
     rejected: list[Rejection] = field(default_factory=list)
     doubted: list[tuple[Delivery, TopicRefusesAll]] = field(default_factory=list)
@@ -148,6 +150,7 @@ class LaneSender:
         first_lane: int,
         parked: int,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
+        moving: Callable[[], None],
         group: asyncio.TaskGroup,
     ) -> LaneResult:
         """
@@ -161,9 +164,10 @@ class LaneSender:
             first_lane: sends the first of them, the next lane the next ones.
             parked: how many keys of the lease are parked, or are to be.
             parked_meanwhile: returns the keys that operators have parked by hand; called while the broker keeps failing.
+            moving: called whenever some were accepted.
             group: runs the lanes.
         """
-        result, lanes = LaneResult(), self._topics.lanes
+        result, lanes = LaneResult(moving), self._topics.lanes
         if not streams:
             return result
         batch = self._topics.batch_bytes
@@ -209,9 +213,10 @@ class LaneSender:
         clock = asyncio.get_running_loop().time
         while chunks:
             chunk, attempts = chunks.popleft()
+            messages = [delivery.message for delivery in chunk[: self._topics.at_once]]
+            await self._topics.turn(messages)
             started = clock()
             try:
-                messages = [delivery.message for delivery in chunk]
                 await self._topics.publish(lane, messages, self._refusals, parked)
             except PublishError as error:
                 self._accepted(result, lane, chunk[: error.accepted], clock() - started)
@@ -226,12 +231,7 @@ class LaneSender:
                 if error.retriable:
                     failures = 1 if error.accepted else failures + 1
                     await self._back_off(lane, failures, error, rest)
-                    if failures >= _ATTEMPTS_BEFORE_POLL:
-                        by_hand = await parked_meanwhile()
-                        result.parked_by_hand += [
-                            stream[0] for key, stream in streams.items() if key in by_hand
-                        ]
-                        rest = [delivery for delivery in rest if delivery.key[0] not in by_hand]
+                    rest = await self._not_parked(rest, failures, result, parked_meanwhile)
                     # The same messages first: a later one must not enter the topic before them.
                     chunks = deque([(rest, attempts), *chunks] if rest else [])
                 elif not isinstance(error, MessageRejected):
@@ -242,8 +242,10 @@ class LaneSender:
                     failures, middle = 0, len(rest) // 2
                     chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
             else:
-                failures = 0
-                self._accepted(result, lane, chunk, clock() - started)
+                failures, sent = 0, len(messages)
+                self._accepted(result, lane, chunk[:sent], clock() - started)
+                if chunk[sent:]:
+                    chunks.appendleft((chunk[sent:], attempts))
         return ()
 
     def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
@@ -268,6 +270,7 @@ class LaneSender:
             result.accepted.update(delivery.key for delivery in deliveries)
             record = MessagesPublished(lane=lane, messages=len(deliveries), seconds=seconds)
             self.report(record, deliveries)
+            result.moving()
 
     async def _back_off(
         self, lane: int, failures: int, error: PublishError, waiting: Sequence[Delivery]
@@ -284,3 +287,17 @@ class LaneSender:
         )
         self.report(record, waiting)
         await asyncio.sleep(delay)
+
+    async def _not_parked(
+        self,
+        due: list[Delivery],
+        failures: int,
+        result: LaneResult,
+        parked_meanwhile: Callable[[], Awaitable[Container[str]]],
+    ) -> list[Delivery]:
+        """Return the events but those whose keys an operator parked by hand; that is asked after some failures in a row."""
+        if failures < _ATTEMPTS_BEFORE_POLL:
+            return due
+        by_hand = await parked_meanwhile()
+        result.parked_by_hand += [stream[0] for key, stream in group_by_key(due).items() if key in by_hand]
+        return [delivery for delivery in due if delivery.key[0] not in by_hand]

@@ -17,12 +17,13 @@ at fault, so that its sender halves it, and a single message as doubtful, so tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 
 from cosmos_outbox import errors
 from cosmos_outbox.message_format import REMEMBERED_FOR, OutboundMessage
 from cosmos_outbox.ports import Publisher
+from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox.relay.spans import SERVICE_BUS, Around
 from cosmos_outbox.retries import suspended_seconds
@@ -52,6 +53,7 @@ class Topics:
         routes: which messages go to which topics. Defaults to all to all of them.
         shape: makes of a message what leaves. Defaults to the message as it is.
         around: surrounds each send to a topic. Defaults to nothing.
+        ceiling: of messages a second; one that goes to two topics counts twice. Who publishes waits for `turn` before. Defaults to none.
 
     Raises:
         ConfigurationError: a topic has no publisher.
@@ -64,13 +66,15 @@ class Topics:
         *,
         shape: Shape | None = None,
         around: Around = lambda topic, messages: nullcontext(),
+        ceiling: Ceiling | None = None,
     ) -> None:
         missing = [topic for topic in routes.topics if topic not in publishers] if routes else []
         if missing or not publishers:
             named = f"topic {', '.join(missing)}" if missing else "any topic"
             raise errors.ConfigurationError(f"No publisher for {named}.")
         self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
-        self.lanes = min(publisher.lanes for publisher in publishers.values())
+        self.lanes, self._ceiling = min(publisher.lanes for publisher in publishers.values()), ceiling
+        self.at_once = None if ceiling is None else ceiling.at_once  # the most messages that a turn is for
 
     @property
     def system(self) -> str:
@@ -88,6 +92,14 @@ class Topics:
         sizes = [getattr(publisher, "batch_bytes", None) for publisher in self._publishers.values()]
         return min((size for size in sizes if size is not None), default=None)
 
+    async def turn(self, messages: Messages) -> None:
+        """Wait until the ceiling lets so many messages through, in all their topics."""
+        if self._ceiling is not None:
+            await self._ceiling.turn(sum(len(self._topics_of(message)) for message in messages))
+
+    def _topics_of(self, message: OutboundMessage) -> Collection[str]:
+        return self._publishers if self._routes is None else self._routes.topics_of(message)
+
     async def publish(
         self,
         lane: int,
@@ -98,7 +110,7 @@ class Topics:
         """Send messages as the port says; those of a topic are judged by its `refusals`, and `parked` (see `Refusals.judge`)."""
         positions: dict[str, list[int]] = {}
         for position, message in enumerate(messages):
-            for topic in self._publishers if self._routes is None else self._routes.topics_of(message):
+            for topic in self._topics_of(message):
                 positions.setdefault(topic, []).append(position)
         shaped = messages if self._shape is None else [self._shape(message) for message in messages]
 

@@ -6,6 +6,8 @@ from collections import Counter
 
 import pytest
 
+from cosmos_outbox.relay.ceiling import Ceiling
+from tests.cli.test_parked import PARKED, park
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -26,6 +28,27 @@ def test_replay_sends_the_same_messages_again_so_the_topic_drops_what_it_remembe
     assert 4 == alone.accepted
     assert 2 == alone.json("replay", "--since", "beginning", "--key", "ada", "--yes")["events"]
     assert 4 == alone.accepted, "message ids are the same, so the topic's duplicate detection drops them"
+
+
+def test_a_replay_and_a_release_send_in_turns_under_the_ceiling_of_the_settings(
+    alone: Local, monkeypatch: pytest.MonkeyPatch
+):
+    turns: list[tuple[float, int]] = []
+    reserve = Ceiling.reserve
+
+    def noted(ceiling: Ceiling, number: int, *, now: float) -> float:
+        turns.append((ceiling.per_second, number))
+        return 0 * reserve(ceiling, number, now=now)
+
+    monkeypatch.setattr(Ceiling, "reserve", noted)
+    park(alone, "ada")
+    alone.run("parked", "release", "ada", "--yes", OUTBOX_SEND_RATE="3", **PARKED)
+    assert [(3, 1)] * 2 == turns
+    alone.pass_all()
+    for rate, arguments in ((3, ()), (7, ("--rate", "7"))):
+        turns.clear()
+        alone.run("replay", "--since", "beginning", "--yes", *arguments, OUTBOX_SEND_RATE="3", **PARKED)
+        assert [(rate, 1)] * 2 == turns
 
 
 def test_replay_takes_the_events_that_are_asked_for(outbox: Local):

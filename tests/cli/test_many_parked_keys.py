@@ -54,7 +54,7 @@ async def test_a_key_that_is_left_says_by_a_code_whether_another_release_has_it(
     async def act(one: str) -> int:
         raise failures[one]
 
-    results = await for_each(list(failures), act, per_second=None)
+    results = await for_each(list(failures), act, ceiling=None)
     assert 1 == results.gone
     assert [
         {"key": "taken", "code": "ReleaseTakenOver", "error": "another runs"},

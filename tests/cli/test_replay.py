@@ -1,14 +1,10 @@
 """
-Replay sends what was sent: nothing that was dropped, the payloads that were sent, and never faster than asked for.
+Replay sends what was sent: nothing that was dropped, and the payloads that were sent.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
-from itertools import pairwise
-
-import pytest
 
 from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.parked import MemoryParked
@@ -28,15 +24,12 @@ async def pages(*all_documents: Sequence[Document]) -> AsyncIterator[Found]:
         yield Found(documents=tuple(documents), events=events)
 
 
-async def replayed(
-    broker: MemoryBroker, *, parked: ParkedKeys | None = None, per_second: float | None = None
-) -> tuple[Replayed, list[int]]:
+async def replayed(broker: MemoryBroker, *, parked: ParkedKeys | None = None) -> tuple[Replayed, list[int]]:
     told: list[int] = []
     result = await replay(
         pages(EVENTS),
         sending_to(broker.publisher(lanes=1)),
         parked=parked,
-        per_second=per_second,
         progress=told.append,
     )
     return result, told
@@ -90,22 +83,3 @@ async def test_events_that_are_refused_are_told_and_hold_up_nothing():
     ]
     assert ["ada/3", "grace/1"] == sorted(taken(broker))
     assert 2 == told[-1]
-
-
-@pytest.mark.parametrize(("per_second", "arrived"), [(0.5, [0, 2, 4, 6]), (20, [0, 0, 0.1, 0.1])])
-async def test_events_are_sent_no_faster_than_asked_for_also_inside_a_page(per_second, arrived):
-    broker = MemoryBroker(clock=asyncio.get_running_loop().time)
-    began = asyncio.get_running_loop().time()
-    await replayed(broker, per_second=per_second)
-    assert arrived == [pytest.approx(one.at - began, abs=0.01) for one in broker.arrivals]
-
-
-async def test_what_an_outage_delayed_is_not_caught_up_with_at_once():
-    loop = asyncio.get_running_loop()
-    broker, began = MemoryBroker(clock=loop.time), loop.time()
-    broker.latency_seconds = 5.0
-    loop.call_later(4.0, setattr, broker, "latency_seconds", 0.0)
-    await replayed(broker, per_second=1)
-    first, *others = [one.at - began for one in broker.arrivals]
-    assert [1, 1] == [pytest.approx(later - one, abs=0.01) for one, later in pairwise(others)]
-    assert others[0] >= first

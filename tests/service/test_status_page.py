@@ -154,6 +154,11 @@ def test_it_is_accessible_and_neither_moves_nor_is_loaded_anew_under_its_reader(
         (replace(ALONE, others=(beat(PODS[2]), beat(PODS[3], ago=190))), "good", []),
         (replace(ALONE, parked=ParkedSeen(count=1)), "waits", ["1 parked key."]),
         (with_leases(lag("0", PODS[0], 3, 360)), "waits", ["The oldest unsent change waits for 6 min."]),
+        (
+            replace(with_leases(lag("0", PODS[0], 3, 360)), ceiling=50.0),
+            "waits",
+            ["The oldest unsent change waits for 6 min: OUTBOX_SEND_RATE lets 50 messages a second through."],
+        ),
         (with_leases(lag("1", None, 1)), "waits", ["Range 1 has no owner; changes that wait: 1."]),
         (
             replace(ALONE, others=(beat(PODS[2], unready="No."),)),

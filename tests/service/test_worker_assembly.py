@@ -13,6 +13,7 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.stored_documents import claims_to_be_an_event
+from cosmos_outbox_worker.connection import connected
 from cosmos_outbox_worker.settings import PREFIX, Settings
 from cosmos_outbox_worker.worker_assembly import assembled, memory_limit, processor_options
 from tests.support.site import Site, eventually, opened_site
@@ -65,6 +66,20 @@ def test_the_processors_options_are_what_the_settings_ask_for():
     ) == processor_options(settings_of(**values))
     begun = processor_options(settings_of(start="2026-01-01T00:00:00Z")).start
     assert "2026-01-01T00:00:00+00:00" == getattr(begun, "isoformat", lambda: begun)()
+
+
+async def test_one_ceiling_is_for_all_containers_and_its_pages_last_a_second():
+    assert [1, 40, 1000] == [
+        processor_options(settings_of(send_rate=rate)).max_items for rate in (0.1, 40, 5000)
+    ]
+    async with opened_site() as site:
+        settings = settings_of(cosmos_connection_string=site.cosmos.connection_string, send_rate=5)
+        async with connected(settings) as connection:
+            other = connection.to(settings)
+            assert 5 == other.ceiling.per_second
+            assert other.ceiling is connection.ceiling
+            async with other.publisher(lanes=1) as publisher:
+                assert 1 == publisher.at_once
 
 
 async def test_every_setting_is_read():

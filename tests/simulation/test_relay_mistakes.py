@@ -166,6 +166,8 @@ class ReleaseForgetsTheTime(Simulation):
         publisher = super().releases_to(processor)
 
         class Forgetful:
+            lanes = 1
+
             async def publish(self, lane: int, messages: Sequence[OutboundMessage]) -> None:
                 await publisher.publish(lane, [replace(message, deliver_at=None) for message in messages])
 

@@ -34,6 +34,7 @@ from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Publisher, Subscription
 from cosmos_outbox.records import Hook, log_hook
+from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.relay.spans import Around, spans_of_sends
@@ -56,10 +57,11 @@ class Connection:
     feed: CosmosChangeFeed
     leases: CosmosLeases
     credential: AsyncTokenCredential | None
+    ceiling: Ceiling | None
 
     def to(self, settings: Settings) -> Connection:
         """Return the connection to another container of the database, by the same client."""
-        return _connection(settings, self.client, self.credential)
+        return _connection(settings, self.client, self.credential, self.ceiling)
 
     async def prefix(self) -> str:
         """
@@ -176,6 +178,7 @@ class Connection:
         self,
         *,
         lanes: int,
+        ceiling: Ceiling | None = None,
         spans: TracerProvider | None = None,
         notify: Hook = log_hook,
     ) -> AsyncIterator[Topics]:
@@ -185,6 +188,7 @@ class Connection:
 
         Args:
             lanes: ordered streams to each topic.
+            ceiling: of messages a second. Defaults to that of the process.
             spans: makes a span of each send to a topic. Defaults to none.
             notify: receives the records of publishers. Defaults to logging them.
 
@@ -211,7 +215,7 @@ class Connection:
             if spans is not None:
                 host = (settings.namespace or "").partition(":")[0] if settings.publisher is None else None
                 around["around"] = spans_of_sends(spans, system=Topics(opened).system, server_address=host)
-            yield Topics(opened, routes, shape=shape, **around)
+            yield Topics(opened, routes, shape=shape, ceiling=ceiling or self.ceiling, **around)
 
     @property
     def namespace(self) -> dict[str, Any]:
@@ -244,11 +248,14 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
                 credential=None if settings.cosmos_endpoint is None else credential,
             )
         )
-        yield _connection(settings, client, credential)
+        yield _connection(settings, client, credential, Ceiling.of(settings.send_rate))
 
 
 def _connection(
-    settings: Settings, client: CosmosClient, credential: AsyncTokenCredential | None
+    settings: Settings,
+    client: CosmosClient,
+    credential: AsyncTokenCredential | None,
+    ceiling: Ceiling | None,
 ) -> Connection:
     database = client.get_database_client(settings.cosmos_database)
     data = database.get_container_client(settings.cosmos_container)
@@ -264,6 +271,7 @@ def _connection(
         feed=CosmosChangeFeed(data, account_host=account_of(client).host, polls=polls),
         leases=CosmosLeases(leases),
         credential=credential,
+        ceiling=ceiling,
     )
 
 

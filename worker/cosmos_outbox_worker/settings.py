@@ -191,6 +191,8 @@ class Settings(BaseSettings):
     """Where the first leases begin: beginning, now, or an ISO 8601 time in the past (UTC without a zone)."""
     lanes: Annotated[int, Field(ge=1, le=64), RELAYING] = 8
     """Ordered streams to the topic, each a connection."""
+    send_rate: Annotated[float | None, Field(ge=0.1, le=1e6), RELAYING] = None
+    """Most messages a second that this process sends, of all its containers together; each worker has its own. Default: no ceiling."""
     lease_expiration_seconds: Annotated[Seconds, Field(ge=2), RELAYING] = 60.0
     """A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13."""
     grace_seconds: Seconds = 20.0

@@ -86,7 +86,7 @@ async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None
     """
     stack, telemetry, connection, parked = parts
     settings = connection.settings
-    worker = Worker(health, telemetry)
+    worker, health.ceiling = Worker(health, telemetry), connection.ceiling
     notify = worker.notify
     publisher = await stack.enter_async_context(
         connection.publisher(lanes=settings.lanes, spans=telemetry.tracer_provider, notify=notify)
@@ -131,7 +131,10 @@ async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None
 
 def processor_options(settings: Settings) -> ProcessorOptions:
     """Return the processor's options that the settings ask for."""
+    # A page within a second at the ceiling: a drain does not wait long, nor break one off whose part would be sent again.
+    most = 1000 if settings.send_rate is None else min(1000, max(1, int(settings.send_rate)))
     return ProcessorOptions(
+        max_items=most,
         processor_name=settings.processor_name,
         instance_name=settings.instance_name,
         start=settings.start,

@@ -12,6 +12,7 @@ from typing import Any
 from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
 from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, Record
+from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.shared_health import ParkedSeen, State, Vitals, duration_text
@@ -46,6 +47,7 @@ class Snapshot(State):
 
     lag: of all leases of the processor, as of the last poll; None before the first.
     unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
+    ceiling: how many messages a second it may send, where that has just held sends back.
     event_ttl: how long events live, so how late they may be sent.
     others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
     """
@@ -60,6 +62,7 @@ class Snapshot(State):
     sent: int
     sent_per_second: float
     others: tuple[Heartbeat, ...] | None = None
+    ceiling: float | None = None
 
     def halted(self) -> Iterable[str]:
         return (
@@ -72,7 +75,10 @@ class Snapshot(State):
         yield from State.waits(self)  # super() fails in a dataclass with slots
         oldest = None if self.lag is None or self.unseen else self.lag.oldest_age
         if oldest and oldest >= LATE:
-            yield f"The oldest unsent change waits for {duration_text(oldest)}."
+            why = (
+                f": OUTBOX_SEND_RATE lets {self.ceiling:g} messages a second through" if self.ceiling else ""
+            )
+            yield f"The oldest unsent change waits for {duration_text(oldest)}{why}."
         leases = self.leases()
         for lease in leases:
             if lease.owner is None and lease.waiting:
@@ -173,6 +179,7 @@ class WorkerVitals(Vitals[Snapshot]):
 
     name = "worker"
     processor: Any = None  # of several containers, one may not be open yet
+    ceiling: Ceiling | None = None
 
     def __init__(self, settings: Settings, **clock: Any) -> None:
         super().__init__(settings, **clock)
@@ -240,6 +247,9 @@ class WorkerVitals(Vitals[Snapshot]):
             sent=self._done,
             sent_per_second=self._per_second(),
             others=None if self._others is None or self._unseen(self._others[1]) else self._others[0],
+            ceiling=self.ceiling.per_second
+            if self.ceiling and self.ceiling.holds_back(now=self._loop.time())
+            else None,
         )
 
     def _reasons(self, mine: Iterable[LeaseStatus]) -> Iterator[str]:

@@ -57,6 +57,23 @@ async def test_a_lease_that_works_through_its_lag_is_not_stalled_however_long_it
     await world.stop_all()
 
 
+@pytest.mark.parametrize("tells", [True, False])
+async def test_a_page_that_takes_long_is_stalled_unless_its_handler_says_that_it_moves(tells: bool):
+    world = World()
+
+    async def slow(batch: ChangeBatch) -> None:
+        for _ in range(10):
+            await asyncio.sleep(20)
+            if tells:
+                batch.moving()
+
+    await world.write("k")
+    processor = world.start("a", handler=slow)
+    await asyncio.sleep(150)
+    assert only(processor).stalled != tells
+    await world.kill("a")
+
+
 async def test_an_idle_lease_that_is_polled_more_rarely_than_the_limit_is_not_stalled():
     world = World()
     processor = world.start("a", max_poll_interval=timedelta(minutes=10))

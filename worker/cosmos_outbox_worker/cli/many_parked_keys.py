@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
 from cosmos_outbox.parking import Failure, ParkedKey
 from cosmos_outbox.parking.keys_by_cause import cause_of, said_of
+from cosmos_outbox.relay.ceiling import Ceiling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class StillParked(Exception):
 
 
 async def for_each(
-    keys: Sequence[str], act: Callable[[str], Awaitable[int]], *, per_second: float | None
+    keys: Sequence[str], act: Callable[[str], Awaitable[int]], *, ceiling: Ceiling | None
 ) -> Results:
     """
     Act on one key after another, with progress on standard error; go on behind a key that stays parked.
@@ -72,16 +72,17 @@ async def for_each(
     Args:
         keys: the partition keys.
         act: does it, and returns an amount.
-        per_second: the most keys a second. Defaults to None: no limit.
+        ceiling: of keys a second, if there is one.
 
     Raises:
         OutboxError: a service does not answer.
     """
-    results, loop = Results(), asyncio.get_running_loop()
+    results = Results()
     columns = TextColumn("keys"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True)) as bar:
         for key in bar.track(keys):
-            began = loop.time()
+            if ceiling is not None:
+                await ceiling.turn()
             try:
                 results.amount += await act(key)
                 results.done += 1
@@ -89,6 +90,4 @@ async def for_each(
                 results.gone += 1
             except (StillParked, ParkingError) as error:
                 results.left.append({"key": key, "code": type(error).__name__, "error": str(error)})
-            if per_second is not None:
-                await asyncio.sleep(max(0.0, began + 1 / per_second - loop.time()))
     return results

@@ -15,6 +15,7 @@ import typer
 from cosmos_outbox.errors import KeyNotParked, UsageError
 from cosmos_outbox.parking.keys_by_cause import by_cause
 from cosmos_outbox.parking.parked_documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
+from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox_worker.cli.many_parked_keys import Choice, Results, StillParked, for_each
 from cosmos_outbox_worker.cli.output import answer, confirm, counted, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import Holder, OfConsumer, opened_holder, operator_of
@@ -137,7 +138,7 @@ async def release(
     With --consumer the consumer's handlers take the messages in this process, each in as many attempts as the consumer allows, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
 
     Of many keys, one that stays parked does not stop the others. An interrupted command is run again: what it released is not
-    parked any more.
+    parked any more. OUTBOX_SEND_RATE holds for the events that it sends.
     """
     choice = Choice(key=key, all=every, error=error, file=file)
     data = None if edited is None else _object(edited)
@@ -162,7 +163,7 @@ async def release(
                     raise StillParked(f"after {done}, {noun} {failure.event_id!r}: {holder.error(failure)}")
                 return released.sent
 
-            results = await for_each(chosen, release_one, per_second=rate)
+            results = await for_each(chosen, release_one, ceiling=Ceiling.of(rate))
     _print_results(results, "released", f"{noun}s_{holder.done}", as_json=as_json)
 
 
@@ -275,7 +276,7 @@ async def drop(
                 raise
             return 1
 
-        results = await for_each(chosen, drop_one, per_second=rate)
+        results = await for_each(chosen, drop_one, ceiling=Ceiling.of(rate))
     _print_results(results, "keys", f"{noun}s_dropped", as_json=as_json)
 
 

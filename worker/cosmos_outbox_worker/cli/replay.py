@@ -4,7 +4,6 @@ Replay: `cosmos-outbox replay` reads events past all leases, and sends them agai
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -26,6 +25,7 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, FeedRange, KeyPaths, k
 from cosmos_outbox.ports import ChangeBatch, ChangeFeed, Document, Publisher, StartFrom
 from cosmos_outbox.records import EventRejected, Record, log_hook
 from cosmos_outbox.relay import Relay
+from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.sending_lanes import event_page
 from cosmos_outbox.stored_documents import StoredEvent, stored_event
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
@@ -34,7 +34,6 @@ from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, comman
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _PAGE_SIZE = 100
-_CHUNKS_A_SECOND = 10
 _EVERY_REFUSAL = 10**9
 
 
@@ -44,7 +43,10 @@ async def replay_command(
     since: Annotated[str, typer.Option(help="beginning, or a time such as 2026-11-21T08:00:00Z.")],
     key: Annotated[str | None, typer.Option(help="Only this partition key.")] = None,
     action: Annotated[str | None, typer.Option(help="Only events of this action.")] = None,
-    rate: Annotated[float | None, typer.Option(min=0.1, max=1e6, help="Most events a second.")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(min=0.1, max=1e6, help="Most messages a second, in place of OUTBOX_SEND_RATE."),
+    ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -74,7 +76,7 @@ async def replay_command(
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send | None = None  # a dry run
         if not dry_run:
-            publisher = await stack.enter_async_context(outbox.publisher(lanes=1))
+            publisher = await stack.enter_async_context(outbox.publisher(lanes=1, ceiling=Ceiling.of(rate)))
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
             send = sending_to(publisher, (await outbox.feed.describe()).key_paths)
         columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
@@ -93,7 +95,6 @@ async def replay_command(
                 ),
                 send,
                 parked=parked,
-                per_second=None if dry_run else rate,
                 progress=lambda sent: bar.update(task, completed=sent),
             )
     _print_replayed(replayed, dry_run=dry_run, as_json=as_json)
@@ -215,7 +216,6 @@ async def replay(
     send: Send | None,
     *,
     parked: ParkedKeys | None,
-    per_second: float | None,
     progress: Callable[[int], None],
 ) -> Replayed:
     """
@@ -225,10 +225,8 @@ async def replay(
         pages: what to send.
         send: sends events and returns those that are refused; None in a dry run.
         parked: knows which events were dropped or sent with another payload.
-        per_second: the highest rate; a tenth of it is sent at once. Defaults to None: no limit.
         progress: called with the number of events sent so far.
     """
-    loop = asyncio.get_running_loop()
     sent = left_out = 0
     behind = False
     refused: list[EventRejected] = []
@@ -240,16 +238,10 @@ async def replay(
             due = await _as_sent(page, parked, is_kept)
         left_out += len(page.documents) - len(due)
         behind |= page.cut
-        size = max(1, len(due) if per_second is None else int(per_second / _CHUNKS_A_SECOND))
-        for start in range(0, len(due), size):
-            chunk, began = due[start : start + size], loop.time()
-            rejected = () if send is None else await send(chunk)
-            refused += rejected
-            sent += len(chunk) - len(rejected)
-            progress(sent)
-            if per_second is not None:
-                # From the start of this chunk: time lost in an outage is not made up for at once.
-                await asyncio.sleep(max(0.0, began + len(chunk) / per_second - loop.time()))
+        rejected = () if send is None or not due else await send(due)
+        refused += rejected
+        sent += len(due) - len(rejected)
+        progress(sent)
     return Replayed(sent=sent, left_out=left_out, left_to_workers=behind, refused=tuple(refused))
 
 

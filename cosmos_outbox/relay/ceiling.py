@@ -1,0 +1,53 @@
+"""
+Ceiling: so many a second at most, shared by all that send, which get their turns in the order in which they ask.
+
+A turn is for a tenth of a second at most, so no lane waits long for another, and each begins when all turns before it are used up. Time in
+which nothing was sent is not made up for: after an outage the rate is the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from cosmos_outbox.errors import ConfigurationError, require
+
+_TURNS_A_SECOND = 10
+_LATELY_SECONDS = 1.0
+
+
+class Ceiling:
+    """
+    A ceiling of messages a second for all lanes, leases and containers of a process; several processes have one each.
+
+    Args:
+        per_second: how many.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        require(
+            per_second > 0, f"A ceiling must be more than 0 a second, not {per_second}.", ConfigurationError
+        )
+        self.per_second = per_second
+        self.at_once = max(1, int(per_second / _TURNS_A_SECOND))  # the most that one turn is for
+        self._free_at = self._held_until = float("-inf")
+
+    @classmethod
+    def of(cls, per_second: float | None) -> Ceiling | None:
+        """Return a ceiling of so many a second, None where there is to be none."""
+        return None if per_second is None else cls(per_second)
+
+    def reserve(self, number: int, *, now: float) -> float:
+        """Take the next turn, for so many, and return the seconds until it begins."""
+        begins = max(now, self._free_at)
+        self._free_at = begins + number / self.per_second
+        if begins > now:
+            self._held_until = begins
+        return begins - now
+
+    def holds_back(self, *, now: float) -> bool:
+        """Say whether any turn was waited for during the last second."""
+        return now <= self._held_until + _LATELY_SECONDS
+
+    async def turn(self, number: int = 1) -> None:
+        """Wait for a turn for so many."""
+        await asyncio.sleep(self.reserve(number, now=asyncio.get_running_loop().time()))
