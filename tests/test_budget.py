@@ -33,7 +33,7 @@ MAXIMA = {
     "testing": 2_215,
     "the modules of the root": 1_225,
     "worker": 2_571,
-    "worker/cli": 1_208,
+    "worker/cli": 1_365,
     "worker/contract": 251,
     "worker/doctor": 633,
     "write": 1_773,

@@ -2,7 +2,8 @@
 The `cosmos-outbox` command: show a running outbox, repair it, and run workers and consumers; configured by their own variables.
 
 Read in this order: `app` (the commands put together), `running` (an asynchronous command, its errors and exit codes), `output`; then a
-command: `status`, `leases`, `parked` (with `parked_key_owner`, whose keys they are, and `many_parked_keys`), `replay`.
+command: `status`, `leases`, `parked` (with `parked_key_owner`, whose keys they are, and `many_parked_keys`), `replay`, `plan` (with
+`capacity`, the arithmetic).
 """
 
 from __future__ import annotations

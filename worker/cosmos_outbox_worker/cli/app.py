@@ -18,6 +18,7 @@ from cosmos_outbox_worker.cli import leases as lease_commands
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
+from cosmos_outbox_worker.cli.plan import plan
 from cosmos_outbox_worker.cli.replay import replay_command
 from cosmos_outbox_worker.cli.running import FAILED, UNSEEN, WARNED, AsJson, Commands, Expiration
 from cosmos_outbox_worker.doctor.check import Findings, Severity
@@ -37,6 +38,7 @@ app.add_typer(lease_commands.app, name="leases")
 app.add_typer(parked.app, name="parked")
 app.command("replay")(replay_command)
 app.command("status")(status.status)
+app.command("plan")(plan)
 
 # The worst comes first: what is known to be wrong, then what could not be looked at.
 _EXIT_CODES = {Severity.ERROR: FAILED, Severity.UNKNOWN: UNSEEN, Severity.WARNING: WARNED, Severity.NOTE: 0}

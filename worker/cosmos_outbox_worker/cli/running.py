@@ -98,7 +98,11 @@ def command(
     def run(*, container: str | None = None, **given: Any) -> None:
         as_json, codes = given.get("as_json") is True, []
         try:
-            chosen = ("",) if each is None else _chosen(container, each=each and not given.get("consumer"))
+            chosen = (
+                ("",)
+                if each is None
+                else chosen_containers(container, each=each and not given.get("consumer"))
+            )
         except UsageError as error:
             fail(error, as_json=as_json)
             raise typer.Exit(FAILED) from None
@@ -148,7 +152,7 @@ def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
 command_each, command_without = partial(command, each=True), partial(command, each=None)
 
 
-def _chosen(named: str | None, *, each: bool) -> tuple[str, ...]:
+def chosen_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
     """
     Return the containers that a command is for, "" for the only one.
 

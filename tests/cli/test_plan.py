@@ -1,0 +1,238 @@
+"""`cosmos-outbox plan`: its figures beside the pages, the simulated fleet, the emulator and the telemetry; what it warns of and refuses."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.cosmos.aio import DatabaseProxy
+
+from benchmarks.fleet import PASS_SECONDS, Fleet
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.records import MessagesPublished
+from cosmos_outbox_worker.cli import running
+from cosmos_outbox_worker.cli.capacity import planned
+from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.telemetry import opened_telemetry
+from cosmos_outbox_worker.worker_health import WorkerVitals
+from examples.contacts.domain import Contact, Name
+from examples.contacts.service import ContactsUnitOfWork
+from tests.support.effort import LONG
+from tests.support.lease_statuses import owning, status
+from tests.support.local import Local
+from tests.support.worker_settings import worker_settings
+
+pytestmark = pytest.mark.looptime(False)
+
+SCALE = (Path(__file__).parents[2] / "docs/explanation/scale.md").read_text()
+NOWHERE = Local(cosmos="", servicebus="", control="", database="", environment={})
+PRICES = {
+    "request_units_100_hour": 0.01,
+    "storage_gb_month": 0.25,
+    "messaging_unit_hour": 1,
+    "standard_hour": 0.02,
+    "million_operations": 0.5,
+    "worker_hour": 0.1,
+}
+
+
+def figures(**given: Any) -> dict[str, Any]:
+    return {name: one["value"] for name, one in planned({"events": 1, **given})[0].items()}
+
+
+def row(head: str) -> list[float]:
+    """Return the numbers of a row of a table of the page."""
+    found = re.search(rf"^\| {re.escape(head)}[^|]*\|(.*)\|$", SCALE, re.MULTILINE)
+    assert found, head
+    return [float(cell.replace(",", "")) for cell in re.findall(r"\d[\d,]*", found[1])]
+
+
+@pytest.mark.parametrize("column", range(5))
+def test_the_page_and_the_plan_agree_on_what_standard_takes(column: int):
+    subscriptions = row("Subscriptions, of one filter each")[column]
+    found = figures(subscriptions=subscriptions, filters=subscriptions)
+
+    assert row("Credits of an event")[column] == found["credits"]
+    assert row("Events a second, at most")[column] == found["standard_events"] // 1
+
+
+@pytest.mark.parametrize("column", range(3))
+def test_the_page_and_the_plan_agree_on_what_leases_cost(column: int):
+    leases, workers = ([100, 1_000, 10_000][column], [5, 20, 200][column])
+    found = figures(events=1e-9, partitions_now=leases, workers_now=workers)
+    units = row("RU/s of renewals")[column] + row("RU/s of listings")[column]
+
+    assert row("Polls a second, of the monitored container")[column] == found["polls"]
+    assert (
+        pytest.approx(row("Renewals a second, of the lease container")[column], rel=0.03) == found["renewals"]
+    )
+    assert pytest.approx(row("Leases listed a second")[column], rel=0.05) == found["leases_listed"]
+    assert pytest.approx(units, rel=0.05) == found["lease_units"]
+
+
+def test_a_simulated_fleet_at_rest_asks_what_the_plan_says():
+    """With 10,000 leases, as the page has it, in the long profile: what is asked grows with leases and workers alone."""
+    leases, workers = (10_000, 200) if LONG else (500, 10)
+    fleet = Fleet(leases, seed=1)
+    fleet.join([f"worker-{number}" for number in range(workers)])
+    assert fleet.run_until(fleet.balanced, within=600)
+    fleet.requests.clear()
+    rest = fleet.now + 10 * PASS_SECONDS
+    seconds = fleet.run_until(lambda: fleet.now >= rest, within=600)
+    assert seconds
+    found = figures(events=1e-9, partitions_now=leases, workers_now=workers)
+
+    assert pytest.approx(fleet.requests["writes"] / seconds, rel=0.1) == found["renewals"]
+    assert pytest.approx(fleet.requests["leases listed"] / seconds, rel=0.1) == found["leases_listed"]
+
+
+async def test_the_workers_export_as_many_series_as_the_plan_says():
+    """Prometheus counts one for each line."""
+    leases, workers = 100, 10
+    vitals = WorkerVitals(worker_settings(), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    vitals.processor = owning(*(status(str(number)) for number in range(leases // workers)))
+    lag = {"owner": "w", "transactions": 1, "oldest_age": timedelta(1)}
+    vitals.measured(Lag(leases=tuple(LeaseLag(lease=f"p..{n}", token=str(n), **lag) for n in range(leases))))
+    vitals.seen_parked(ParkedSeen(count=1, events=2))
+    with opened_telemetry(topic="events", instance="w") as telemetry:
+        telemetry.observed = vitals.snapshot()
+        telemetry(MessagesPublished(lane=0, messages=1, seconds=0.1))
+        lines = telemetry.exposition()[0].decode().splitlines()
+
+    each = sum(not line.startswith("#") for line in lines)
+    assert (
+        pytest.approx(workers * each, rel=0.1)
+        == figures(partitions_now=leases, workers_now=workers)["series"]
+    )
+
+
+def test_what_the_page_once_claimed_of_standard_is_a_finding():
+    ran = NOWHERE.run("plan", "--events", "100000", code=running.WARNED)
+    found = figures(events=100_000)
+
+    assert ran.stdout.startswith(
+        "Standard's credits are reached at 333 events a second, and these are 100,000: take Premium."
+    )
+    assert "1_000 / (1 + filters + receives)" in ran.stdout
+    assert pytest.approx(170, rel=0.05) == found["partitions"]
+    assert pytest.approx(1.7e6, rel=0.05) == found["data_units"]
+    assert 11 == found["workers"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"events": 100}, ""),
+        (
+            {"events": 300, "subscriptions": 2, "filters": 2},
+            "reached at 200 events a second, and these are 300: take Premium or drop",
+        ),
+        ({"event_bytes": 300_000}, "256 KB: take Premium"),
+        ({"events": 50_000, "keys": 1e6}, "16 messaging units at most, and this asks for 48"),
+        ({"events": 300, "keys": 2, "outage_hours": 0.001}, "each of these gets 150: choose a finer"),
+        ({"partitions_now": 9, "keys": 8}, "8 keys leave some of 9 partitions idle"),
+        ({"keys": 1, "event_bytes": 200_000, "events": 2, "outage_hours": 1}, "20 GB of a key"),
+        ({"outage_hours": 121, "keys": 100}, "ttl of 242 h"),
+        ({"events": 100, "outage_hours": 10}, "has had no consumer for 9.04 h"),
+        ({"events": 2, "keys": 5}, "10,000 events, which come in 6.94 h"),
+        ({"partitions_now": 100, "workers_now": 20}, "read the lag of leases 133 times a second"),
+        ({"partitions_now": 20_001, "keys": 1e6, "stalled_seconds": 8_000}, "more than 20,000 leases"),
+        (
+            {"events": 200, "subscriptions": 2, "filters": 2, "outage_hours": 0.1},
+            "and 200 can leave: what waits",
+        ),
+        (
+            {"events": 200, "outage_hours": 1},
+            "After an outage of 1 h what waited is sent in 1.5 h, as 333 events",
+        ),
+        ({"events": 20_000, "workers_now": 2, "keys": 1e6}, "2 workers run, and 3 are needed"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else "",
+)
+def test_each_thing_that_does_not_work_out_is_said(given: dict[str, float], said: str):
+    warnings = planned({"events": 1, **given})[1]
+
+    assert bool(said) == bool(warnings), warnings
+    assert said in "\n".join(warnings)
+
+
+def test_premium_is_no_finding_where_it_is_there():
+    facts = NOWHERE.json("plan", "--events", "400", "--premium", "--outage-hours", "1")
+
+    assert [] == facts["warnings"]
+    assert 1 == facts["figures"]["messaging_units"]["value"]
+    assert {"given", "default", "Microsoft", "assumed", "measured", "arithmetic", "the worker"} == {
+        one["basis"] for one in facts["figures"].values()
+    }
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "1e99"])
+@pytest.mark.parametrize("option", ["events", "event-bytes", "keys", "filters", "outage-hours"])
+def test_nonsense_is_refused_in_one_sentence(option: str, number: str):
+    ran = NOWHERE.run("plan", "--events", "1", f"--{option}", number, code=running.FAILED)
+
+    assert re.fullmatch(rf"--{option} has to be a number above 0 and at most [\d,]+, not \S+\.\n", ran.stderr)
+
+
+def test_without_a_load_it_says_what_is_missing():
+    assert "--events has to be a number" in NOWHERE.run("plan", code=running.FAILED).stderr
+
+
+def test_prices_make_it_money(tmp_path: Path):
+    file = tmp_path / "prices.toml"
+    file.write_text('currency = "EUR"\n' + "".join(f"{name} = {value}\n" for name, value in PRICES.items()))
+    found = NOWHERE.json("plan", "--events", "100", "--outage-hours", "1", "--prices", str(file))["figures"]
+
+    # 1,671 RU/s, and 50.6 of leases that are billed as 400; a day of events, 8.85 GB; 525.6 million operations; two workers
+    expected = 730 * 0.01 * (17 + 4) + 0.25 * 8.848624 + 730 * 0.02 + 525.6 * 0.5 + 730 * 0.1 * 2
+    assert pytest.approx(expected) == found["cost"]["value"]
+    assert "EUR/month" == found["cost"]["unit"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("nonsense", "is no TOML"),
+        (
+            "worker_hour = 1\n",
+            "request_units_100_hour has to be a number from 0 and at most 1,000,000, not nothing.",
+        ),
+        ("workers_hour = 1\n", "No prices are workers_hour; there are request_units_100_hour, "),
+        ('request_units_100_hour = "1"\n', "request_units_100_hour has to be a number"),
+    ],
+)
+def test_prices_that_cannot_be_read_are_refused(text: str, said: str, tmp_path: Path):
+    file = tmp_path / "prices.toml"
+    file.write_text(text)
+
+    assert said in NOWHERE.run("plan", "--events", "1", "--prices", str(file), code=running.FAILED).stderr
+
+
+def test_measuring_reads_what_runs_and_leaves_what_is_given(outbox: Local):
+    outbox.run("bootstrap")
+    nothing = outbox.run("plan", "--measure", "100", code=running.FAILED).stderr
+    outbox.commit(*(f"c-{number}" for number in range(10)))
+    measured = outbox.json("plan", "--measure", "100")["figures"]
+    given = outbox.json("plan", "--measure", "100", "--keys", "50")["figures"]
+
+    assert "No event was written in the last 100 s: measure more of them, or say --events.\n" == nothing
+    assert {"value": 0.2, "unit": "", "formula": "", "basis": "measured"} == measured["events"]
+    assert [10, 2, 1] == [measured[name]["value"] for name in ("keys", "partitions_now", "workers_now")]
+    assert 300 < measured["event_bytes"]["value"] < 700
+    assert (50, "given") == (given["keys"]["value"], given["keys"]["basis"])
+
+
+def test_a_commit_costs_on_the_emulator_what_the_plan_says(outbox: Local):
+    async def charged(database: DatabaseProxy) -> float:
+        contacts = Outbox(CosmosStore(database.get_container_client("data")))
+        async with contacts.unit_of_work(ContactsUnitOfWork) as uow:
+            uow.contacts.create(Contact(id="c", name=Name(first_name="A", last_name="B")))
+            return (await uow.commit()).request_charge
+
+    found = figures(event_bytes=500, entity_bytes=300)
+    assert pytest.approx(outbox.on_database(charged), rel=0.3) == found["commit_units"]

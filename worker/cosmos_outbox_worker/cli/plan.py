@@ -1,0 +1,114 @@
+"""Plan: `cosmos-outbox plan` says what a load needs, and what does not work out, before anything is deployed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+from pydantic_core import to_json
+
+from cosmos_outbox.errors import UsageError
+from cosmos_outbox.stored_documents import SET_BY_THE_SERVICE
+from cosmos_outbox_worker.cli.capacity import NEEDS, number, planned
+from cosmos_outbox_worker.cli.output import answer, table_of
+from cosmos_outbox_worker.cli.replay import read_events
+from cosmos_outbox_worker.cli.running import (
+    WARNED,
+    AsJson,
+    OfContainer,
+    chosen_containers,
+    command_without,
+    opened,
+)
+from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.settings import CONTAINER
+
+_Number = float | None
+_PRICES = "TOML with your prices; adds what a month costs."
+_MEASURE = "Take from the events of the last so many seconds, and from the workers, what is not given."
+
+
+@command_without
+async def plan(
+    *,
+    events: Annotated[_Number, typer.Option(help="A second; needed without --measure.")] = None,
+    event_bytes: Annotated[_Number, typer.Option(help="Of an event, as JSON; else 1,024.")] = None,
+    entity_bytes: Annotated[
+        _Number, typer.Option(help="Of the entity that is written beside it; else 1,024.")
+    ] = None,
+    keys: Annotated[_Number, typer.Option(help="Partition keys that have events; else 1,000.")] = None,
+    subscriptions: Annotated[_Number, typer.Option(help="Of the topic; else 1.")] = None,
+    filters: Annotated[
+        _Number, typer.Option(help="Of all subscriptions together; else one for each.")
+    ] = None,
+    outage_hours: Annotated[
+        _Number, typer.Option(help="For which workers, broker or consumers may be away; else 8.")
+    ] = None,
+    stalled_seconds: Annotated[
+        _Number, typer.Option(envvar="OUTBOX_STALLED_SECONDS", help="As the workers have it; else 60.")
+    ] = None,
+    premium: Annotated[bool, typer.Option("--premium", help="The namespace is of the tier Premium.")] = False,
+    prices: Annotated[typer.FileBinaryRead | None, typer.Option(metavar="FILE", help=_PRICES)] = None,
+    measure: Annotated[int | None, typer.Option(min=1, max=3_600, help=_MEASURE)] = None,
+    of_container: OfContainer = None,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Say what a load needs: partitions, request units, workers, tier, time to live, room, series; each with its formula.
+
+    Opens no connection unless --measure asks for it. Exit code 1 if something does not work out: that comes first.
+    """
+    measured: dict[str, float] = {}
+    if measure is not None:
+        CONTAINER.set(*chosen_containers(of_container, each=False))
+        async with opened() as outbox:
+            measured = await _measured(outbox, measure)
+    load = {"events": events, "event_bytes": event_bytes, "entity_bytes": entity_bytes, "keys": keys}
+    load |= {"subscriptions": subscriptions, "filters": subscriptions if filters is None else filters}
+    load |= {"outage_hours": outage_hours, "stalled_seconds": stalled_seconds}
+    given = {name: value for name, value in load.items() if value is not None}
+    try:
+        paid = None if prices is None else tomllib.load(prices)
+    except ValueError as error:
+        raise UsageError(f"{prices and prices.name} is no TOML: {error}.") from error
+    figures, warnings = planned(given, measured=measured, premium=premium, prices=paid)
+    rows = [{"figure": name} | one | {"value": number(one["value"])} for name, one in figures.items()]
+    answer(
+        {"warnings": warnings, "figures": figures},
+        *warnings,
+        table_of([row for row in rows if row["figure"] in NEEDS], title="What it needs"),
+        table_of([row for row in rows if row["figure"] not in NEEDS], title="How that comes about"),
+        as_json=as_json,
+    )
+    if warnings:
+        raise typer.Exit(WARNED)
+
+
+async def _measured(outbox: Connection, seconds: int) -> dict[str, float]:
+    """
+    Return the load that the last seconds had, by the service's clock, and what there is.
+
+    Raises:
+        UsageError: no event was written.
+    """
+    now = (await outbox.leases.list(f"{await outbox.prefix()}..")).read_at
+    ranges, keys, size = await outbox.feed.physical_ranges(), Counter[str](), 0
+    for one in ranges:
+        async for page in read_events(outbox.feed, start=now - timedelta(seconds=seconds), ranges=[one]):
+            for document, event in zip(page.documents, page.events, strict=True):
+                if document["_ts"] <= now.timestamp():
+                    keys[event.partition_key] += 1
+                    own = {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
+                    size += len(to_json(own))
+            if page.documents and page.documents[-1]["_ts"] > now.timestamp():
+                break  # a busy range has always more
+    if not (count := keys.total()):
+        raise UsageError(
+            f"No event was written in the last {seconds} s: measure more of them, or say --events."
+        )
+    workers = sum(not one.silent for one in await outbox.fleet.heartbeats())
+    found = {"events": count / seconds, "event_bytes": size / count, "keys": len(keys)}
+    return found | {"partitions_now": len(ranges), "workers_now": max(workers, 1)}
