@@ -43,8 +43,7 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishError:
     """Return this library's error for one of the SDK."""
-    # What the broker said about a missing topic or a wrong key is only in the inner exception.
-    said = " ".join(f"{error} {error.inner_exception or ''}".split())
+    said = _said(str(error), error)
     meaning = _meaning(error)
     if meaning is errors.BrokerUnavailable:
         return errors.BrokerUnavailable(
@@ -65,7 +64,7 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishEr
 
 def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavailable:
     """Return this library's error for one of the SDK that a receiver raised."""
-    said = " ".join(f"{error!r} {getattr(error, 'inner_exception', None) or ''}".split())
+    said = _said(repr(error), error)
     if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is errors.BrokerUnavailable:
         advice = "it is tried again"
     elif _status(error) == _UNAUTHORIZED:
@@ -79,6 +78,14 @@ def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavai
         f"{entity!r} cannot be received from: {advice}. Service Bus said: {said}",
         retry_after=_RETRY_AFTER.get(type(error)),
     )
+
+
+def _said(shown: str, error: Exception) -> str:
+    """Return what an error says, once."""
+    # What the broker said about a missing topic or a wrong key is only in the inner exception.
+    inner = str(getattr(error, "inner_exception", None) or "")
+    repeated = inner.rpartition("Error Description:")[2].strip() in shown
+    return " ".join((shown if repeated else f"{shown} {inner}").split())
 
 
 def is_refused_use(error: sdk.ServiceBusError) -> bool:

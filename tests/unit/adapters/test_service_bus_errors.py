@@ -111,6 +111,12 @@ def test_the_error_names_the_topic_and_repeats_all_that_the_sdk_knows() -> None:
     assert told.endswith("Service Bus said: Outer. Status code: 404 Not found.")
 
 
+def test_what_the_broker_said_is_told_once() -> None:
+    inner = ValueError("Error condition: NotAllowed\n Error Description: It is full.")
+    error = sdk.ServiceBusError(message="It is full. Error condition: amqp:not-allowed.", error=inner)
+    assert 1 == str(publish_error(error, topic="events")).count("It is full.")
+
+
 class Refusal(Exception):
     """Of a token, as the SDK's AMQP raises it."""
 
