@@ -103,7 +103,7 @@ def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_
     outbox: Local, tmp_path
 ):
     park(outbox, message(1), message(-2, number=2), message(3, number=3))
-    run = outbox.run("parked", "release", "a", "--yes", *OF, code=2, **CONSUMER)
+    run = outbox.run("parked", "release", "a", "--yes", *OF, code=4, **CONSUMER)
     failed = "'a' stays parked: after 1 message handled, message 'm-2': ValueError: an order of -2"
     assert failed in run.stdout
     assert (
@@ -126,7 +126,7 @@ def test_a_release_has_the_handlers_take_the_messages_in_order_and_stops_at_one_
         "total": 2,
     }
     edited.write_text(json.dumps(whole))
-    assert "--yes" in outbox.run(*edit, code=2, **CONSUMER).stderr
+    assert "--yes" in outbox.run(*edit, code=6, **CONSUMER).stderr
     assert {"released": 1, "messages_handled": 2, "gone": 0, "left": []} == outbox.json(
         *edit, "--yes", **CONSUMER
     )
@@ -173,24 +173,24 @@ def test_a_consumer_that_can_work_has_no_finding_and_nothing_is_left_behind(outb
 
 
 def test_what_is_missing_is_told_apart_from_what_is_not_allowed(outbox: Local):
-    missing = found(outbox, 2, OUTBOX_SUBSCRIPTION="nowhere")["subscription"]
+    missing = found(outbox, 4, OUTBOX_SUBSCRIPTION="nowhere")["subscription"]
     assert ("error", "Subscription 'nowhere' of topic 'events' does not exist.") == missing[:2]
     assert "Create it" in missing[2]
-    queue = found(outbox, 2, OUTBOX_SUBSCRIPTION="", OUTBOX_TOPIC="nowhere")
+    queue = found(outbox, 4, OUTBOX_SUBSCRIPTION="", OUTBOX_TOPIC="nowhere")
     assert "Queue 'nowhere' does not exist." == queue["subscription"][1]
-    (forgotten,) = found(outbox, 2, OUTBOX_SUBSCRIPTION="").values()
+    (forgotten,) = found(outbox, 4, OUTBOX_SUBSCRIPTION="").values()
     assert forgotten[2].startswith("If it is a topic, set OUTBOX_SUBSCRIPTION.")
     wrong = outbox.servicebus.replace("SAS_KEY_VALUE", "wrong")
-    denied = found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING=wrong)["permissions"]
+    denied = found(outbox, 4, OUTBOX_SERVICEBUS_CONNECTION_STRING=wrong)["permissions"]
     assert "Not allowed to receive from Subscription 'all'" in denied[1]
     assert "Data Receiver" in denied[2]
     away = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=n;SharedAccessKey=a2V5;UseDevelopmentEmulator=true;"
     assert "unknown" == found(outbox, 3, OUTBOX_SERVICEBUS_CONNECTION_STRING=away)["no-answer"][0]
-    assert "required" in found(outbox, 2, OUTBOX_SERVICEBUS_CONNECTION_STRING="")["subscription"][1]
+    assert "required" in found(outbox, 4, OUTBOX_SERVICEBUS_CONNECTION_STRING="")["subscription"][1]
 
 
 def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_are_errors(outbox: Local):
-    sessions = found(outbox, 2, OUTBOX_SESSIONS="false")["sessions"]
+    sessions = found(outbox, 4, OUTBOX_SESSIONS="false")["sessions"]
     assert ("error", "Take OUTBOX_SESSIONS away.") == (sessions[0], sessions[2])
     name = f"endless-{uuid.uuid4().hex[:8]}"
 
@@ -198,10 +198,10 @@ def test_sessions_that_are_not_as_configured_and_containers_that_cannot_be_used_
         await database.create_container(name, PartitionKey("/partitionKey"))
 
     outbox.on_database(create)
-    assert "error" == found(outbox, 2, OUTBOX_COSMOS_CONTAINER=name)["data-ttl"][0]
-    assert "error" == found(outbox, 2, OUTBOX_COSMOS_CONTAINER="nowhere")["data-container"][0]
-    assert "error" == found(outbox, 2, OUTBOX_PARKED_CONTAINER="nowhere")["parked-container"][0]
-    parks = found(outbox, 2, OUTBOX_PARKED_CONTAINER="")["parked-container"]
+    assert "error" == found(outbox, 4, OUTBOX_COSMOS_CONTAINER=name)["data-ttl"][0]
+    assert "error" == found(outbox, 4, OUTBOX_COSMOS_CONTAINER="nowhere")["data-container"][0]
+    assert "error" == found(outbox, 4, OUTBOX_PARKED_CONTAINER="nowhere")["parked-container"][0]
+    parks = found(outbox, 4, OUTBOX_PARKED_CONTAINER="")["parked-container"]
     assert "'invoicing' parks" in parks[1]
     dropping = ("doctor", "--consumer", "tests.service.invoices:dropping")
     assert 0 == outbox.json(*dropping, **CONSUMER | {"OUTBOX_PARKED_CONTAINER": ""})["counts"]["error"]

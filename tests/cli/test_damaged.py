@@ -40,19 +40,19 @@ def damaged(outbox: Local) -> Local:
 
 def test_status_shows_what_can_be_read_and_what_cannot(damaged: Local) -> None:
     damaged.commit(*map(str, range(8)))
-    seen = damaged.json("status", code=2)
+    seen = damaged.json("status", code=4)
     first, second = seen["leases"]
     assert ("damaged", None) == (first["state"], first["waiting"])
     assert seen["waiting"] == second["waiting"] > 0
     assert [MISTAKE in mistake for mistake in seen["errors"]] == [True]
     assert ["worker-1"] == seen["workers"]
-    text = damaged.run("status", code=2).stdout
+    text = damaged.run("status", code=4).stdout
     assert MISTAKE in text
     assert f"waiting {second['waiting']}" in text
 
 
 def test_doctor_names_a_damaged_lease_once_and_how_to_mend_it(damaged: Local) -> None:
-    findings = damaged.json("doctor", code=2)["findings"]
+    findings = damaged.json("doctor", code=4)["findings"]
     assert [("error", "damaged-lease")] == [(one["severity"], one["check"]) for one in findings]
     assert MISTAKE in findings[0]["message"]
     assert "delete the document" in findings[0]["fix"]
@@ -85,25 +85,25 @@ def tamper(outbox: Local, partition_key: str, document_id: str, **changes: Any) 
 def test_a_parked_key_that_cannot_be_read_is_named_behind_the_others(outbox: Local) -> None:
     ids = park(outbox, "ada", "grace")
     tamper(outbox, "ada", "outbox.key", state="quarantined")
-    first, second = outbox.rows("parked", "list", code=2, **PARKED)
+    first, second = outbox.rows("parked", "list", code=4, **PARKED)
     assert first.keys() == second.keys()
     assert ("grace", "parked", 2) == (first["key"], first["state"], first["held"])
     assert ("ada", "unreadable", None) == (second["key"], second["state"], second["held"])
     assert "quarantined" in second["error"]
-    assert "unreadable" in outbox.run("parked", "list", code=2, **PARKED).stdout
-    seen = outbox.json("status", code=2, **PARKED)
+    assert "unreadable" in outbox.run("parked", "list", code=4, **PARKED).stdout
+    seen = outbox.json("status", code=4, **PARKED)
     assert (2, None) == (seen["parked_keys"], seen["parked_events"])
     assert ["quarantined" in mistake for mistake in seen["errors"]] == [True]
     outbox.pass_all()
     assert 4 == outbox.json("replay", "--since", "beginning", "--dry-run", **PARKED)["left_out"]
     tamper(outbox, "ada", f"event.{ids[1]}", status="lost")
-    assert "'lost'" in outbox.run("replay", "--since", "beginning", "--dry-run", code=2, **PARKED).stderr
+    assert "'lost'" in outbox.run("replay", "--since", "beginning", "--dry-run", code=4, **PARKED).stderr
 
 
 def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Local) -> None:
     ids = park(alone, "ada", "grace")
     tamper(alone, "ada", f"event.{ids[1]}", status="lost")
-    shown = alone.json("parked", "show", "ada", code=2, **PARKED)
+    shown = alone.json("parked", "show", "ada", code=4, **PARKED)
     assert ("parked", 2) == (shown["state"], shown["held"])
     whole, damaged = shown["events"]
     assert whole.keys() == damaged.keys()
@@ -111,8 +111,8 @@ def test_an_event_that_cannot_be_read_hides_no_other_and_holds_its_key(alone: Lo
         (whole["event"], whole["status"]), (damaged["event"], damaged["status"]),
     )  # fmt: skip
     assert "'lost'" in damaged["note"]
-    assert "'lost'" in alone.run("parked", "show", "ada", code=2, **PARKED).stdout
-    assert "'lost'" in alone.run("parked", "drop", "ada", ids[1], "--reason", "a test", "--yes", code=2, **PARKED).stdout  # fmt: skip
+    assert "'lost'" in alone.run("parked", "show", "ada", code=4, **PARKED).stdout
+    assert "'lost'" in alone.run("parked", "drop", "ada", ids[1], "--reason", "a test", "--yes", code=4, **PARKED).stdout  # fmt: skip
     assert alone.json("parked", "drop", "ada", ids[0], "--reason", "a test", "--yes", **PARKED)[
         "events_dropped"
     ]
@@ -125,15 +125,15 @@ def test_a_lease_that_lies_ahead_of_its_range_is_an_error_until_it_is_set_back(o
     outbox.run("bootstrap")
     outbox.commit("ada", "grace")
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning", AHEAD: "1"})
-    seen = outbox.json("status", code=2)
+    seen = outbox.json("status", code=4)
     assert any('stands at "5000"' in mistake for mistake in seen["errors"])
-    findings = outbox.json("doctor", code=2)["findings"]
+    findings = outbox.json("doctor", code=4)["findings"]
     (finding,) = [one for one in findings if one["check"] == "position-ahead"]
     assert ("error", True) == (finding["severity"], "leases reset --to" in finding["fix"])
     # Also where nothing was marked yet, and where nothing but the mark tells of it.
     damage(outbox, ContinuationToken='"5000"', properties={"start": "beginning"})
-    assert outbox.json("status", code=2)["errors"]
+    assert outbox.json("status", code=4)["errors"]
     damage(outbox, ContinuationToken='"0"', properties={"start": "beginning", AHEAD: "1"})
-    assert outbox.json("status", code=2)["errors"]
+    assert outbox.json("status", code=4)["errors"]
     outbox.run("leases", "reset", "--to", "beginning", "--yes")
     assert [] == outbox.json("status")["errors"]

@@ -40,7 +40,7 @@ def test_leases_that_no_worker_works_on_are_a_warning_and_an_error_where_events_
     outbox.run("bootstrap")
     assert ("warning", "owners") in found(outbox, code=1)
     outbox.commit("ada")
-    assert ("error", "owners") in found(outbox, code=2)
+    assert ("error", "owners") in found(outbox, code=4)
 
 
 @pytest.mark.parametrize("partition", ["0", None])
@@ -57,7 +57,7 @@ def test_leases_are_looked_at_where_a_partition_or_the_whole_feed_is_throttled(
     fault = {"container": container, "operation": RequestKind.CHANGEFEED, "status": 429}
     owned.steer("/cosmos/faults", **fault, partition=partition, retry_after_ms=100)
 
-    assert ("error", "leases") in found(owned, code=2)
+    assert ("error", "leases") in found(owned, code=4)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--api",)])
@@ -65,7 +65,7 @@ def test_an_account_that_refuses_is_a_finding_that_names_role_and_firewall(
     outbox: Local, arguments: tuple[str, ...]
 ):
     outbox.steer("/cosmos/faults", operation=RequestKind.ACCOUNT, status=403)
-    (finding,) = outbox.json("doctor", *arguments, code=2)["findings"]
+    (finding,) = outbox.json("doctor", *arguments, code=4)["findings"]
     assert ("error", "account") == (finding["severity"], finding["check"])
     assert "Built-in Data Contributor" in finding["fix"]
     assert "firewall" in finding["fix"]
@@ -120,7 +120,7 @@ def test_whatever_an_application_needs_and_may_not_do_is_named_where_it_is_asked
     for container in ("leases", "parked"):
         assert {} == refused(outbox, container, "--api"), "it has nothing to do there"
     create(outbox, "endless", "/partitionKey", None)
-    assert {("error", "data-ttl")} == found(outbox, "--api", code=2, OUTBOX_COSMOS_CONTAINER="endless")
+    assert {("error", "data-ttl")} == found(outbox, "--api", code=4, OUTBOX_COSMOS_CONTAINER="endless")
 
 
 def test_an_application_that_may_not_delete_events_is_told_so_and_passes(outbox: Local):
@@ -185,7 +185,7 @@ def test_a_trial_leaves_no_document_behind(outbox: Local):
         ]
 
     before = outbox.on_database(ids)
-    outbox.run("doctor", code=2, OUTBOX_TOPIC="", OUTBOX_PARKED_CONTAINER="parked")
+    outbox.run("doctor", code=4, OUTBOX_TOPIC="", OUTBOX_PARKED_CONTAINER="parked")
     outbox.run("doctor", "--api")
     assert before == outbox.on_database(ids)
 
@@ -206,17 +206,17 @@ def test_a_lease_whose_owner_makes_no_progress_is_an_error_with_the_whole_reason
         await leases.replace_item(item["id"], item | {"properties": {"standstill": reason}})
 
     owned.on_leases(stand_still)
-    (found,) = [one for one in owned.json("doctor", code=2)["findings"] if one["severity"] == "error"]
+    (found,) = [one for one in owned.json("doctor", code=4)["findings"] if one["severity"] == "error"]
     assert "standstill" == found["check"]
     assert reason in found["message"]
     assert [reason] == [
-        one["standstill"] for one in owned.json("status", code=2)["leases"] if one["standstill"]
+        one["standstill"] for one in owned.json("status", code=4)["leases"] if one["standstill"]
     ]
-    assert any(reason in error for error in owned.json("status", code=2)["errors"])
+    assert any(reason in error for error in owned.json("status", code=4)["errors"])
 
 
 def test_a_topic_that_only_a_route_names_is_looked_at_too(owned: Local):
-    result = owned.json("doctor", code=2, OUTBOX_ROUTES="entity:contact=nowhere,events")
+    result = owned.json("doctor", code=4, OUTBOX_ROUTES="entity:contact=nowhere,events")
     sending, missing = [one for one in result["findings"] if one["severity"] == "error"]
     assert "send to topic 'nowhere'" in sending["message"]
     assert "Topic 'nowhere' does not exist" in missing["message"]
@@ -230,7 +230,7 @@ def test_a_topic_that_only_a_route_names_is_looked_at_too(owned: Local):
     ],
 )
 def test_a_service_bus_that_is_not_named_as_workers_need_it_is_an_error(owned: Local, wrong, said):
-    (finding,) = owned.json("doctor", code=2, **wrong)["findings"]
+    (finding,) = owned.json("doctor", code=4, **wrong)["findings"]
     assert ("error", "topic") == (finding["severity"], finding["check"])
     assert said in finding["message"]
     assert "the workers need it" in finding["fix"]
@@ -241,7 +241,7 @@ def test_a_worker_that_is_to_delete_events_has_to_be_allowed_to(owned: Local):
     assert set() == found(owned, code=0, **deleting)
     owned.steer("/cosmos/faults", operation="delete", container="data", status=403)
     assert set() == found(owned, code=0), "no option asked for it"
-    (finding,) = owned.json("doctor", code=2, **deleting)["findings"]
+    (finding,) = owned.json("doctor", code=4, **deleting)["findings"]
     assert "delete events" in finding["message"]
     assert "OUTBOX_DELETE_AFTER_PUBLISH" in finding["fix"]
 
@@ -276,10 +276,10 @@ def test_other_processors_are_told_of_and_are_an_error_where_sent_events_are_to_
     plant(owned, "outbox", "audit")
     assert ("note", "other-processors") in found(owned, code=0)
     assert "audit" in owned.run("doctor").stdout
-    assert ("error", "other-processors") in found(owned, code=2, OUTBOX_DELETE_AFTER_PUBLISH="*")
+    assert ("error", "other-processors") in found(owned, code=4, OUTBOX_DELETE_AFTER_PUBLISH="*")
 
 
 def test_leases_under_another_name_of_the_account_are_an_error_and_no_command_works_on_them(owned: Local):
     plant(owned, "localhost", "localhost-westeurope.documents.azure.com", move=True)
-    assert ("error", "lease-names") in found(owned, code=2)
+    assert ("error", "lease-names") in found(owned, code=4)
     assert "localhost-westeurope" in owned.run("status", code=2).stderr

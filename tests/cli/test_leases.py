@@ -144,7 +144,7 @@ def test_leases_of_a_worker_that_is_gone_may_be_reset(alone: Local):
 def test_without_an_answer_nothing_is_done(outbox: Local):
     outbox.run("bootstrap")
     before = starts(outbox)
-    assert "repeat with --yes" in outbox.run("leases", "reset", "--to", "now", code=2).stderr
+    assert "repeat with --yes" in outbox.run("leases", "reset", "--to", "now", code=6).stderr
     assert before == starts(outbox)
 
 
@@ -152,7 +152,16 @@ def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_CONTAINER="nowhere").stderr
     assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_LEASE_CONTAINER="nowhere").stderr
     assert "of database 'nowhere'" in outbox.run("status", code=2, OUTBOX_COSMOS_DATABASE="nowhere").stderr
-    assert "'nowhere'" in outbox.run("status", code=2, OUTBOX_PARKED_CONTAINER="nowhere").stderr
+    without = outbox.json("status", code=4, OUTBOX_PARKED_CONTAINER="nowhere")
+    assert "'nowhere'" in without["errors"][0]
+    assert 0 == without["waiting"], "the rest is known"
+
+
+def test_a_processor_that_is_misspelled_is_not_taken_for_one_that_has_nothing_to_do(outbox: Local):
+    assert 0 == outbox.json("status")["waiting"]
+    outbox.run("bootstrap")
+    said = outbox.json("status", code=5, OUTBOX_PROCESSOR_NAME="outbocks")["error"]["message"]
+    assert "No processor 'outbocks' has leases; these have: outbox." in said
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "1e300"])

@@ -69,7 +69,8 @@ def test_all_keys_of_a_cause_are_released_by_one_command_that_can_be_run_again(a
     assert "MessageRejected" in alone.run("parked", "list", "--by-error", **PARKED).stdout
     planned = alone.json("parked", "release", "--error", "MessageRejected", "--dry-run", **PARKED)
     assert {"ada", "grace"} == set(planned["keys"])
-    assert [] == alone.json("parked", "release", "--error", "no such", "--dry-run", **PARKED)["keys"]
+    none = alone.json("parked", "release", "--error", "no such", "--yes", code=5, **PARKED)["error"]
+    assert "No failure says 'no such'" in none["message"]
     done = alone.json("parked", "release", "--error", "MessageRejected", "--yes", **PARKED)
     assert {"released": 2, "events_sent": 4, "gone": 0, "left": []} == done
     file = tmp_path / "keys"
@@ -81,7 +82,7 @@ def test_all_keys_of_a_cause_are_released_by_one_command_that_can_be_run_again(a
 def test_a_key_that_stays_parked_does_not_stop_the_release_of_others(alone: Local):
     park(alone, "ada", "grace")
     alone.steer("/servicebus/faults", action="reject", condition="amqp:not-allowed", count=2)
-    done = alone.json("parked", "release", "--all", "--yes", code=2, **PARKED)
+    done = alone.json("parked", "release", "--all", "--yes", code=4, **PARKED)
     assert (1, 1) == (done["released"], len(done["left"]))
     assert "StillParked" == done["left"][0]["code"]
     assert done["left"][0]["error"]
@@ -99,7 +100,7 @@ def test_of_many_keys_the_event_that_each_failed_on_is_dropped_with_one_reason_a
         decision["did"],
         decision["reason"],
     )
-    left = alone.json(*asked, "--yes", code=2, **PARKED)["left"]
+    left = alone.json(*asked, "--yes", code=4, **PARKED)["left"]
     assert {"ada", "grace"} == {row["key"] for row in left}, (
         "they wait for a release now, for no event failed"
     )
@@ -113,6 +114,8 @@ def test_what_is_purged_says_nothing_any_more_and_is_still_left_out_of_a_replay(
     alone.run("parked", "drop", "ada", ids[0], "--reason", "Ada Lovelace wants it", "--yes", **PARKED)
     held = alone.run("parked", "purge", "ada", ids[1], "--reason", "erasure 7", "--yes", code=2, **PARKED)
     assert "drop it" in held.stderr
+    alone.run("parked", "purge", "ad", "--reason", "erasure 7", "--yes", code=5, **PARKED)
+    alone.run("parked", "purge", "ada", "other", "--reason", "erasure 7", "--yes", code=5, **PARKED)
     purged = alone.json("parked", "purge", "ada", "--reason", "erasure 7", "--yes", **PARKED)
     assert [ids[0]] == purged["purged"]
     alone.run("parked", "release", "ada", "--yes", **PARKED)

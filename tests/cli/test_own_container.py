@@ -72,7 +72,7 @@ def test_a_parked_key_is_listed_shown_dropped_from_and_released(outbox: Local, e
 def test_a_consumer_s_key_in_another_form_is_told_how_keys_are_named(outbox: Local, events: list[str]):
     of = ("--consumer", "tests.service.invoices:consumer")
     for command in (("show", "t1/1", *of), ("release", "t1/1", "--yes", *of)):
-        told = outbox.run("parked", *command, code=2, **VARIABLES, OUTBOX_SUBSCRIPTION="all").stderr
+        told = outbox.run("parked", *command, code=5, **VARIABLES, OUTBOX_SUBSCRIPTION="all").stderr
         assert """'t1/1' is not parked; a key of its container is named as ["t1","u1"] is.""" in " ".join(
             told.split()
         )
@@ -86,7 +86,7 @@ def test_doctor_and_commands_refuse_a_container_that_cannot_hold_an_outbox(outbo
     outbox.on_database(create)
     variables = {"OUTBOX_COSMOS_CONTAINER": "strange"}
     for arguments in ((), ("--api",)):
-        findings = outbox.json("doctor", *arguments, code=2, **variables)["findings"]
+        findings = outbox.json("doctor", *arguments, code=4, **variables)["findings"]
         assert [("error", "data-container")] == [
             (one["severity"], one["check"]) for one in findings if one["severity"] == "error"
         ]

@@ -59,7 +59,7 @@ def test_nothing_is_parked_at_first(outbox: Local):
     assert "No key is parked." in outbox.run("parked", "list", **PARKED).stdout
     assert "'nowhere'" in outbox.run("parked", "list", code=2, OUTBOX_PARKED_CONTAINER="nowhere").stderr
     assert "OUTBOX_PARKED_CONTAINER" in outbox.run("parked", "list", code=2).stderr
-    assert "ada" in outbox.run("parked", "show", "ada", code=2, **PARKED).stderr
+    assert "ada" in outbox.run("parked", "show", "ada", code=5, **PARKED).stderr
 
 
 def test_a_parked_key_is_listed_with_its_cause_and_shown_with_its_events(outbox: Local):
@@ -91,18 +91,19 @@ def test_a_held_event_for_later_is_shown_with_its_time(outbox: Local):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "code", "error"),
     [
-        (["parked", "release", "nowhere", "--yes"], "KeyNotParked"),
-        (["parked", "release", "ada", "--yes", "--edited", "/nowhere.json"], "BadParameter"),
-        (["leases", "reset", "--to", "beginning"], "UsageError"),
-        (["leases", "reset"], "MissingParameter"),
+        (["parked", "release", "nowhere", "--yes"], 5, "KeyNotParked"),
+        (["parked", "release", "ada", "--yes", "--edited", "/nowhere.json"], 2, "BadParameter"),
+        (["leases", "reset", "--to", "beginning"], 5, "NothingMatches"),
+        (["leases", "reset"], 2, "MissingParameter"),
+        (["parked", "park", "ada", "--reason", "a test"], 6, "Declined"),
     ],
 )
 def test_a_command_that_fails_says_so_as_json_with_a_code_a_program_can_tell_apart(
-    outbox: Local, arguments: list[str], error: str
+    outbox: Local, arguments: list[str], code: int, error: str
 ):
-    said = outbox.json(*arguments, code=2, **PARKED)["error"]
+    said = outbox.json(*arguments, code=code, **PARKED)["error"]
     assert error == said["code"]
     assert said["message"]
 
@@ -115,7 +116,7 @@ def test_a_command_that_finds_no_service_ends_with_a_code_of_its_own(outbox: Loc
 
 def test_a_release_sends_what_is_held_and_hands_the_key_back(alone: Local, tmp_path):
     *_, first, _ = park(alone, "ada", "grace")
-    assert "--yes" in alone.run("parked", "release", "ada", code=2, **PARKED).stderr
+    assert "--yes" in alone.run("parked", "release", "ada", code=6, **PARKED).stderr
     assert {"released": 1, "events_sent": 2, "gone": 0, "left": []} == alone.json(
         "parked", "release", "ada", "--yes", **PARKED
     )
@@ -229,7 +230,7 @@ def test_records_are_shown_also_when_the_key_was_released(alone: Local, tmp_path
     text = alone.run("parked", "show", "ada", **PARKED).stdout
     assert {True} == {word in text for word in ("released", "dropped", "a test", "Mended")}
     assert {True} == {record["closed_at"][:16].replace("T", " ") in text for record in (dropped, sent)}
-    assert "'grace' is not parked" in alone.run("parked", "show", "grace", code=2, **PARKED).stderr
+    assert "'grace' is not parked" in alone.run("parked", "show", "grace", code=5, **PARKED).stderr
 
 
 @pytest.mark.parametrize("command", [("park", "ada"), ("drop", "ada", "e"), ("purge", "ada", "e")])
@@ -248,7 +249,7 @@ def test_an_empty_key_is_not_parked(outbox: Local):
 
 def test_a_key_is_parked_by_hand_and_shown_with_the_reason(outbox: Local):
     park_ada = ("parked", "park", "ada", "--reason", "its consumer is broken")
-    assert "--yes" in outbox.run(*park_ada, code=2, **PARKED).stderr
+    assert "--yes" in outbox.run(*park_ada, code=6, **PARKED).stderr
     assert "'ada' is parked" in outbox.run(*park_ada, "--yes", **PARKED).stdout
     (row,) = outbox.rows("parked", "list", **PARKED)
     assert ("ada", 0, "its consumer is broken") == (row["key"], row["held"], row["error"])
@@ -261,11 +262,11 @@ def test_keys_of_another_processor_are_not_seen(outbox: Local):
     park(outbox, "ada")
     assert [] == outbox.rows("parked", "list", OUTBOX_PROCESSOR_NAME="audit", **PARKED)
     assert "not parked" in outbox.run(
-        "parked", "release", "ada", "--yes", code=2, OUTBOX_PROCESSOR_NAME="audit", **PARKED
+        "parked", "release", "ada", "--yes", code=5, OUTBOX_PROCESSOR_NAME="audit", **PARKED
     ).stderr  # fmt: skip
     assert 1 == len(outbox.rows("parked", "list", **PARKED))
     outbox.run("bootstrap")
     for processor, told in (("outbox", []), ("audit", ["strange-parked-keys"])):
         doctor = {"OUTBOX_TOPIC": "", "OUTBOX_PROCESSOR_NAME": processor, **PARKED}
-        findings = outbox.json("doctor", code=2, **doctor)["findings"]
+        findings = outbox.json("doctor", code=4, **doctor)["findings"]
         assert told == [one["check"] for one in findings if one["check"] == "strange-parked-keys"]

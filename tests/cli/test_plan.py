@@ -15,8 +15,8 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.records import MessagesPublished
-from cosmos_outbox_worker.cli import running
 from cosmos_outbox_worker.cli.capacity import planned
+from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.telemetry import opened_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
@@ -112,7 +112,7 @@ async def test_the_workers_export_as_many_series_as_the_plan_says():
 
 
 def test_what_the_page_once_claimed_of_standard_is_a_finding():
-    ran = NOWHERE.run("plan", "--events", "100000", code=running.WARNED)
+    ran = NOWHERE.run("plan", "--events", "100000", code=ExitCode.WARNED)
     found = figures(events=100_000)
 
     assert ran.stdout.startswith(
@@ -174,13 +174,13 @@ def test_premium_is_no_finding_where_it_is_there():
 @pytest.mark.parametrize("number", ["0", "-1", "nan", "inf", "1e99"])
 @pytest.mark.parametrize("option", ["events", "event-bytes", "keys", "filters", "outage-hours"])
 def test_nonsense_is_refused_in_one_sentence(option: str, number: str):
-    ran = NOWHERE.run("plan", "--events", "1", f"--{option}", number, code=running.FAILED)
+    ran = NOWHERE.run("plan", "--events", "1", f"--{option}", number, code=ExitCode.UNUSABLE)
 
     assert re.fullmatch(rf"--{option} has to be a number above 0 and at most [\d,]+, not \S+\.\n", ran.stderr)
 
 
 def test_without_a_load_it_says_what_is_missing():
-    assert "--events has to be a number" in NOWHERE.run("plan", code=running.FAILED).stderr
+    assert "--events has to be a number" in NOWHERE.run("plan", code=ExitCode.UNUSABLE).stderr
 
 
 def test_prices_make_it_money(tmp_path: Path):
@@ -210,12 +210,12 @@ def test_prices_that_cannot_be_read_are_refused(text: str, said: str, tmp_path: 
     file = tmp_path / "prices.toml"
     file.write_text(text)
 
-    assert said in NOWHERE.run("plan", "--events", "1", "--prices", str(file), code=running.FAILED).stderr
+    assert said in NOWHERE.run("plan", "--events", "1", "--prices", str(file), code=ExitCode.UNUSABLE).stderr
 
 
 def test_measuring_reads_what_runs_and_leaves_what_is_given(outbox: Local):
     outbox.run("bootstrap")
-    nothing = outbox.run("plan", "--measure", "100", code=running.FAILED).stderr
+    nothing = outbox.run("plan", "--measure", "100", code=ExitCode.UNUSABLE).stderr
     outbox.commit(*(f"c-{number}" for number in range(10)))
     measured = outbox.json("plan", "--measure", "100")["figures"]
     given = outbox.json("plan", "--measure", "100", "--keys", "50")["figures"]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
+import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ import typer
 from cosmos_outbox_worker.cli.app import app
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.doctor import check
+from cosmos_outbox_worker.exit_codes import WORST_FIRST, ExitCode
+from tests.support.patience import HUNG_SECONDS
 
 PAGE = Path(__file__).parents[2] / "docs/reference/cli.md"
 BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
@@ -23,7 +29,7 @@ BEGIN, END = "<!-- generated: begin -->", "<!-- generated: end -->"
 def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if hasattr(command, "commands"):
         for part, inner in command.commands.items():
-            yield from commands(inner, f"{name} {part}")
+            yield from commands(command.load(part) if hasattr(command, "load") else inner, f"{name} {part}")
     else:
         yield name, command
 
@@ -104,6 +110,62 @@ def test_every_command_that_changes_something_asks_or_takes_yes():
     } == asking
 
 
-def test_a_table_in_a_pipe_is_as_wide_as_what_it_holds(capsys: pytest.CaptureFixture[str]):
-    answer({}, table_of([{"key": "x" * 300}]), as_json=False)
-    assert "x" * 300 in capsys.readouterr().out
+def test_the_page_names_every_exit_code():
+    rows = [f"| {code.value} | {code.meaning} |" for code in ExitCode]
+    replaced(
+        "<!-- exit codes: begin -->",
+        "<!-- exit codes: end -->",
+        "\n".join(["| Exit code | Meaning |", "|---|---|", *rows]),
+    )
+    assert {*WORST_FIRST} == {*ExitCode}
+
+
+def test_a_table_in_a_pipe_is_lines_with_tabs(capsys: pytest.CaptureFixture[str]):
+    rows = [{"key": "x" * 300, "parked_at": None}, {"key": "a\tb\n[c]", "parked_at": "now"}]
+    answer({}, table_of(rows, title="Would be done"), as_json=False)
+    said = capsys.readouterr().out
+    assert ["Would be done", "key\tparked at", f"{'x' * 300}\t-", "a\\tb\\n[c]\tnow"] == said.splitlines()
+
+
+def said_by(command: str, **variables: str) -> str:
+    ended = subprocess.run(  # noqa: S603 - our own command
+        [sys.executable, "-c", f"import sys; sys.argv = {shlex.split(command)}; {PROGRAM}"],
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=HUNG_SECONDS,
+    )
+    return ended.stdout
+
+
+PROGRAM = """
+from cosmos_outbox_worker.cli import main
+try:
+    main()
+finally:
+    print({'azure', 'aiohttp', 'opentelemetry', 'pydantic', 'cosmos_outbox'} & {one.partition('.')[0] for one in sys.modules})
+"""
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_and_version_load_neither_the_sdks_nor_the_library(option: str):
+    said = said_by(f"cosmos-outbox {option}")
+    assert {"--help": "bootstrap", "--version": f"cosmos-outbox {version('cosmos-outbox-worker')}"}[
+        option
+    ] in said
+    assert "set()" == said.splitlines()[-1]
+
+
+def test_the_list_of_commands_says_what_each_says_of_itself():
+    root: Any = typer.main.get_command(app)
+    for name, listed in root.commands.items():
+        assert " ".join(str(root.load(name).help).split()).startswith(str(listed.help)), name
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_commands_and_options_are_completed(shell: str):
+    given = {"COMP_WORDS": "cosmos-outbox parked re", "COMP_CWORD": "2"}
+    given |= {"_TYPER_COMPLETE_ARGS": "cosmos-outbox parked re", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    assert "release" in said_by("cosmos-outbox", _COSMOS_OUTBOX_COMPLETE=f"complete_{shell}", **given)
+    assert "_COSMOS_OUTBOX_COMPLETE" in said_by("cosmos-outbox", _COSMOS_OUTBOX_COMPLETE=f"source_{shell}")

@@ -121,7 +121,7 @@ def test_a_standard_output_that_is_full_is_one_line(outbox: Local):
             timeout=HUNG_SECONDS,
             check=False,
         )
-    assert (2, "Standard output: No space left on device\n") == (ended.returncode, ended.stderr)
+    assert (4, "Standard output: No space left on device\n") == (ended.returncode, ended.stderr)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")

@@ -225,7 +225,7 @@ def test_a_region_fails_over_without_its_latest_writes(place: Place):
     place.cosmos.restore_snapshot(place.emulators.database, "data")
     place.cosmos.fail_over()
     place.commit("new")
-    assert "position-ahead" in place.findings(code=2)
+    assert "position-ahead" in place.findings(code=4)
     place.command("leases", "reset", "--to", "beginning", "--yes")
     place.relay(5 + 3)
     assert 2 == place.topic["duplicates"]
@@ -368,7 +368,7 @@ def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_othe
             await until_so(lambda: any(said in reason for reason in worker.snapshot().unready))
 
     asyncio.run(revoke())
-    found = json.loads(place.command("doctor", "--json", code=2))["findings"]
+    found = json.loads(place.command("doctor", "--json", code=4))["findings"]
     assert any(said in each["message"] and "Correct the key of " in each["fix"] for each in found)
     assert 1 == place.sent()
     place.use_secondary_keys()

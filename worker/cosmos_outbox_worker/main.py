@@ -22,6 +22,7 @@ from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from cosmos_outbox_worker import logs
 from cosmos_outbox_worker.consumer_assembly import assembled_consumer
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, load_consumer
+from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.lifecycle import Aborted, end_without_what_stays, run_until_signalled
 from cosmos_outbox_worker.named_consumer import consumer_named
 from cosmos_outbox_worker.program import Program
@@ -30,8 +31,8 @@ from cosmos_outbox_worker.several_containers import assembled_for
 from cosmos_outbox_worker.version import version
 
 EXIT_CODES = (
-    "Exit codes: 0 drained after a signal; 1 crashed, or aborted by a second signal; "
-    "2 a setting or resource cannot be used."
+    f"Exit codes: {ExitCode.DONE} drained after a signal; {ExitCode.WARNED} crashed, or aborted by a second signal; "
+    f"{ExitCode.UNUSABLE} a setting or resource cannot be used."
 )
 _TELEMETRY = (
     "Telemetry, besides /metrics: OTEL_EXPORTER_OTLP_ENDPOINT exports it by OTLP over HTTP,",
@@ -69,7 +70,7 @@ def _ended(
     except ConfigurationError as error:
         logs.configure("INFO")
         _report(name, f"The {name} cannot start; these settings are wrong:", error)
-        return 2
+        return ExitCode.UNUSABLE
     logs.configure(settings.log_level)
     logger.info("%s.starting version %s", name, version())
     for sentence in unknown_variables(os.environ):
@@ -117,11 +118,11 @@ def _ended_by(error: BaseException | None, name: str) -> int:
         cause = cause.exceptions[0]
     if isinstance(cause, ConfigurationError):
         _report(name, f"The {name} cannot run:", cause)
-        return 2
+        return ExitCode.UNUSABLE
     if isinstance(cause, AccessDenied):
         account = "the account of OUTBOX_COSMOS_CONNECTION_STRING or OUTBOX_COSMOS_ENDPOINT refuses it."
         _report(name, f"The {name} cannot run: {account}", cause)
-        return 2
+        return ExitCode.UNUSABLE
     # An error of the library says what to do; any other needs its traceback.
     trace = None if isinstance(cause, OutboxError) else error
     logging.getLogger(name).error("%s.crashed %s: %s", name, type(cause).__name__, cause, exc_info=trace)
@@ -131,7 +132,7 @@ def _ended_by(error: BaseException | None, name: str) -> int:
 def _shown(usage: str, arguments: Sequence[str]) -> int:
     asked_for = list(arguments) in (["--help"], ["-h"])
     (sys.stdout if asked_for else sys.stderr).write(usage)
-    return 0 if asked_for else 2
+    return ExitCode.DONE if asked_for else ExitCode.UNUSABLE
 
 
 def _usage(command: str, settings: Mapping[str, FieldInfo]) -> str:

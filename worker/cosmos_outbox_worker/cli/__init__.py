@@ -1,9 +1,9 @@
 """
 The `cosmos-outbox` command: show a running outbox, repair it, and run workers and consumers; configured by their own variables.
 
-Read in this order: `app` (the commands put together), `running` (an asynchronous command, its errors and exit codes), `output`; then a
-command: `status`, `leases`, `parked` (with `parked_key_owner`, whose keys they are, and `many_parked_keys`), `replay`, `plan` (with
-`capacity`, the arithmetic).
+Read in this order: `app` (the commands put together, each loaded when it is called), `running` (an asynchronous command, its errors and exit
+codes), `output`; then a command: `status`, `doctor`, `leases`, `parked` (with `parked_key_owner`, whose keys they are, and
+`many_parked_keys`), `replay`, `plan` (with `capacity`, the arithmetic).
 """
 
 from __future__ import annotations
@@ -11,6 +11,10 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from cosmos_outbox_worker.exit_codes import ExitCode
 
 
 def main() -> None:
@@ -20,12 +24,19 @@ def main() -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             # Before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.
             signal.signal(number, lambda *_: sys.exit(0))
+    with loading():
+        from cosmos_outbox_worker.cli.app import run  # noqa: PLC0415 - as above
+    run()
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Load modules for as long as the block lasts: the SDKs take a second."""
     gc.disable()  # modules stay, and to look for garbage while they are loaded is a quarter of the start
     try:
-        from cosmos_outbox_worker.cli.app import run  # noqa: PLC0415 - slow
-    except KeyboardInterrupt:  # loading the SDKs takes a second
-        sys.exit(130)
+        yield
+    except KeyboardInterrupt:
+        sys.exit(ExitCode.INTERRUPTED)
     finally:
         gc.freeze()
         gc.enable()
-    run()

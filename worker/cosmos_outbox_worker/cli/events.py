@@ -13,10 +13,11 @@ import typer
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox_worker.cli.output import answer
-from cosmos_outbox_worker.cli.running import WARNED, AsJson, command_without
+from cosmos_outbox_worker.cli.running import AsJson, command_without
 from cosmos_outbox_worker.contract.asyncapi import described
 from cosmos_outbox_worker.contract.breaking_changes import breaks
 from cosmos_outbox_worker.contract.declarations import declared
+from cosmos_outbox_worker.exit_codes import ExitCode
 
 _CHECK = "Compare with this description in place of printing one; - is standard input."
 _ACCEPT = "With --check: what this event breaks is intended; repeat it for others."
@@ -64,4 +65,4 @@ async def describe(
     facts = {"breaking": [asdict(one) for one in found], "out_of_date": was != now}
     answer(facts, *lines or [f"{check.name} is up to date."], as_json=as_json)
     if found or (exact and was != now):
-        raise typer.Exit(WARNED)
+        raise typer.Exit(ExitCode.WARNED)

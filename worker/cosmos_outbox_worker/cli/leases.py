@@ -1,19 +1,23 @@
-"""`cosmos-outbox leases`: reset the leases of a processor; `cosmos-outbox status` shows them."""
+"""`cosmos-outbox leases` and `bootstrap`: reset the leases of a processor, or create them; `cosmos-outbox status` shows them."""
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated
 
 import typer
 
+from cosmos_outbox.changefeed.bootstrap import create_leases
 from cosmos_outbox.changefeed.leases import START, Lease, from_document, start_property
 from cosmos_outbox.changefeed.restored_feed import AHEAD, BEHIND
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import LeaseStore, StartFrom
-from cosmos_outbox_worker.cli.output import NO_LEASES, answer, confirm, table_of
-from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, opened
+from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, answer, confirm, table_of
+from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, command_each, opened
+from cosmos_outbox_worker.exit_codes import ExitCode
+from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.settings import start_named
 from cosmos_outbox_worker.shared_health import clock_time, readable_time
 
@@ -47,6 +51,33 @@ async def reset(
             rows = await act(dry_run=False)
     title = "Would be done" if dry_run else None
     answer({"dry_run": dry_run, "leases": rows}, table_of(rows, title=title), as_json=as_json)
+
+
+@command_each
+async def bootstrap(
+    *,
+    start: Annotated[str, typer.Option(help="Where ranges begin: beginning, now, or a time.")] = "beginning",
+    as_json: AsJson = False,
+) -> None:
+    """
+    Create the leases that are missing, and nothing else: so a deployment fixes where the first worker begins.
+    """
+    chosen = start_given(start)
+    async with opened() as outbox:
+        prefix = await outbox.prefix()
+        listed = partial(leases_for, chosen, prefix=prefix, store=outbox.leases)
+        before = {lease.id for lease in (await listed())[0]}
+        left = await create_leases(prefix, feed=outbox.feed, store=outbox.leases, start=chosen)
+        leases, _ = await listed()
+    rows = [{"range": lease.token, "created": lease.id not in before} for lease in leases]
+    answer({"leases": rows}, table_of(rows, empty="The container has no ranges."), as_json=as_json)
+    for one, error in left.items():
+        sys.stderr.write(
+            f"The partition of range {one.min}-{one.max} does not answer, so it has no lease yet: "
+            f"{printable(str(error))} Run this again, or start a worker: both create what is missing.\n"
+        )
+    if left:
+        raise typer.Exit(ExitCode.WRONG)
 
 
 async def leases_for(
@@ -85,12 +116,12 @@ async def reset_leases(
     Make all ranges begin again at a start; return a row of what was done with each lease, or would be.
 
     Raises:
-        UsageError: a worker owns a lease, there is none, or the start is in the future.
+        UsageError: a worker owns a lease, there is none (NothingMatches), or the start is in the future.
         PreconditionFailed: a worker took a lease meanwhile; those before it are reset.
     """
     leases, now = await leases_for(start, prefix=prefix, store=store)
     if not leases:
-        raise UsageError(NO_LEASES)
+        raise NothingMatches(NO_LEASES)
     if owners := sorted({str(lease.owner) for lease in leases if not lease.expired(now, expiration)}):
         raise UsageError(
             f"Workers own leases: {', '.join(owners)}. Stop them first; the leases of one that crashed are free "

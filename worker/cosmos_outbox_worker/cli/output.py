@@ -1,5 +1,6 @@
 """
-Output: a result as one JSON document for programs, or as a table for people; questions are asked on the terminal.
+Output: a result as one JSON document for programs, as lines with tabs for a pipe, or as a table for people; questions are asked on the
+terminal.
 """
 
 from __future__ import annotations
@@ -8,22 +9,56 @@ import json
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import typer
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from cosmos_outbox.errors import UsageError
+from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.settings import CONTAINER
 
 Row = Mapping[str, Any]
 NO_LEASES = "There are no leases yet; the first worker, or `bootstrap`, creates them."
-INTERRUPTED = 130
-_WIDEST = 1_000_000
+
+
+class Declined(UsageError):
+    """A question was not answered with yes."""
+
+
+class NothingMatches(UsageError):
+    """Nothing has the name that was given, or is what a filter asks for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows whose columns are the keys of the first."""
+
+    rows: Sequence[Row]
+    title: str | None
+
+    def in_lines(self) -> str:
+        """Return a line for the names of the columns and one for each row, with tabs between their cells."""
+        cells = [[name.replace("_", " ") for name in self.rows[0]]]
+        cells += [[text_of(value) for value in row.values()] for row in self.rows]
+        lines = ["\t".join(row) for row in cells]
+        return "\n".join([*([self.title] if self.title else []), *lines])
+
+    def __rich__(self) -> Any:
+        from rich.table import Table as Drawn  # noqa: PLC0415 - a pipe does without
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        drawn = Drawn(title=self.title, title_justify="left")
+        for name in self.rows[0]:
+            numbers = any(isinstance(row[name], (int, float, timedelta)) for row in self.rows)
+            numbers = numbers and not any(isinstance(row[name], bool) for row in self.rows)
+            drawn.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
+        for row in self.rows:
+            # As Text: rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
+            drawn.add_row(*(Text(text_of(value)) for value in row.values()))
+        return drawn
 
 
 def print_json(value: object) -> None:
@@ -32,34 +67,26 @@ def print_json(value: object) -> None:
     sys.stdout.flush()
 
 
-def answer(facts: object, *shown: RenderableType, as_json: bool) -> None:
+def answer(facts: object, *shown: Table | str, as_json: bool) -> None:
     """Print the facts for programs, or what is shown of them to people; a text is no markup, and steers no terminal."""
     if as_json:
         container = {"container": CONTAINER.get()} if CONTAINER.get() else {}
         print_json({**container, **facts} if isinstance(facts, Mapping) else facts)
         return
-    # In a pipe as wide as what is printed, so that no value is cut.
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDEST)
     for one in shown:
-        if isinstance(one, str):  # the terminal breaks its lines, so that a command can be copied
-            console.print(Text("\n".join(map(printable, one.split("\n")))), soft_wrap=True)
-        else:
-            console.print(one)
+        if isinstance(one, Table) and sys.stdout.isatty():
+            from rich.console import Console  # noqa: PLC0415 - as above
+
+            Console(highlight=False).print(one)
+        else:  # a terminal breaks the lines of a text, so that a command can be copied
+            text = one.in_lines() if isinstance(one, Table) else "\n".join(map(printable, one.split("\n")))
+            sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
-def table_of(rows: Sequence[Row], *, empty: str = "", title: str | None = None) -> RenderableType:
-    """Return rows as a table whose columns are the keys of the first; `empty` if there are none."""
-    if not rows:
-        return Text(empty)
-    table = Table(title=title, title_justify="left")
-    for name in rows[0]:
-        numbers = any(isinstance(row[name], (int, float, timedelta)) for row in rows)
-        numbers = numbers and not any(isinstance(row[name], bool) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
-    for row in rows:
-        # As Text: rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
-        table.add_row(*(Text(text_of(value)) for value in row.values()))
-    return table
+def table_of(rows: Sequence[Row], *, empty: str = "", title: str | None = None) -> Table | str:
+    """Return rows as a table; `empty` if there are none."""
+    return Table(rows, title) if rows else empty
 
 
 def counted(number: int, noun: str) -> str:
@@ -72,11 +99,11 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask on: repeat with --yes.")
+        raise Declined(f"{question} There is no terminal to ask on: repeat with --yes.")
 
     def interrupt(*_: object) -> None:
         sys.stderr.write("\n")
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(ExitCode.INTERRUPTED)
 
     # The event loop has this signal otherwise, and does not run during a question.
     before = signal.signal(signal.SIGINT, interrupt)
@@ -87,7 +114,7 @@ def confirm(question: str, *, yes: bool) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     if not agreed:
-        raise UsageError("Nothing was done.")
+        raise Declined("Nothing was done.")
 
 
 def text_of(value: object) -> str:

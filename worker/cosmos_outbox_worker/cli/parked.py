@@ -17,9 +17,10 @@ from cosmos_outbox.parking.keys_by_cause import by_cause
 from cosmos_outbox.parking.parked_documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox_worker.cli.many_parked_keys import Choice, Results, StillParked, for_each
-from cosmos_outbox_worker.cli.output import answer, confirm, counted, table_of
+from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, counted, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import Holder, OfConsumer, opened_holder, operator_of
-from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, command_each
+from cosmos_outbox_worker.cli.running import AsJson, DryRun, Yes, command, command_each
+from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.shared_health import readable_time
 
 app = typer.Typer(
@@ -66,7 +67,7 @@ async def list_(
     consumer: OfConsumer = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all parked keys, oldest first. Exit code 2 if one cannot be read; it is shown last."""
+    """Show all parked keys, oldest first. Exit code 4 if one cannot be read; it is shown last."""
     async with opened_holder(consumer) as holder:
         keys = await holder.keys.list()
     readable = [key for key in keys if isinstance(key, ParkedKey)]
@@ -76,7 +77,7 @@ async def list_(
     shown = table_of([_shown(row) for row in rows], empty="No key is parked.")
     answer({"errors" if by_error else "keys": rows}, shown, as_json=as_json)
     if len(readable) < len(keys):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.WRONG)
 
 
 @app.command()
@@ -85,7 +86,7 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     """
     Show a parked key, the events it holds, and the records of those that were dropped or sent edited.
 
-    The records of a key that was released are shown as well. Exit code 2 if an event cannot be read; it is shown last.
+    The records of a key that was released are shown as well. Exit code 4 if an event cannot be read; it is shown last.
     """
     events: Sequence[ParkedEvent | Unreadable]
     frames: tuple[str, ...] = ()
@@ -106,7 +107,7 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     shown = [table_of([_shown(row)]), *(f"  {frame}" for frame in frames), held]
     answer({**row, "frames": frames, f"{noun}s": rows}, *shown, as_json=as_json)
     if any(isinstance(event, Unreadable) for event in events):
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.WRONG)
 
 
 @app.command()
@@ -133,7 +134,7 @@ async def release(
     as_json: AsJson = False,
 ) -> None:
     """
-    Send what a key holds, in order, and hand the key back to the workers. Exit code 2 if it stays parked.
+    Send what a key holds, in order, and hand the key back to the workers. Exit code 4 if it stays parked.
 
     With --consumer the consumer's handlers take the messages in this process, each in as many attempts as the consumer allows, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
 
@@ -173,6 +174,7 @@ async def _chosen(choice: Choice, holder: Holder) -> list[str]:
 
     Raises:
         KeyNotParked: one was named, and is not parked.
+        NothingMatches: none has the error that was named.
     """
     keys = holder.keys
     if choice.key is not None:
@@ -180,6 +182,8 @@ async def _chosen(choice: Choice, holder: Holder) -> list[str]:
         await keys.find(key)
         return [key]
     named = choice.of([key for key in await keys.list() if isinstance(key, ParkedKey)])
+    if choice.error is not None and not named:
+        raise NothingMatches(f"No failure says {choice.error!r}; `parked list --by-error` has what they say.")
     return [await holder.key_named(key) for key in named]
 
 
@@ -200,7 +204,7 @@ def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -
     left = [f"{row['key']!r} stays parked: {row['error']}" for row in results.left]
     answer({**numbers, "left": results.left}, head, *left, as_json=as_json)
     if results.left:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.WRONG)
 
 
 @app.command()
@@ -303,6 +307,10 @@ async def purge(
         key, keys = await holder.key_named(key), holder.keys
         records = [one for one in await keys.records(key) if isinstance(one, ParkedEvent)]
         ids = [event] if event else [one.event_id for one in records if one.status is not EventStatus.PURGED]
+        if not event and not records:
+            raise NothingMatches(
+                f"There is no record of {key!r} to erase; what it holds has to be dropped first."
+            )
         confirm(f"Erase {counted(len(ids), 'record')} of {key!r} for good?", yes=yes)
         by = operator or await operator_of(holder.outbox.credential)
         for one in ids:

@@ -15,15 +15,9 @@ from cosmos_outbox.stored_documents import SET_BY_THE_SERVICE
 from cosmos_outbox_worker.cli.capacity import NEEDS, number, planned
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.replay import read_events
-from cosmos_outbox_worker.cli.running import (
-    WARNED,
-    AsJson,
-    OfContainer,
-    chosen_containers,
-    command_without,
-    opened,
-)
+from cosmos_outbox_worker.cli.running import AsJson, OfContainer, chosen_containers, command_without, opened
 from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.settings import CONTAINER
 
 _Number = float | None
@@ -84,7 +78,7 @@ async def plan(
         as_json=as_json,
     )
     if warnings:
-        raise typer.Exit(WARNED)
+        raise typer.Exit(ExitCode.WARNED)
 
 
 async def _measured(outbox: Connection, seconds: int) -> dict[str, float]:

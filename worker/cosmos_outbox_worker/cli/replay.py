@@ -5,6 +5,7 @@ Replay: `cosmos-outbox replay` reads events past all leases, and sends them agai
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
@@ -29,8 +30,9 @@ from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.sending_lanes import event_page
 from cosmos_outbox.stored_documents import StoredEvent, stored_event
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
-from cosmos_outbox_worker.cli.output import answer, confirm, counted
-from cosmos_outbox_worker.cli.running import FAILED, AsJson, DryRun, Yes, command, opened
+from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, counted
+from cosmos_outbox_worker.cli.running import AsJson, DryRun, Yes, command, opened
+from cosmos_outbox_worker.exit_codes import ExitCode
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
 _PAGE_SIZE = 100
@@ -57,7 +59,7 @@ async def replay_command(
     The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive after newer
     events of their key: consumers have to accept that. Events that the workers have not sent yet are left to them. If
     OUTBOX_PARKED_CONTAINER is set, events that were dropped or are held are left out, and one that was released with an
-    edited payload is sent with that. Exit code 2 if the topic refuses events; the others are sent.
+    edited payload is sent with that. Exit code 4 if the topic refuses events; the others are sent.
     """
     start = start_given(since)
     async with AsyncExitStack() as stack:
@@ -69,7 +71,7 @@ async def replay_command(
         if start is StartFrom.NOW:
             raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
         if not leases:  # they say what is sent already
-            raise UsageError(
+            raise NothingMatches(
                 f"Processor {outbox.settings.processor_name!r} has no leases, so it is not known what its workers have sent. Set "
                 "OUTBOX_PROCESSOR_NAME to the workers' value."
             )
@@ -80,7 +82,7 @@ async def replay_command(
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
             send = sending_to(publisher, (await outbox.feed.describe()).key_paths)
         columns = SpinnerColumn(), TextColumn("{task.completed} events"), TimeElapsedColumn()
-        with Progress(*columns, console=Console(stderr=True)) as bar:
+        with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
             task = bar.add_task("replay", total=None)
             replayed = await replay(
                 read_events(
@@ -97,9 +99,12 @@ async def replay_command(
                 parked=parked,
                 progress=lambda sent: bar.update(task, completed=sent),
             )
+    found = replayed.sent or replayed.left_out or replayed.left_to_workers or replayed.refused
+    if (key or action) and not found:
+        raise NothingMatches("No event that is still in the container is of that key and action.")
     _print_replayed(replayed, dry_run=dry_run, as_json=as_json)
     if replayed.refused:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.WRONG)
 
 
 def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None:

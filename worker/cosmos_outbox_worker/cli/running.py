@@ -9,30 +9,26 @@ import errno
 import inspect
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, update_wrapper
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.consumer import Consumer
-from cosmos_outbox.errors import ConfigurationError, OutboxError, UsageError
+from cosmos_outbox.errors import AccessDenied, ConfigurationError, KeyNotParked, OutboxError, UsageError
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_worker.cli.output import INTERRUPTED, print_json
+from cosmos_outbox_worker.cli.output import Declined, NothingMatches, print_json
 from cosmos_outbox_worker.connection import Connection, connected
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import UNANSWERED
-from cosmos_outbox_worker.env_file import without_env_files
+from cosmos_outbox_worker.exit_codes import WORST_FIRST, ExitCode
 from cosmos_outbox_worker.named_consumer import consumer_named, made
 from cosmos_outbox_worker.settings import CONTAINER, load, variable
 
-WARNED, FAILED, UNSEEN = 1, 2, 3
-# The worst comes first: what is known to be wrong, then what could not be looked at.
-_WORST_FIRST = (INTERRUPTED, FAILED, UNSEEN, WARNED, 0)
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
@@ -89,7 +85,7 @@ def command(
     function: Callable[..., Coroutine[Any, Any, None]], *, each: bool | None = False
 ) -> Callable[..., None]:
     """
-    Make an asynchronous function a command: exit code 2 if it fails, 3 if a service does not answer.
+    Make an asynchronous function a command, which ends with an exit code.
 
     It gets the option --container. Where there are several containers, one is needed, unless `each` has the command run for each of
     them without it: then the worst exit code is that of all. None is for a command that opens no container.
@@ -105,14 +101,14 @@ def command(
             )
         except UsageError as error:
             fail(error, as_json=as_json)
-            raise typer.Exit(FAILED) from None
+            raise typer.Exit(ExitCode.UNUSABLE) from None
         for name in chosen:
             CONTAINER.set(name)
             if len(chosen) > 1 and not as_json:
                 sys.stdout.write(f"{name}:\n")
                 sys.stdout.flush()
             codes.append(_exit_code(function(**given), as_json=as_json))
-        if code := min(codes, key=_WORST_FIRST.index):
+        if code := min(codes, key=WORST_FIRST.index):
             raise typer.Exit(code)
 
     update_wrapper(run, function)
@@ -128,6 +124,16 @@ def command(
     return run
 
 
+# The first that an error is
+_CODES: tuple[tuple[Any, ExitCode], ...] = (
+    (UNANSWERED, ExitCode.UNANSWERED),
+    ((KeyNotParked, NothingMatches), ExitCode.NO_MATCH),
+    (Declined, ExitCode.DECLINED),
+    ((UsageError, ConfigurationError, AccessDenied), ExitCode.UNUSABLE),
+    (OutboxError, ExitCode.WRONG),
+)
+
+
 def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
     try:
         asyncio.run(work)
@@ -135,7 +141,7 @@ def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
         return ended.exit_code
     except OutboxError as error:
         fail(error, as_json=as_json)
-        return UNSEEN if isinstance(error, UNANSWERED) else FAILED
+        return next(code for kinds, code in _CODES if isinstance(error, kinds))
     except OSError as error:
         if error.filename is None and error.errno not in _UNWRITABLE:
             raise
@@ -143,10 +149,10 @@ def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
             # The rest of the buffer would fail again when the interpreter ends.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
-        return FAILED
+        return ExitCode.WRONG if error.filename is None else ExitCode.UNUSABLE
     except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+        return ExitCode.INTERRUPTED
+    return ExitCode.DONE
 
 
 command_each, command_without = partial(command, each=True), partial(command, each=None)
@@ -176,24 +182,3 @@ def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None
     sys.stderr.write(f"{message}\n")
     if as_json:
         print_json({"error": {"code": type(error).__name__, "message": message}})
-
-
-class Commands(TyperGroup):
-    """
-    Commands that take variables from files first, and whose refusal of an argument is JSON too, if --json is among the arguments.
-    """
-
-    def main(self, args: Sequence[str] | None = None, *more: Any, **named: Any) -> Any:
-        arguments = sys.argv[1:] if args is None else args
-        as_json = "--json" in arguments
-        try:
-            options = {**named, "standalone_mode": False} if as_json else named
-            code = super().main(without_env_files(arguments), *more, **options)
-        except Exception as error:
-            # Typer brings its own click or uses the installed one: recognise its errors by their methods.
-            told = getattr(error, "format_message", None)
-            if told is None and not isinstance(error, ConfigurationError):
-                raise
-            fail(error, as_json=as_json, message=told and told())
-            code = FAILED
-        sys.exit(code)

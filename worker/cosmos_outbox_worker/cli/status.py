@@ -9,18 +9,19 @@ from datetime import timedelta
 from typing import Any
 
 import typer
-from rich.console import RenderableType
 
 from cosmos_outbox.adapters.servicebus.administration import messages_counted
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.changefeed.leases import START, readable, token_of
+from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
 from cosmos_outbox_worker.cli.leases import in_order
-from cosmos_outbox_worker.cli.output import NO_LEASES, answer, table_of, text_of
+from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, Table, answer, table_of, text_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
-from cosmos_outbox_worker.cli.running import FAILED, AsJson, Expiration, command_each, opened, opened_consumer
+from cosmos_outbox_worker.cli.running import AsJson, Expiration, command_each, opened, opened_consumer
 from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen, readable_time
 from cosmos_outbox_worker.worker_health import troubles
@@ -31,7 +32,7 @@ _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 
 # An outbox or a consumer at one moment: as programs read it, as people do, and what is wrong with it: leases and parked keys that cannot
 # be read, ranges that do not answer, and leases that stand still or ahead of their ranges.
-_Status = tuple[Mapping[str, Any], Sequence[RenderableType], Sequence[str]]
+_Status = tuple[Mapping[str, Any], Sequence[Table | str], Sequence[str]]
 
 
 @command_each
@@ -41,7 +42,7 @@ async def status(
     """
     Show leases, owners, and what waits; with --consumer, what waits for it and what it parked.
 
-    Exit code 2 if a lease or a parked key is damaged, a range does not answer, or a lease stands still or ahead of its range;
+    Exit code 4 if a lease or a parked key is damaged, a range does not answer, or a lease stands still or ahead of its range;
     the others are shown.
     """
     if consumer is None:
@@ -51,13 +52,20 @@ async def status(
         facts, shown, errors = await _status_of_consumer(consumer)
     answer({**facts, "errors": list(errors)}, *shown, *errors, as_json=as_json)
     if errors:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(ExitCode.WRONG)
 
 
 async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
-    parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
     listing = await outbox.leases.list(f"{await outbox.prefix()}..")
     processor, lag = outbox.settings.processor_name, await outbox.lag(expiration)
+    if not listing.documents and (known := await outbox.others()):
+        raise NothingMatches(f"No processor {processor!r} has leases; these have: {', '.join(known)}.")
+    parked: ParkedSeen | None = None
+    unlisted: tuple[str, ...] = ()
+    try:
+        parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
+    except ConfigurationError as error:  # the rest is known
+        unlisted = (str(error),)
     rows = _rows(listing, lag)
     workers = sorted({row["owner"] for row in rows if row["state"] == "owned"})
     heartbeats = [(one, one.state(owns=one.worker in workers)) for one in await outbox.fleet.heartbeats()]
@@ -84,7 +92,8 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
     ]
     figures = {"workers": len(workers), "waiting": lag.transactions, "oldest unsent": oldest}
     table = table_of(shown, empty=NO_LEASES)
-    return facts, (_head(processor, figures, parked, "events"), table, *others), troubles(lag, parked)
+    errors = (*unlisted, *troubles(lag, parked))
+    return facts, (_head(processor, figures, parked, "events"), table, *others), errors
 
 
 def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:

@@ -1,0 +1,71 @@
+"""`cosmos-outbox doctor`: compare the live resources with what the outbox needs."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from cosmos_outbox.errors import AccessDenied, StoreUnavailable
+from cosmos_outbox_worker.cli import running
+from cosmos_outbox_worker.cli.output import answer, table_of
+from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
+from cosmos_outbox_worker.cli.running import AsJson, Expiration
+from cosmos_outbox_worker.doctor.check import Findings, Severity
+from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, unopened
+from cosmos_outbox_worker.exit_codes import ExitCode
+from cosmos_outbox_worker.logs import names_no_leak
+
+_EXIT_CODES = {
+    Severity.ERROR: ExitCode.WRONG,
+    Severity.UNKNOWN: ExitCode.UNANSWERED,
+    Severity.WARNING: ExitCode.WARNED,
+    Severity.NOTE: ExitCode.DONE,
+}
+
+
+@running.command_each
+async def doctor(
+    *,
+    api: Annotated[
+        bool, typer.Option("--api", help="Check what a program needs that commits events, as that program.")
+    ] = False,
+    consumer: OfConsumer = None,
+    expiration: Expiration = 60,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 4: errors, 3: a service did not answer.
+
+    Tries the operations that a worker needs, with the identity that runs this: creates a document in the lease container, and
+    in that of parked keys, and deletes it again. With --api, tries what an application does with the data container in the same
+    way, and checks nothing else. With --consumer, checks what a consumer needs: its container, its subscription or queue, and
+    its parked keys; takes no message. An account that refuses this program, or its firewall, is an error; one that does not
+    answer is unknown. Then nothing else can be checked.
+    """
+    # The SDKs log each operation that fails; the findings name it already.
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(names_no_leak)
+    found = Findings()
+    try:
+        if consumer is not None:
+            async with running.opened_consumer(consumer) as (outbox, settings, checked):
+                await check_consumer(outbox, found, settings, checked)
+        else:
+            async with running.opened() as outbox:
+                if api:
+                    await check_application(outbox, found)
+                else:
+                    await check_worker(outbox, found, expiration=timedelta(seconds=expiration))
+    except (AccessDenied, StoreUnavailable) as error:
+        found = Findings(unopened(error))
+    findings = found.worst_first()
+    rows = [asdict(finding) for finding in findings]
+    counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}
+    answer(
+        {"counts": counts, "findings": rows}, table_of(rows, empty="There are no findings."), as_json=as_json
+    )
+    raise typer.Exit(_EXIT_CODES[findings[0].severity] if findings else 0)
