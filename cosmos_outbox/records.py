@@ -125,6 +125,17 @@ class LeasesLost(Record):
     reason: str
 
 
+class LeasesContested(Record):
+    """
+    Leases come back to this owner again and again, from others that it lost them or handed them over to: workers that are alive take them
+    from each other, and what is under way is handled twice. Emitted again and again while it lasts.
+    """
+
+    level = logging.ERROR
+    owner: str
+    reason: str
+
+
 class LeasesBalanced(Record):
     """
     A balancing pass has listed the leases, the first time after it saw that every range has one (listed); or it failed, for all or
@@ -159,6 +170,18 @@ class PublishFailed(Record):
     attempt: int | None = None
     delay_seconds: float | None = None
     error: BaseException
+
+
+class SentTwice(Record):
+    """
+    A processor of another name sends the events of the same container to the same topics, so each is sent twice, and a key that cannot be
+    sent is parked for both. Emitted again and again while it lasts.
+    """
+
+    level = logging.ERROR
+    processor: str
+    other: str
+    reason: str
 
 
 class EventMalformed(Record):

@@ -8,7 +8,8 @@ ones stay: programs of both run side by side while workers are upgraded one by o
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 
 from cosmos_outbox import Answer, IdempotencyKey, Outbox, UnitOfWork, answer_once
 from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.leases import from_document, new_lease
 from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
 from cosmos_outbox.message_format import message_of as sent
@@ -32,6 +34,7 @@ from cosmos_outbox.parking.parked_documents import (
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.stored_documents import Document, stored_event
+from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
 from examples.contacts.domain import Contact, ContactDeletedEvent, Name
 from examples.contacts.service import ContactsUnitOfWork
 from tests.support.event_documents import event
@@ -100,7 +103,30 @@ async def written() -> dict[str, Document]:
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     await world.run()
     (found["inboxRecord"],) = world.documents("inboxRecord")
+    found["heartbeat"] = await beaten()
     return found | leases_and_parked()
+
+
+async def beaten() -> Document:
+    """Return the heartbeat of a worker that found something wrong with each part of its fleet."""
+    leases = MemoryLeases()
+    settings = {"topic": "events", "lease_expiration_seconds": "60.0"}
+    own = Heartbeat(
+        worker="w-1",
+        every=timedelta(seconds=15),
+        phase=Phase.RUNNING,
+        unready=("The topic is missing.",),
+        errors=("PublishFailed",),
+        version="0.1.0",
+        processor="outbox",
+        container="shop/orders",
+        topics=("sb.example/events",),
+        settings=settings,
+        alarms=("Leases come back again and again.",),
+    )
+    await Fleet(leases, processor="outbox", container="shop/orders").beat(own)
+    (document,) = (await leases.list("heartbeat.")).documents
+    return document
 
 
 async def answered(container: MemoryContainer, contact: Contact) -> Answer:
@@ -130,13 +156,24 @@ async def is_read(document: Document, kind: str) -> bool:
             found = stored_event(known)
             later = found and sent(found).deliver_at
             return getattr(found, "id", None) == document["id"] and (later == NOW) == (kind == "laterEvent")
-        case "contact" | "requestAnswer":
+        case "contact" | "requestAnswer" | "heartbeat":
             return await is_found(document, kind)
         case _:
             return await is_known_to_the_inbox(document)
 
 
+async def is_heard(document: Document) -> bool:
+    """Say whether a worker reads the heartbeat of another, and what is not said there as nothing."""
+    await (leases := MemoryLeases()).create(document)
+    (seen,) = await Fleet(leases, processor="outbox", container="shop/orders").heartbeats()
+    said = {name: value for name, value in asdict(seen).items() if name in document and name != "every"}
+    unsaid = (seen.version, seen.settings, seen.alarms) == ("", {}, ())
+    return unsaid != ("version" in document) and json.loads(json.dumps(said)).items() <= document.items()
+
+
 async def is_found(document: Document, kind: str) -> bool:
+    if kind == "heartbeat":
+        return await is_heard(document)
     await stored(container := MemoryContainer(), document)
     if kind == "requestAnswer":
         again = await answered(container, Contact(name=Name(first_name="Ada", last_name="B")))

@@ -77,6 +77,10 @@ def of_leases(**changes: Any) -> Asked:
     return leases.OF_LEASES, replace(GOOD, **changes)
 
 
+def of(worker: str, **settings: str) -> Heartbeat:
+    return replace(BEAT, worker=worker, settings=settings)
+
+
 def of_lag(**changes: Any) -> Asked:
     return of_leases(lag=lag(**changes))
 
@@ -118,6 +122,9 @@ PLANTED: dict[str, tuple[Asked, str]] = {
         of_leases(heartbeats=(replace(BEAT, silent_for=timedelta(minutes=3)),)),
         "note",
     ),
+    "workers with an alarm": (of_leases(heartbeats=(replace(BEAT, alarms=("So.",)), BEAT)), "error"),
+    "workers that differ": (of_leases(heartbeats=(of("a", topic="t"), of("b", topic="u"))), "warning"),
+    "workers of two versions": (of_leases(heartbeats=(BEAT, replace(BEAT, worker="b", version="2"))), "note"),
     "leases not there": (of_leases(leases=()), "warning"),
     "leases with a gap": (of_leases(gaps=(FeedRange(min="05", max="07"),)), "error"),
     "owners gone": (of_lag(owner=None), "warning"),

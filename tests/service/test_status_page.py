@@ -15,6 +15,7 @@ from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.recent_errors import RecentError
 from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.status_page import page_of
+from cosmos_outbox_worker.version import version
 from cosmos_outbox_worker.worker_health import Snapshot
 from tests.service.fleets import AT, EMPTY, HEALTHY, HOSTILE, LARGE, PODS, TROUBLED, beat, lag, parked, seen
 from tests.support.lease_statuses import status
@@ -197,7 +198,8 @@ def test_trouble_comes_first_and_ranges_are_sorted_as_numbers():
 def test_all_workers_are_shown_with_what_they_own_and_what_is_wrong_with_them():
     leases = (lag("0", PODS[0], 2, 4), lag("1", "w-2", 5), lag("2", "w-2"))
     draining = replace(beat("w-6", unready="The worker is draining."), phase=Phase.DRAINING)
-    others = (beat("w-3", ago=8), beat("w-4", ago=180), beat("w-5", unready="No.", error="403"), draining)
+    upgraded = replace(beat("w-3", ago=8), version="0.2.0")
+    others = (upgraded, beat("w-4", ago=180), beat("w-5", unready="No.", error="403"), draining)
     rows = [
         Page(line).texts
         for line in page_of(with_leases(*leases, others=others)).splitlines()
@@ -206,9 +208,9 @@ def test_all_workers_are_shown_with_what_they_own_and_what_is_wrong_with_them():
     assert [
         ["w-4", "silent", "3 min ago", "0", "0", "nothing waits"],
         ["w-5", "not ready", "4 s ago", "0", "0", "nothing waits"],
-        [PODS[0], "running", "now: this page", "1", "2", "4 s"],
+        [PODS[0], "running", "now: this page", "1", "2", "4 s", version()],
         ["w-2", "by its leases", "2", "5", "unknown"],
-        ["w-3", "stand-by", "8 s ago", "0", "0", "nothing waits"],
+        ["w-3", "stand-by", "8 s ago", "0", "0", "nothing waits", "0.2.0"],
         ["w-6", "draining", "4 s ago", "0", "0", "nothing waits"],
         ["w-5", "403"],
     ] == rows

@@ -3,7 +3,7 @@ The worker: a process that relays events, or has a consumer handle messages; alo
 
 Read in this order: `main` (a process from its settings to its exit code), `settings`, `worker_assembly` (a worker put together) and
 `several_containers` (several workers in one process), `consumer_assembly` (a consumer), `program` (what both have in common), `connection`, `backlog_polls`, `shared_health` (what both know of
-themselves), `worker_health`, `consumer_health`, `http_server`, `status_page`, `metric_series`, `telemetry` and `version`; then `doctor` (what the
+themselves), `worker_health` (with `heartbeats` and `fleet_differences`), `consumer_health`, `http_server`, `status_page`, `metric_series`, `telemetry` and `version`; then `doctor` (what the
 resources should be) and `cli` (the command `cosmos-outbox`).
 
     from cosmos_outbox_worker import running_worker

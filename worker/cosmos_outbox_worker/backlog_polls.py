@@ -17,6 +17,7 @@ from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import WatchFailed
 from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import parked_seen
 from cosmos_outbox_worker.worker_health import WorkerVitals
@@ -71,7 +72,7 @@ async def poll(
         nonlocal beating
         try:
             async with asyncio.timeout(_BEAT_SECONDS):
-                health.met(await outbox.fleet.beat(health.heartbeat()))
+                await _beat(program, health, outbox.fleet)
         except (OutboxError, TimeoutError) as error:
             # Report it once: no task waits for it, and the other polls report the same outage.
             beating, news = False, beating
@@ -101,6 +102,12 @@ async def poll(
         "the other workers": poll_workers,
     }
     await keep_polling(program, polls)
+
+
+async def _beat(program: Program[Any, Any], health: WorkerVitals, fleet: Fleet) -> None:
+    others = await fleet.beat(own := health.heartbeat())
+    for alarm in health.met(own, *others, strangers=await fleet.strangers(own, others)):
+        program.notify(alarm)
 
 
 async def _check(publisher: Topics) -> None:

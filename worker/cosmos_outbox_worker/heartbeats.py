@@ -2,16 +2,17 @@
 Heartbeats: the workers of a processor, each with its last sign of life, also those that own no lease.
 
 Each worker keeps one small document in the lease container. Its id begins with a word of its own, so that no listing of
-leases finds it: neither ours nor .NET's nor KEDA's.
+leases finds it: neither ours nor .NET's nor KEDA's. Workers of several versions read each other's: what one does not know it leaves out,
+and what an older one does not say is empty.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
@@ -20,6 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import Document, LeaseStore, Listing
 
+_ANY = "heartbeat."
 _MOST_CHARACTERS = 300
 _MOST_TEXTS = 3
 _LATE, _KEPT = timedelta(seconds=30), timedelta(minutes=10)
@@ -45,6 +47,10 @@ class Heartbeat:
     unready: why it was not ready.
     errors: its newest.
     silent_for: time since then, on the service's clock.
+    processor, container: which it works for.
+    topics: its topics, each with its host.
+    settings: those that all workers of a processor must share.
+    alarms: what it sees of the fleet as a whole.
     """
 
     worker: str
@@ -53,6 +59,12 @@ class Heartbeat:
     unready: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     silent_for: timedelta = timedelta(0)
+    version: str = ""
+    processor: str = ""
+    container: str = ""
+    topics: tuple[str, ...] = ()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    alarms: tuple[str, ...] = ()
 
     @property
     def silent(self) -> bool:
@@ -109,7 +121,7 @@ class Fleet:
     def __init__(self, leases: LeaseStore, *, processor: str, container: str) -> None:
         self._leases = leases
         # Names may hold what an id must not.
-        self._head = f"heartbeat.{_hash(processor, container)}."
+        self._head = f"{_ANY}{_hash(processor, container)}."
 
     async def heartbeats(self) -> tuple[Heartbeat, ...]:
         """
@@ -130,7 +142,7 @@ class Fleet:
         """
         by_id, name = await self._leases.partitioned_by_id(), self._id_of(own.worker)
         listed = _listed(await self._leases.list(self._head))
-        own = replace(own, unready=_short(own.unready), errors=_short(own.errors))
+        own = replace(own, unready=_short(own.unready), errors=_short(own.errors), alarms=_short(own.alarms))
         sign = {
             "id": name,
             **({} if by_id else {"partitionKey": name}),
@@ -147,6 +159,19 @@ class Fleet:
                 with suppress(NotFound, PreconditionFailed):
                     await self._leases.delete(stored["id"], stored["id"], etag=stored["_etag"])
         return tuple(one for one, _ in listed if not one.forgotten and one.worker != own.worker)
+
+    async def strangers(self, own: Heartbeat, others: Sequence[Heartbeat]) -> list[Heartbeat]:
+        """
+        Return the live workers of other processors of the same container, of those that share the lease container. One worker looks, the
+        first of the fleet that is alive, for all heartbeats are read; the others learn from its own what it found.
+
+        Raises:
+            OutboxError: the lease container cannot be read.
+        """
+        if any(one.worker < own.worker for one in others if not one.silent):
+            return []
+        found = [one for one, _ in _listed(await self._leases.list(_ANY)) if not one.silent]
+        return [one for one in found if one.container == own.container and one.processor != own.processor]
 
     @asynccontextmanager
     async def membership(self, worker: str) -> AsyncIterator[None]:

@@ -65,6 +65,7 @@ def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str,
             "unknown" if None in waiting else f"{sum(filter(None, waiting)):,}",
             _age(max(ages, default=None)) if known else "unknown",
             troubled,
+            version() if worker == snapshot.instance else others[worker].version if worker in others else "",
         )
         shown.append((not troubled and state not in ("not ready", "silent"), row))
     return [row for _, row in sorted(shown)]

@@ -13,6 +13,7 @@ from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
 from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, Record
 from cosmos_outbox.relay.ceiling import Ceiling
+from cosmos_outbox_worker.fleet_differences import FleetWatch
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.shared_health import ParkedSeen, State, Vitals, duration_text
@@ -50,6 +51,7 @@ class Snapshot(State):
     ceiling: how many messages a second it may send, where that has just held sends back.
     event_ttl: how long events live, so how late they may be sent.
     others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
+    of_fleet: a sentence on each alarm about the fleet as a whole, and on each setting in which its workers differ.
     """
 
     processor: str
@@ -63,6 +65,7 @@ class Snapshot(State):
     sent_per_second: float
     others: tuple[Heartbeat, ...] | None = None
     ceiling: float | None = None
+    of_fleet: tuple[str, ...] = ()
 
     def halted(self) -> Iterable[str]:
         return (
@@ -72,6 +75,7 @@ class Snapshot(State):
         )
 
     def waits(self) -> Iterable[str]:
+        yield from self.of_fleet
         yield from State.waits(self)  # super() fails in a dataclass with slots
         oldest = None if self.lag is None or self.unseen else self.lag.oldest_age
         if oldest and oldest >= LATE:
@@ -188,6 +192,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self._unreached: str | None = None
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
+        self._fleet = FleetWatch(settings)
         # By lease: its oldest age, and when that was seen
         self._ages: dict[str, tuple[timedelta, float]] = {}
 
@@ -197,6 +202,7 @@ class WorkerVitals(Vitals[Snapshot]):
         elif isinstance(record, LeasesBalanced):
             self._balanced_at = now if record.outcome == "listed" else self._balanced_at
             self._unlisted = f": {record.error}" if record.error else "."
+        self._fleet.heard(record, now)
 
     def begins_again(self) -> None:
         """Note that it ended and is tried again; the record that it hears next says why."""
@@ -226,15 +232,19 @@ class WorkerVitals(Vitals[Snapshot]):
             phase=now.phase,
             unready=now.unready,
             errors=tuple(f"{error.event} {error.text}" for error in now.errors),
+            **self._fleet.says(),
         )
 
-    def met(self, others: tuple[Heartbeat, ...]) -> None:
-        """Note the other workers."""
-        self._others = (others, self._loop.time())
+    def met(self, *fleet: Heartbeat, strangers: Iterable[Heartbeat] = ()) -> Iterable[Record]:
+        """Note the workers, this one first, and those of other processors; return the alarms about the fleet."""
+        self._others = (fleet[1:], self._loop.time())
+        self._fleet.met(fleet, strangers, self._loop.time())
+        return self._fleet.alarms
 
     def snapshot(self) -> Snapshot:
         mine = self.processor.status(stalled_after=self.stalled_after) if self.processor else ()
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
+        others = None if self._others is None or self._unseen(self._others[1]) else self._others[0]
         return Snapshot(
             **self._state(self._reasons(mine), starting=self._balanced_at is None),
             processor=self._settings.processor_name,
@@ -246,10 +256,11 @@ class WorkerVitals(Vitals[Snapshot]):
             event_ttl=timedelta(seconds=self._settings.event_ttl_seconds),
             sent=self._done,
             sent_per_second=self._per_second(),
-            others=None if self._others is None or self._unseen(self._others[1]) else self._others[0],
             ceiling=self.ceiling.per_second
             if self.ceiling and self.ceiling.holds_back(now=self._loop.time())
             else None,
+            others=others,
+            of_fleet=() if others is None else self._fleet.sentences,
         )
 
     def _reasons(self, mine: Iterable[LeaseStatus]) -> Iterator[str]:

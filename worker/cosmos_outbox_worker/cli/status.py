@@ -77,7 +77,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
         "workers": workers,
         "heartbeats": [
             {"worker": one.worker, "state": state, "silent_seconds": one.silent_for}
-            | {"unready": list(one.unready), "errors": list(one.errors)}
+            | {"unready": list(one.unready), "errors": list(one.errors), "version": one.version}
             for one, state in heartbeats
         ],
         "waiting": lag.transactions,

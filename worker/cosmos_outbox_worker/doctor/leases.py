@@ -21,6 +21,7 @@ from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
+from cosmos_outbox_worker.fleet_differences import alarms_of, differences, versions
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.worker_health import LATE, standing
 
@@ -124,6 +125,9 @@ OF_LEASES: Checks[Leases] = {
         f"{one.worker} is not ready: {' '.join(one.unready)}" for one in it.heartbeats if one.troubled
     ],
     "workers.silent": lambda it: [one for one in it.heartbeats if one.silent],
+    "workers.alarmed": lambda it: dict.fromkeys(alarms_of(it.heartbeats)),
+    "workers.unlike": lambda it: differences(it.heartbeats),
+    "workers.versions": lambda it: versions(it.heartbeats),
     "leases.none": lambda it: not it.leases and not it.damaged,
     "leases.uncovered": lambda it: bool(it.gaps),
     "owners.idle": lambda it: bool(it.idle) and worse(if_=it.idle_transactions > 0),

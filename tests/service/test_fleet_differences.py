@@ -1,0 +1,233 @@
+"""What workers of one processor differ in, leases that live workers take from each other, and a second processor on the topic."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.memory.leases import MemoryLeases
+from cosmos_outbox.changefeed.owned_leases import CloseReason
+from cosmos_outbox.records import LeaseMoved, LeasesBalanced, LeasesContested, Record, SentTwice, level_of
+from cosmos_outbox_worker.backlog_polls import _beat
+from cosmos_outbox_worker.fleet_differences import MUST_AGREE, FleetWatch, differences
+from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
+from cosmos_outbox_worker.settings import Settings
+from cosmos_outbox_worker.worker_health import WorkerVitals
+from tests.support.changefeed_world import World
+from tests.support.lease_statuses import owning
+from tests.support.worker_settings import worker_settings
+
+# What need not be the same: who a worker is, how it reaches services and is watched, how much it does at once
+OF_EACH_WORKER = {
+    *("instance_name", "health_port", "log_level", "stalled_seconds", "grace_seconds", "lanes", "sdk_only"),
+    *("servicebus_transport", "cosmos_connection_string", "cosmos_endpoint"),
+    *("send_rate", "priority", "throughput_bucket"),
+}
+# What a fleet is known by, or says in another way
+OF_A_FLEET = {
+    *("processor_name", "cosmos_database", "cosmos_container", "lease_container"),
+    *("servicebus_connection_string", "servicebus_namespace"),
+}
+
+
+def heartbeat(worker: str, **settings: Any) -> Heartbeat:
+    said = FleetWatch(worker_settings(instance_name=worker, **settings)).says()
+    return Heartbeat(worker=worker, every=timedelta(seconds=15), phase=Phase.RUNNING, **said)
+
+
+def test_of_each_setting_it_is_said_whether_workers_must_share_it():
+    assert set() == set(Settings.model_fields) - {*MUST_AGREE} - OF_EACH_WORKER - OF_A_FLEET
+
+
+def test_each_setting_in_which_workers_differ_is_named_with_its_values_and_who_has_them():
+    fleet = [heartbeat(f"a-{number}") for number in range(7)]
+    other = heartbeat("b", lease_expiration_seconds=5, routes="action:Paid=paid")
+    assert [
+        "The workers differ in OUTBOX_LEASE_EXPIRATION_SECONDS: 5.0 (b), 60.0 (a-0, a-1, a-2, a-3, a-4 and 2 more).",
+        "The workers differ in OUTBOX_ROUTES: action:Paid=paid (b), unset (a-0, a-1, a-2, a-3, a-4 and 2 more).",
+    ] == [*differences([*fleet, other])]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        heartbeat("b", lanes=2, stalled_seconds=90, lease_expiration_seconds=60),
+        replace(heartbeat("b"), version="0.2.0", settings={**heartbeat("b").settings, "newer": "1"}),
+        replace(heartbeat("b"), version="", settings={}),
+        replace(heartbeat("b", topic="other"), silent_for=timedelta(minutes=2)),
+    ],
+    ids=["what each may choose", "a setting of a newer version", "an older version", "a worker that is gone"],
+)
+def test_what_no_two_workers_must_share_is_no_difference(other: Heartbeat):
+    assert [] == [*differences([heartbeat("a"), other])]
+
+
+def test_no_secret_is_in_a_heartbeat():
+    told = json.dumps({name: str(value) for name, value in FleetWatch(worker_settings()).says().items()})
+    assert not {"a2V5", "AccountKey", "SharedAccess"} & {*told.replace(";", '"').replace("=", '"').split('"')}
+
+
+class Watched:
+    """Workers of which each hears the moves of its own leases, under virtual time."""
+
+    def __init__(self) -> None:
+        self.world = World(ranges=4)
+        self.alarms: list[Record] = []
+
+    def start(self, name: str, **options: Any) -> None:
+        watch, loop = FleetWatch(worker_settings(instance_name=name)), asyncio.get_running_loop()
+
+        def heard(record: Record) -> None:
+            watch.heard(record, loop.time())
+            watch.met((heartbeat(name),), (), loop.time())
+            self.alarms += watch.alarms
+
+        self.world.start(name, hooks=[heard], **options)
+
+
+async def test_a_rolling_upgrade_a_crash_and_a_scale_up_are_no_contest_of_leases():
+    fleet = Watched()
+    for number in range(3):
+        fleet.start(f"old-{number}")
+        await asyncio.sleep(40)
+    for number in range(3):  # one more first, as Kubernetes does
+        fleet.start(f"new-{number}")
+        await asyncio.sleep(60)
+        await fleet.world.stop(f"old-{number}")
+        await asyncio.sleep(20)
+    await fleet.world.kill("new-0")
+    await asyncio.sleep(90)
+    for number in range(3):
+        fleet.start(f"more-{number}")
+    await asyncio.sleep(300)
+    assert [1, 1, 1, 1] == [*(await fleet.world.owners()).values()], "all have their share"
+    assert [] == fleet.alarms
+    await fleet.world.stop_all()
+
+
+async def test_half_of_a_rollout_of_other_lease_times_is_a_contest_that_both_halves_see():
+    fleet = Watched()
+    fleet.start("slow")
+    await asyncio.sleep(30)
+    seconds = {"acquire_interval": 13 / 12, "renew_interval": 17 / 12, "expiration": 5}
+    fleet.start("quick", **{name: timedelta(seconds=value) for name, value in seconds.items()})
+    await asyncio.sleep(120)
+    assert {"quick", "slow"} == {one.owner for one in fleet.alarms if isinstance(one, LeasesContested)}
+    assert "OUTBOX_LEASE_EXPIRATION_SECONDS" in getattr(fleet.alarms[0], "reason", "")
+    await fleet.world.stop_all()
+
+
+@pytest.mark.parametrize(
+    ("gone", "previous_owner", "every", "rings"),
+    [
+        (CloseReason.LOST, "b", 60, True),
+        (CloseReason.HANDED_OVER, None, 60, True),
+        (CloseReason.HANDED_OVER, None, 301, False),  # as an autoscaler that adds and removes a worker
+        (CloseReason.STOPPED, None, 60, False),
+        (CloseReason.LOST, "w", 60, False),  # cut off from Cosmos DB, and no other worker took it
+    ],
+)
+def test_a_lease_is_contested_when_it_left_a_worker_that_went_on_and_came_back_three_times_in_ten_minutes(
+    gone: str, previous_owner: str | None, every: float, rings: bool
+):
+    watch = FleetWatch(worker_settings())
+    for number in range(4):
+        at = number * every
+        watch.heard(
+            LeaseMoved(lease="p..1", owner="w", outcome="acquired", previous_owner=previous_owner), at
+        )
+        watch.met((heartbeat("w"),), (), at)
+        assert bool(watch.alarms) is (rings and number == 3)
+        watch.heard(LeaseMoved(lease="p..1", owner="w", outcome=gone), at)
+    watch.met((heartbeat("w"),), (), 4 * every + 600)
+    assert () == watch.alarms
+
+
+class Place:
+    """Workers of several processors that share a lease container, and meet when a test says so."""
+
+    def __init__(self) -> None:
+        self.leases = MemoryLeases(now=asyncio.get_running_loop().time)
+        self.rung: list[tuple[str, Record]] = []
+
+    async def beat(self, *workers: WorkerVitals) -> None:
+        for one in workers:
+            at = one.heartbeat()
+            fleet = Fleet(self.leases, processor=at.processor, container=at.container)
+            notify = lambda record, name=at.worker: self.rung.append((name, record))  # noqa: E731
+            await _beat(SimpleNamespace(notify=notify), one, fleet)  # type: ignore[arg-type]
+
+
+def worker(name: str, **settings: Any) -> WorkerVitals:
+    vitals = WorkerVitals(worker_settings(instance_name=name, **settings))
+    vitals.processor = owning()
+    vitals(LeasesBalanced(owner=name, outcome="listed"))
+    return vitals
+
+
+async def test_two_processors_on_one_topic_are_an_alarm_of_one_worker_of_each_that_all_pages_show():
+    place = Place()
+    ours = [worker("a-1"), worker("a-2")]
+    theirs = worker("b-1", processor_name="typo", routes="action:Paid=paid")
+    await place.beat(*ours, theirs, *ours, theirs, *ours)
+    assert {"a-1": ["typo"], "b-1": ["p"]} == {
+        name: sorted({one.other for who, one in place.rung if who == name and isinstance(one, SentTwice)})
+        for name in ("a-1", "b-1")
+    }
+    assert {"a-1", "b-1"} == {name for name, _ in place.rung}
+    for one in ours:
+        (said,) = one.snapshot().wrong()
+        assert said.startswith(
+            "Processor 'typo' (workers: b-1) sends the same events to the same topics as 'p'"
+        )
+        assert "set the old name again" in said
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"processor_name": "audit", "topic": "audit"},
+        {"processor_name": "audit", "cosmos_container": "orders"},
+        {"processor_name": "audit", "servicebus_connection_string": "Endpoint=sb://c;SharedAccessKeyName=n;SharedAccessKey=a2V5"},
+        {},
+    ],
+    ids=["another topic", "another container", "another namespace", "the same processor"],
+)  # fmt: skip
+async def test_what_does_not_send_the_same_twice_is_no_alarm(other: dict[str, Any]):
+    place = Place()
+    both = worker("a"), worker("b", **other)
+    await place.beat(*both, *both)
+    assert [] == place.rung
+    assert () == both[0].snapshot().wrong()
+
+
+async def test_a_processor_whose_workers_are_gone_or_older_than_this_check_is_no_alarm():
+    place = Place()
+    ours = worker("a")
+    for name, change in (("gone", {}), ("older", {"container": "", "topics": ()})):
+        theirs = replace(heartbeat(name, processor_name=name), **change)  # type: ignore[arg-type]
+        await Fleet(place.leases, processor=name, container="db/c").beat(theirs)
+    await asyncio.sleep(76)
+    await place.beat(ours)
+    assert [] == place.rung
+
+
+def test_the_alarms_are_alarms():
+    for one in (LeasesContested(owner="w", reason=""), SentTwice(processor="p", other="q", reason="")):
+        assert 40 == level_of(one)
+
+
+async def test_the_page_names_what_differs():
+    place = Place()
+    both = [worker("a"), worker("b")]
+    await place.beat(*both, *both)
+    assert () == both[0].snapshot().wrong()
+    both[1] = worker("b", start="now")
+    await place.beat(*both, *both)
+    assert ("The workers differ in OUTBOX_START: beginning (a), now (b).",) == both[0].snapshot().wrong()

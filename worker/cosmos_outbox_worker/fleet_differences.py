@@ -1,0 +1,130 @@
+"""
+Fleet differences: what the workers of a processor must share and do not; leases that live workers take from each other; another processor
+that sends the same.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from cosmos_outbox.changefeed import CloseReason
+from cosmos_outbox.changefeed.leases import token_of
+from cosmos_outbox.records import LeaseMoved, LeasesContested, Record, SentTwice
+from cosmos_outbox_worker.heartbeats import Heartbeat
+from cosmos_outbox_worker.settings import Settings, variable
+from cosmos_outbox_worker.version import version
+
+# With other intervals workers rob each other of leases; with other topics or shapes it matters which worker sends an event.
+MUST_AGREE = (
+    *("lease_expiration_seconds", "start", "parked_container", "event_ttl_seconds", "delete_after_publish"),
+    *("topic", "routes", "publisher", "batch_scope", "message_format"),
+)
+_MOST_NAMES = 5
+# A balance moves a lease once, a rollout a few times, but hardly ever away from a worker that stays and back to it.
+_RETURNS = 3
+_LEAST_SECONDS, _EXPIRATIONS = 600.0, 10
+
+
+class FleetWatch:
+    """
+    What a worker knows of its fleet as a whole, as of the last time that the workers met.
+
+    Attributes:
+        alarms: of this worker.
+        sentences: on each alarm of a worker, and on each setting in which they differ.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings, self._owner = settings, settings.instance_name
+        self._seconds = max(_LEAST_SECONDS, _EXPIRATIONS * settings.lease_expiration_seconds)
+        self._away = set[str]()
+        self._back = defaultdict[str, deque[float]](lambda: deque(maxlen=_RETURNS))
+        self.alarms: tuple[LeasesContested | SentTwice, ...] = ()
+        self.sentences: tuple[str, ...] = ()
+
+    def heard(self, record: Record, now: float) -> None:
+        """Note a lease that leaves this worker while it goes on, and one that comes back."""
+        if not isinstance(record, LeaseMoved):
+            return
+        if record.outcome in (CloseReason.HANDED_OVER, CloseReason.LOST):
+            self._away.add(record.lease)
+        elif record.lease in self._away:
+            self._away.remove(record.lease)
+            if record.previous_owner != self._owner:
+                self._back[record.lease].append(now)
+
+    def says(self) -> Mapping[str, Any]:
+        """Return what the worker's heartbeat says for the others to compare."""
+        settings = self._settings
+        host = settings.publisher or settings.namespace
+        shared = {name: getattr(settings, name) for name in MUST_AGREE} | {"servicebus_namespace": host}
+        return {
+            "version": version(),
+            "processor": settings.processor_name,
+            "container": settings.container,
+            "topics": tuple(f"{host}/{topic}" for topic in settings.topics.topics),
+            "settings": {name: "" if value is None else str(value) for name, value in shared.items()},
+            "alarms": tuple(alarm.reason for alarm in self.alarms),
+        }
+
+    def met(self, fleet: tuple[Heartbeat, ...], strangers: Iterable[Heartbeat], now: float) -> None:
+        """Compare the workers of the processor, this one first, and look whether strangers send the same."""
+        self.alarms = (*self._contested(now), *sent_twice(fleet[0], strangers))
+        own = [alarm.reason for alarm in self.alarms]
+        self.sentences = (*dict.fromkeys((*own, *alarms_of(fleet[1:]))), *differences(fleet))
+
+    def _contested(self, now: float) -> Iterator[LeasesContested]:
+        since = now - self._seconds
+        often = [token_of(lease) for lease, at in self._back.items() if len(at) == _RETURNS and at[0] > since]
+        if often:
+            reason = (
+                f"Live workers take leases from each other: {_named(often)} came back to {self._owner} again and again. Give all workers the "
+                "same OUTBOX_LEASE_EXPIRATION_SECONDS, and see that none of them starts and ends over and over."
+            )
+            yield LeasesContested(owner=self._owner, reason=reason)
+
+
+def sent_twice(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterator[SentTwice]:
+    """Yield an alarm for each of the other processors that sends what a worker sends to the same topics."""
+    workers = defaultdict[str, list[str]](list)
+    for one in strangers:
+        if {*one.topics} & {*own.topics}:
+            workers[one.processor].append(one.worker)
+    for other, names in sorted(workers.items()):
+        reason = (
+            f"Processor {other!r} (workers: {_named(names)}) sends the same events to the same topics as {own.processor!r}, so each is "
+            "sent twice: stop one of the two. If OUTBOX_PROCESSOR_NAME was changed by mistake, set the old name again."
+        )
+        yield SentTwice(processor=own.processor, other=other, reason=reason)
+
+
+def alarms_of(fleet: Iterable[Heartbeat]) -> Iterable[str]:
+    """Return what live workers raise alarms about."""
+    return dict.fromkeys(said for one in fleet if not one.silent for said in one.alarms)
+
+
+def differences(fleet: Iterable[Heartbeat]) -> Iterator[str]:
+    """Yield a sentence on each setting in which live workers differ; one that a version does not have is no difference."""
+    live = [one for one in fleet if not one.silent]
+    for name in sorted({name for one in live for name in one.settings}):
+        said = {one.worker: one.settings[name] or "unset" for one in live if name in one.settings}
+        yield from _differ(variable(name), said)
+
+
+def versions(fleet: Iterable[Heartbeat]) -> Iterator[str]:
+    """Yield a sentence if live workers have several versions."""
+    return _differ("version", {one.worker: one.version or "unknown" for one in fleet if not one.silent})
+
+
+def _differ(what: str, said: Mapping[str, str]) -> Iterator[str]:
+    workers = {value: _named(one for one in said if said[one] == value) for value in sorted({*said.values()})}
+    if len(workers) > 1:
+        yield f"The workers differ in {what}: {', '.join(f'{value} ({names})' for value, names in workers.items())}."
+
+
+def _named(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    more = len(shown) - _MOST_NAMES
+    return ", ".join(shown[:_MOST_NAMES]) + f" and {more:,} more" * (more > 0)
