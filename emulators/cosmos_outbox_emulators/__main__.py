@@ -100,6 +100,11 @@ def _serve_options() -> OneLineParser:
     start.add_argument(
         "--tls", action="store_true", help="https and amqps, with a certificate whose path is printed"
     )
+    start.add_argument(
+        "--strict-ids",
+        action="store_true",
+        help="refuse ids of items that the service's gateway was seen to refuse",
+    )
     start.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser
 

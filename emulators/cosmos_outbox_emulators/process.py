@@ -45,7 +45,7 @@ async def serve(options: argparse.Namespace) -> None:
                 else options.data / "tls"
             )
             tls, authority = server_context(folder), folder / AUTHORITY
-        account = Account(partitions=options.partitions, clock=clock)
+        account = Account(partitions=options.partitions, clock=clock, strict_ids=options.strict_ids)
         save = None
         if options.data is not None:
             save = broker.before_output = stack.enter_context(kept(options.data, account, broker))

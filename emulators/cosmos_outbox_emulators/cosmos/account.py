@@ -52,6 +52,7 @@ class Account:
         partitions: int = 1,
         clock: Callable[[], float] = time.time,
         several_write_regions: bool = False,
+        strict_ids: bool = False,
     ) -> None:
         if not 1 <= partitions <= _MOST_PARTITIONS:
             raise ValueError(f"partitions must be from 1 to {_MOST_PARTITIONS}, not {partitions}")
@@ -59,6 +60,7 @@ class Account:
         self.keys = KeyPair(key, size=_KEY_BYTES)
         self.partitions = partitions
         self.several_write_regions = several_write_regions
+        self.strict_ids = strict_ids
         self.clock = clock
         self.databases: dict[str, Database] = {}
         self.replication = Replication()
@@ -232,7 +234,9 @@ class Account:
         raise _missing(as_owner=False)
 
     def _offer(self, content: JsonObject, owner: JsonObject) -> JsonObject:
-        rid = _text(next(self._rids).to_bytes(4, "big"))
+        rid = _text(
+            (next(self._rids) & 0xFFFFFF).to_bytes(3, "big")
+        )  # four characters, which are its id as well
         return offers.described(content, rid=rid, owner=owner, stamp=self._stamp())
 
     # Resource ids

@@ -7,7 +7,12 @@ import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
-from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+
+_MISMATCH = (
+    "The input authorization token can't serve the request. The wrong key is being used or the expected payload is not built as "
+    "per the protocol."
+)
 
 
 def signature(key: bytes, method: str, segments: Sequence[str], date: str, *, by_rid: bool = False) -> str:
@@ -45,8 +50,18 @@ def check_signature(
         for key in keys
     )
     if not any(hmac.compare_digest(expected, given) for expected in valid):
+        raise CosmosError(401, _MISMATCH)
+
+
+def check_item_id(segments: Sequence[str]) -> None:
+    """
+    Refuse a request that names an item by an id that the service's gateway decodes once too often, trims or does not take.
+    """
+    item_id = segments[5] if tuple(segments[4:5]) == ("docs",) and len(segments) > 5 else ""
+    if set(item_id) & set("\t\r\n"):
+        raise bad_request("The id of the item has a tab or a line end.")
+    if item_id != unquote(item_id) or item_id.endswith(" "):
         raise CosmosError(
             401,
-            "The input authorization token can't serve the request. The wrong key is being used or the expected "
-            "payload is not built as per the protocol.",
+            f"{_MISMATCH} The id of the item ends with a space, or has an escape such as %20 (strict ids).",
         )

@@ -50,11 +50,11 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
         return Reply(status=200, body=body, headers={"x-ms-request-charge": "1.00"})
     partitions, window = _scope(container, headers)
     if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
-        if not is_on(headers, CROSS_PARTITION):
-            key = _key_in_filter(container, query)
-            if key is None:
-                raise bad_request(CROSS_PARTITION_DISABLED)
+        key = _key_in_filter(container, query)
+        if key is not None:
             partitions, window = [container.partition_of(key.epk)], window_of_key(key)
+        elif not is_on(headers, CROSS_PARTITION):
+            raise bad_request(CROSS_PARTITION_DISABLED)
         elif not sql.plan.is_servable(query):
             raise sql.plan.not_servable(query, _ranges(container, query))
     return _query(container, request, now, query, Walk(partitions, window))

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from cosmos_outbox_emulators.cosmos import bulk, documents, feeds, jsontext, resources
 from cosmos_outbox_emulators.cosmos.account import Account
-from cosmos_outbox_emulators.cosmos.auth import check_signature
+from cosmos_outbox_emulators.cosmos.auth import check_item_id, check_signature
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
@@ -56,6 +56,8 @@ class Gateway:
         """Route a request and check its signature; count it."""
         route = route_of(request)
         check_signature(self.account.keys, request.method, route.segments, request.headers)
+        if self.account.strict_ids:
+            check_item_id(route.segments)
         self.counts[route.kind] += 1
         return replace(route, segments=self.account.by_name(route.segments))
 

@@ -69,7 +69,7 @@ def described(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonOb
         "offerVersion": "V2",
         "offerResourceId": owner["_rid"],
         "content": content,
-        "id": rid.rstrip("="),
+        "id": rid,
         "_rid": rid,
         "_self": f"offers/{rid}/",
         **stamp,

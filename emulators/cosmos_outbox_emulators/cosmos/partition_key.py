@@ -26,6 +26,7 @@ UNDEFINED: dict[str, Any] = {}  # the wire form of "the document has no such pro
 MOST_LEVELS = 3
 
 _KEY_MISMATCH = 1001
+_VERSIONS = {"V1": 1, "V2": 2}  # as the client for Java writes them
 _SEGMENT = re.compile(r"""/(?:"([^"]+)"|'([^']+)'|([^/"']+))""")
 _LONGEST_KEY_BYTES = 2048
 _RING = 1 << 126
@@ -86,6 +87,7 @@ def parse_definition(definition: Any) -> jsontext.JsonObject:
     if not isinstance(definition, dict) or not isinstance(definition.get("paths"), list):
         raise bad_request("The container has no partition key definition with 'paths'.")
     paths, kind, version = definition["paths"], definition.get("kind", "Hash"), definition.get("version", 2)
+    version = _VERSIONS.get(version, version) if isinstance(version, str) else version
     most = {"Hash": 1, "MultiHash": MOST_LEVELS}.get(kind, 0) if isinstance(kind, str) else 0
     if most and len(paths) > most:
         raise bad_request(

@@ -86,7 +86,12 @@ class HttpSide:
             return _xml(503, atom.written(atom.failure(503, "The service is unavailable.")))
         token, config = request.headers.get("Authorization", ""), self._broker.config
         try:
-            verify(token, request.path, self._broker.keys, self._broker.timers.now() - self._broker.ahead_s)
+            verify(
+                token,
+                f"{request.scheme}://{request.host}{request.path}",
+                self._broker.keys,
+                self._broker.timers.now() - self._broker.ahead_s,
+            )
         except InvalidToken as error:
             return _xml(401, atom.written(atom.failure(401, str(error))))
         if "Manage" not in config.rights_of(key_name(token)):

@@ -13,7 +13,7 @@ from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition, 
 from cosmos_outbox_emulators.servicebus.decoding import DecodeError
 from cosmos_outbox_emulators.servicebus.entry import Session
 from cosmos_outbox_emulators.servicebus.message import Message, parse_message, to_timestamp
-from cosmos_outbox_emulators.servicebus.primitives import Array, Int, Long, Symbol
+from cosmos_outbox_emulators.servicebus.primitives import Array, Int, Long
 from cosmos_outbox_emulators.servicebus.queue import Outcome, Queue
 from cosmos_outbox_emulators.servicebus.requests import Reply, Request
 from cosmos_outbox_emulators.servicebus.sas import InvalidToken, entity_path, key_name, verify
@@ -187,8 +187,8 @@ class Management:
         got = self._queue.receive_deferred(sequences, session=session, receive_and_delete=settled)
         messages = [
             {
-                Symbol("lock-token"): uuid.UUID(bytes_le=token),
-                Symbol("message"): entry.encoded(b"" if settled else token),
+                "lock-token": uuid.UUID(bytes_le=token),
+                "message": entry.encoded(b"" if settled else token),
             }
             for token, entry in got
         ]

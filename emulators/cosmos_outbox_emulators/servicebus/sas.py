@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
+from email.utils import formatdate
 from urllib.parse import unquote_plus
 
 _PREFIX = "SharedAccessSignature "
@@ -18,10 +19,23 @@ class InvalidToken(Exception):
 def entity_path(address: str) -> str:
     """
     The path of an entity address, whatever scheme and host stand before it: clients write "amqps" even on plain TCP.
+
+    A query is no part of it: the client for Go signs the whole URL of a management request.
     """
     if "://" in address:
         address = address.split("://", 1)[1].partition("/")[2]
-    return address.strip("/")
+    return address.partition("?")[0].strip("/")
+
+
+def granted_path(resource: str, host: str) -> str:
+    """The path that a token is made for; its resource may be the bare host of the namespace, without a scheme."""
+    path = entity_path(resource)
+    first, _, rest = path.partition("/")
+    return (
+        rest
+        if "://" not in resource and first.lower() in {host.lower(), host.partition(":")[0].lower()}
+        else path
+    )
 
 
 def covers(granted: str, path: str) -> bool:
@@ -60,7 +74,10 @@ def verify(token: str, audience: str, keys: Mapping[str, Iterable[str]], now: fl
     except ValueError:
         raise InvalidToken("MalformedToken: The expiry of the token is not a number of seconds.") from None
     if expires <= now:
-        raise InvalidToken("ExpiredToken: The token is expired.")
-    if not covers(entity_path(unquote_plus(fields["sr"])), entity_path(audience)):
+        raise InvalidToken(
+            f"ExpiredToken: The token is expired. Expiration time: '{formatdate(expires, usegmt=True)}'."
+        )
+    host = audience.split("://", 1)[-1].partition("/")[0]
+    if not covers(granted_path(unquote_plus(fields["sr"]), host), entity_path(audience)):
         raise InvalidToken("InvalidAudience: Invalid authorization token audience.")
     return expires

@@ -249,3 +249,18 @@ def test_a_wrong_type_at_any_position_is_never_a_500(method, target, extra, body
         for changed in with_one_replaced(body, strange):
             reply = driver.send(method, target, changed, **extra)
             assert reply.status in KNOWN, (changed, reply)
+
+
+@pytest.mark.parametrize(
+    ("item_id", "status"), [("a ", 401), ("a%20b", 401), ("a\tb", 400), ("100%", 200), (" a b", 200)]
+)
+def test_strict_ids_get_the_refusals_that_the_services_gateway_was_seen_to_give(item_id, status):
+    driver = Driver()
+    driver.upsert("k", item_id)
+    assert 200 == driver.item("GET", "k", item_id).status
+
+    driver.account.strict_ids = True
+
+    assert 201 == driver.upsert("other", item_id).status
+    assert status == driver.item("GET", "k", item_id).status
+    assert status // 200 == driver.item("DELETE", "k", item_id).status // 200

@@ -20,6 +20,7 @@ from cosmos_outbox_emulators.cosmos.partition_key import (
     even_ranges,
     logical_key,
     middle,
+    parse_definition,
     parse_header,
     parse_path,
 )
@@ -162,3 +163,10 @@ def test_a_partial_key_is_refused_by_reads_writes_and_batches(key: list[object])
         driver.send("POST", items, batch, x_ms_cosmos_is_batch_request="True", **header),
     ):
         assert (400, 1001) == substatus(reply)
+
+
+def test_a_version_may_be_written_as_the_client_for_java_does():
+    levels = {"paths": ["/a", "/b"], "kind": "MultiHash", "version": "V2"}
+    assert {**levels, "version": 2} == parse_definition(levels)
+    with pytest.raises(CosmosError, match="version"):
+        parse_definition({**levels, "version": "V1"})

@@ -50,6 +50,14 @@ def test_more_throughput_splits_a_container_at_once_and_less_merges_nothing():
     assert 400 == offer_of(driver, container["_self"])["content"]["offerThroughput"]
 
 
+def test_an_offer_is_named_by_one_text_in_all_of_its_fields():
+    driver = Driver()
+    offer = offer_of(driver, driver.ok("GET", "/dbs/d/colls/c")["_self"])
+
+    assert (offer["_rid"], f"offers/{offer['_rid']}/", 4) == (offer["id"], offer["_self"], len(offer["id"]))
+    assert offer == driver.ok("GET", f"/offers/{offer['id']}")
+
+
 def test_containers_of_a_database_with_throughput_have_none_of_their_own():
     driver = Driver()
     settings = json.dumps({"maxThroughput": 4000})

@@ -31,7 +31,7 @@ def test_a_signed_token_holds_until_it_expires():
         (token(key="wrong"), "InvalidSignature"),
         (token(name="Nobody"), "InvalidSignature"),
         (token(name="Nobody", key=""), "InvalidSignature"),
-        (token(expires=1000), "ExpiredToken"),
+        (token(expires=1000), r"ExpiredToken: .* Expiration time: 'Thu, 01 Jan 1970 00:16:40 GMT'"),
         (token("sb://host/other"), "InvalidAudience"),
         (token("sb://host/events/Subscriptions/s"), "InvalidAudience"),
         ("eyJhbGciOi.eyJhdWQi.c2ln", "MalformedToken"),
@@ -48,6 +48,21 @@ def test_a_namespace_token_covers_every_entity_and_an_entity_token_what_is_below
     assert 2000 == verify(token("sb://host/"), "sb://host/events/Subscriptions/s", KEYS, 0)
     assert 2000 == verify(token("sb://host/Events"), "sb://host/events/Subscriptions/s", KEYS, 0)
     assert not covers("event", "events")
+
+
+@pytest.mark.parametrize(
+    ("resource", "other"),
+    [
+        ("host", "elsewhere"),
+        ("HOST/events", "HOST/other"),
+        ("host:5672/events", "host:5672/other"),
+        ("sb://host/events?api-version=2024-05", "sb://host/other?api-version=2024-05"),
+    ],
+)
+def test_a_token_may_name_the_bare_host_or_the_whole_url_of_a_request(resource, other):
+    assert 2000 == verify(token(resource), "sb://host:5672/events", KEYS, 0)
+    with pytest.raises(InvalidToken, match="InvalidAudience"):
+        verify(token(other), "sb://host:5672/events", KEYS, 0)
 
 
 @pytest.mark.parametrize(

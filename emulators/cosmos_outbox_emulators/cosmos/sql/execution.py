@@ -2,7 +2,8 @@
 Running a query page by page, with continuations that stay true while the data changes.
 
 A continuation holds what is left of the walk behind the last row given out (and, with ORDER BY, that row's values), never a row
-number: rows written meanwhile cannot make a resumed query repeat or skip others. A full page has one even if no row is left.
+number: rows written meanwhile cannot make a resumed query repeat or skip others. Without ORDER BY, a full page has one even if no row
+is left.
 """
 
 from __future__ import annotations
@@ -76,14 +77,15 @@ def _page(
     page: list[_Row] = []
     size = 0
     full = False
-    for row in islice(rows, *_slice(resume)):
+    rows = islice(rows, *_slice(resume))
+    for row in rows:
         if page and size + len(row.encoded) > LARGEST_PAGE_BYTES:
             full = True
             break
         page.append(row)
         size += len(row.encoded)
         if len(page) >= page_size:
-            full = True
+            full = not query.order or next(rows, None) is not None
             break
     left = None if resume.left is None else resume.left - len(page)
     more = None

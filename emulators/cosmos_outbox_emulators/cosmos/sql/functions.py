@@ -103,6 +103,7 @@ FUNCTIONS: dict[str, Function] = {
     "INDEX_OF": _of_strings(str.find),
     "IS_ARRAY": _is(5),
     "IS_BOOL": _is(2),
+    "IS_BOOLEAN": _is(2),  # in the filter with which clients resume an order
     "IS_DEFINED": lambda value: value is not UNDEFINED,
     "IS_NULL": _is(1),
     "IS_NUMBER": _is(3),
