@@ -280,6 +280,6 @@ def test_other_processors_are_told_of_and_are_an_error_where_sent_events_are_to_
 
 
 def test_leases_under_another_name_of_the_account_are_an_error_and_no_command_works_on_them(owned: Local):
-    plant(owned, "localhost", "localhost-westeurope.documents.azure.com", move=True)
+    plant(owned, "127.0.0.1", "127-westeurope.documents.azure.com", move=True)
     assert ("error", "lease-names") in found(owned, code=4)
-    assert "localhost-westeurope" in owned.run("status", code=2).stderr
+    assert "127-westeurope" in owned.run("status", code=2).stderr

@@ -107,7 +107,7 @@ async def planted(site: Site, name: str) -> None:
     """Have another processor have a lease of the container."""
     database = site.client.get_database_client("contacts")
     properties = await database.get_container_client("data").read()
-    lease = f"{name}localhost_{database_rid(properties['_rid'])}_{properties['_rid']}..0"
+    lease = f"{name}127.0.0.1_{database_rid(properties['_rid'])}_{properties['_rid']}..0"
     await database.get_container_client("leases").create_item({"id": lease, "LeaseToken": "0"})
 
 

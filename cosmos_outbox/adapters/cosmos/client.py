@@ -126,18 +126,20 @@ def account_of(client: CosmosClient) -> Account:
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
     """
-    Return the host of an account's global endpoint: its id alone if no endpoint is named after it, as on an emulator.
+    Return the host of an account's global endpoint; if no endpoint is named after its id, as on an emulator, that of the last one.
+
+    .NET's processor names its leases after the URL that it was given, so there both sides have the same leases.
 
     Args:
         account_id: as the account reports it.
-        endpoints: URLs of the account, such as https://NAME-westeurope.documents.azure.com:443/.
+        endpoints: URLs of the account, such as https://NAME-westeurope.documents.azure.com:443/, the given one last.
     """
-    account = account_id.lower()
+    account, host = account_id.lower(), ""
     for endpoint in endpoints:
-        first, _, suffix = (urlsplit(endpoint).hostname or "").partition(".")
+        first, _, suffix = (host := urlsplit(endpoint).hostname or "").partition(".")
         if suffix and (first == account or first.startswith(f"{account}-")):
             return f"{account}.{suffix}"
-    return account
+    return f"[{host}]" if ":" in host else host
 
 
 def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Account:
