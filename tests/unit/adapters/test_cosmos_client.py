@@ -34,6 +34,44 @@ WRITES = {
 
 
 @pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"connection_string": "x", "endpoint": "https://a"},
+        {"connection_string": ""},
+        {"connection_string": "AccountEndpoint=https://a;"},
+        {"connection_string": "AccountEndpoint=nowhere;AccountKey=a2V5;"},
+        {"connection_string": "AccountEndpoint=https://a;AccountKey=secret!;"},
+        {"endpoint": "https://a", "credential": "secre"},
+        {"endpoint": "account.documents.azure.com", "credential": "a2V5"},
+        {"endpoint": "nonsense"},
+        {"endpoint": "https://[abc"},
+        {"endpoint": "https://account:port"},
+        {"endpoint": "https://account:99999"},
+    ],
+)
+async def test_a_way_to_connect_that_cannot_work_is_told_without_the_key(how: dict[str, str]):
+    with pytest.raises(ConfigurationError) as told:
+        async with open_cosmos_client(**how):
+            pass
+    assert "secre" not in str(told.value)
+
+
+async def test_an_account_that_does_not_answer_is_unavailable_and_nothing_stays_open():
+    with pytest.raises(StoreUnavailable):
+        async with open_cosmos_client(
+            connection_string="AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
+        ):
+            pass
+
+
+async def test_a_wrong_key_is_access_denied(server: CosmosServer):
+    with pytest.raises(AccessDenied):
+        async with open_cosmos_client(endpoint=server.url, credential="d3Jvbmc="):
+            pass
+
+
+@pytest.mark.parametrize(
     ("how", "host"),
     [
         ({"endpoint": "{url}", "credential": "{key}"}, "127.0.0.1"),
