@@ -51,7 +51,8 @@ def api(
 ) -> None:
     """Serve the API, configured by OUTBOX_COSMOS_… variables."""
     _log_to_stderr()
-    application = create_app(_read(Settings))
+    settings = _read(Settings)
+    application = create_app(settings)
     try:
         listener = listening(host, port)
     except OSError as error:
@@ -62,7 +63,7 @@ def api(
     # After its own clean stop uvicorn raises the signal again; without this the exit code would say "killed".
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = uvicorn.Server(uvicorn.Config(application, access_log=False, log_config=None))
-    with exporting("contacts-api"):
+    with exporting("contacts-api", application, signs_in=settings.cosmos_endpoint is not None):
         server.run(sockets=[listener])
 
 

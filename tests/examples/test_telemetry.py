@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.looptime(False)
 
 _SHOW_NAME = """
 from opentelemetry import trace
@@ -14,6 +23,81 @@ from examples.contacts.telemetry import exporting
 with exporting("contacts-api"):
     print(trace.get_tracer_provider().resource.attributes["service.name"])
 """
+
+# The application has been made before, as that of `api` has.
+_TAKE_REQUESTS = """
+import asyncio
+from fastapi import FastAPI
+from opentelemetry import trace
+from examples.contacts.telemetry import exporting
+app = FastAPI()
+@app.put("/contacts/{id}")
+def put(id: str) -> None:
+    with trace.get_tracer("test").start_as_current_span("outbox.commit", kind=trace.SpanKind.PRODUCER):
+        pass
+app.get("/healthz")(lambda: None)
+async def ask(method: str, path: str) -> None:
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request"}
+    async def send(message: dict[str, object]) -> None:
+        assert message.get("status", 200) == 200, message
+    asked = {"type": "http", "http_version": "1.1", "method": method, "path": path, "raw_path": path.encode(), "scheme": "http"}
+    await app({**asked, "query_string": b"", "headers": [], "server": ("127.0.0.1", 80)}, receive, send)
+with exporting("contacts-api", app):
+    asyncio.run(ask("GET", "/healthz"))
+    asyncio.run(ask("PUT", "/contacts/ada"))
+"""
+
+
+@contextmanager
+def ingestion() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yield a connection string of Application Insights, and the items that arrive there."""
+    items: list[dict[str, Any]] = []
+
+    class Track(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            sent = json.loads(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
+            items.extend(sent)
+            answer = {"itemsReceived": len(sent), "itemsAccepted": len(sent), "errors": []}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Track) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        key = "InstrumentationKey=00000000-0000-0000-0000-00000000beef"
+        try:
+            yield f"{key};IngestionEndpoint=http://127.0.0.1:{server.server_port}/", items
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def run(program: str, variables: dict[str, str]) -> str:
+    """Run it in a process of its own, for a provider that is set once stays for good; return what it prints."""
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
+    return subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", program], env=plain | variables, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_at_application_insights_the_trace_of_an_event_begins_with_the_request_and_probes_have_none() -> None:
+    with ingestion() as (connection_string, items):
+        run(_TAKE_REQUESTS, {"APPLICATIONINSIGHTS_CONNECTION_STRING": connection_string})
+    # What describes the process comes as a metric.
+    spans = [item for item in items if item["data"]["baseType"] != "MetricData"]
+    commit, request = sorted(spans, key=lambda item: str(item["data"]["baseType"]))
+
+    assert "PUT /contacts/{id}" == request["data"]["baseData"]["name"]
+    assert "outbox.commit" == commit["data"]["baseData"]["name"]
+    assert request["data"]["baseData"]["id"] == commit["tags"]["ai.operation.parentId"]
+    assert request["tags"]["ai.operation.id"] == commit["tags"]["ai.operation.id"]
+    assert {"contacts-api"} == {item["tags"]["ai.cloud.role"] for item in items}
 
 
 @pytest.mark.parametrize(
@@ -26,13 +110,5 @@ with exporting("contacts-api"):
 def test_a_program_is_called_what_the_environment_says_or_else_its_own_name(
     variables: dict[str, str], name: str
 ) -> None:
-    plain = {key: value for key, value in os.environ.items() if not key.startswith("OTEL_")}
-    # A process of its own: a provider that is set once stays for good.
-    printed = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", _SHOW_NAME],
-        env=plain | {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"} | variables,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    printed = run(_SHOW_NAME, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"} | variables)
     assert name == printed.strip()
