@@ -123,7 +123,7 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 		{ echo "test-official: 'docker info' fails, no container engine is here; nothing was tested" >&2; exit 1; }
 	@docker compose version > /dev/null 2>&1 || \
 		{ echo "test-official: 'docker compose version' fails, docker has no compose; nothing was tested" >&2; exit 1; }
-	@GATEWAY_PUBLIC_ENDPOINT=127.0.0.1 docker compose up --detach cosmos servicebus && \
+	@GATEWAY_PUBLIC_ENDPOINT=127.0.0.1 SERVICEBUS_CONFIG=./infra/compose/servicebus-tests.json docker compose up --detach cosmos servicebus && \
 	WAIT_FOR='http://127.0.0.1:8079/ready http://127.0.0.1:5300/health' WAIT_SECONDS=300 no_proxy=127.0.0.1 PYTHONPATH=. \
 		OUTBOX_COSMOS_CONNECTION_STRING='$(OFFICIAL_COSMOS)' OUTBOX_COSMOS_DATABASE=contacts \
 		OUTBOX_COSMOS_CONTAINER=data OUTBOX_LEASE_CONTAINER=leases OUTBOX_PARKED_CONTAINER=parked \

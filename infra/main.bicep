@@ -11,6 +11,15 @@ param environmentName string
 @minLength(1)
 param location string
 
+@description('Tags of all resources, beside the one by which azd finds them.')
+param tags object = {}
+
+@description('Names in place of those of defaultNames, by the same keys; a key that is not there is refused.')
+param names object = {}
+
+@description('Locks that keep account and namespace, with all that is in them, from being deleted; who deploys needs the right to set them.')
+param deletionLocks bool = true
+
 @description('Where the worker runs. On AKS the cluster is yours: see infra/kubernetes.')
 @allowed([
   'containerapps'
@@ -79,10 +88,18 @@ param dataContainerName string = 'data'
 param leaseContainerName string = 'leases'
 param parkedContainerName string = 'parked'
 param topicName string = 'events'
-param subscriptionName string = 'all'
+
+@description('When it is full all sending ends; with Premium up to 81,920.')
+@minValue(1024)
+@maxValue(81920)
+param topicMaxSizeInMegabytes int = 5120
 
 @description('Subscription of the consumer, which keeps the company directory.')
 param directorySubscriptionName string = 'directory'
+
+@description('Further subscriptions, each with its reader: {name, principalId}. One that no program reads fills the topic.')
+param furtherReaders array = []
+
 param directoryContainerName string = 'directory'
 
 @description('Of the consumer alone: a program that may write to the workers\' container could undo what they hold.')
@@ -117,6 +134,17 @@ param consumerMaxReplicas int = 8
 @description('Receives the alerts; without it they only show in the portal.')
 param alertEmail string = ''
 
+@description('An alert is raised where more messages than these wait in the topic.')
+@minValue(1)
+param backlogAlertMessages int = 10000
+
+@description('What Log Analytics takes in a day, in GB; then it takes nothing more until the next one, and alerts on logs are blind. -1 for all.')
+@minValue(-1)
+param logDailyCapGb int = 5
+
+@description('Logs what each partition key of Cosmos DB uses, by name: for as long as you look for a hot one.')
+param hotPartitionLogs bool = false
+
 @description('Object ids of who may run the command line: it sends again and releases parked keys.')
 param operatorPrincipalIds array = []
 
@@ -131,15 +159,40 @@ param leaseOperatorPrincipalIds array = []
 param operatorPrincipalType string = 'Group'
 
 var token = toLower(uniqueString(subscription().id, environmentName, location))
-var tags = {
-  'azd-env-name': environmentName
+// By the abbreviations of Microsoft's Cloud Adoption Framework.
+var defaultNames = {
+  resourceGroup: 'rg-${environmentName}'
+  cosmosAccount: 'cosmos-${token}'
+  serviceBusNamespace: 'sbns-${token}'
+  registry: 'cr${token}'
+  logWorkspace: 'log-${token}'
+  applicationInsights: 'appi-${token}'
+  actionGroup: 'ag-${token}'
+  appsEnvironment: 'cae-${token}'
+  api: 'ca-api'
+  worker: 'ca-worker'
+  consumer: 'ca-consumer'
+  apiIdentity: 'id-api-${token}'
+  workerIdentity: 'id-worker-${token}'
+  consumerIdentity: 'id-consumer-${token}'
+  kedaIdentity: 'id-keda-${token}'
+  network: 'vnet-${token}'
+  endpointsSecurityGroup: 'nsg-endpoints-${token}'
+  cosmosEndpoint: 'pep-cosmos-${token}'
+  serviceBusEndpoint: 'pep-servicebus-${token}'
 }
+var asked = union(defaultNames, names)
+// No such property: the deployment ends with this sentence and the keys that there are. (checkov's parser does not know fail().)
+var named = length(asked) == length(defaultNames) ? asked : asked['names has a key that defaultNames of main.bicep does not have']
+var allTags = union(tags, {
+  'azd-env-name': environmentName
+})
 var onContainerApps = workerPlatform == 'containerapps'
 
 resource group 'Microsoft.Resources/resourceGroups@2024-11-01' = {
-  name: 'rg-${environmentName}'
+  name: named.resourceGroup
   location: location
-  tags: tags
+  tags: allTags
 }
 
 module identities 'modules/identities.bicep' = {
@@ -147,8 +200,8 @@ module identities 'modules/identities.bicep' = {
   scope: group
   params: {
     location: location
-    tags: tags
-    token: token
+    tags: allTags
+    names: named
     aksOidcIssuerUrl: onContainerApps ? '' : aksOidcIssuerUrl
     kedaServiceAccount: kedaServiceAccount
   }
@@ -159,9 +212,12 @@ module monitoring 'modules/monitoring.bicep' = {
   scope: group
   params: {
     location: location
-    tags: tags
-    token: token
+    tags: allTags
+    workspaceName: named.logWorkspace
+    applicationInsightsName: named.applicationInsights
+    dailyCapGb: logDailyCapGb
     publisherPrincipalIds: [
+      identities.outputs.apiPrincipalId
       identities.outputs.workerPrincipalId
       identities.outputs.consumerPrincipalId
     ]
@@ -173,8 +229,9 @@ module network 'modules/network.bicep' = if (privateNetworking) {
   scope: group
   params: {
     location: location
-    tags: tags
-    token: token
+    tags: allTags
+    name: named.network
+    securityGroupName: named.endpointsSecurityGroup
     prefix: networkPrefix
     peeredAddressPrefixes: peeredAddressPrefixes
   }
@@ -185,8 +242,10 @@ module cosmos 'modules/cosmos.bicep' = {
   scope: group
   params: {
     location: location
-    tags: tags
-    token: token
+    tags: allTags
+    name: named.cosmosAccount
+    locked: deletionLocks
+    hotPartitionLogs: hotPartitionLogs
     capacityMode: capacityMode
     dataMaxThroughput: dataMaxThroughput
     zoneRedundant: zoneRedundant
@@ -230,17 +289,18 @@ module serviceBus 'modules/servicebus.bicep' = {
   scope: group
   params: {
     location: location
-    tags: tags
-    token: token
+    tags: allTags
+    name: named.serviceBusNamespace
+    locked: deletionLocks
     sku: serviceBusSku
     capacity: serviceBusMessagingUnits
     replicaLocation: serviceBusReplicaLocation
     replicaLagSeconds: serviceBusReplicaLagSeconds
     publicNetworkAccess: privateNetworking ? 'Disabled' : 'Enabled'
     topicName: topicName
-    subscriptionName: subscriptionName
+    topicMaxSizeInMegabytes: topicMaxSizeInMegabytes
+    furtherReaders: furtherReaders
     senderPrincipalId: identities.outputs.workerPrincipalId
-    receiverPrincipalId: identities.outputs.subscriberPrincipalId
     directorySubscriptionName: directorySubscriptionName
     consumerPrincipalId: identities.outputs.consumerPrincipalId
     kedaPrincipalId: identities.outputs.kedaPrincipalId
@@ -260,8 +320,8 @@ module cosmosEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) 
   ]
   params: {
     location: location
-    tags: tags
-    name: 'cosmos-${token}'
+    tags: allTags
+    name: named.cosmosEndpoint
     targetId: cosmos.outputs.id
     groupId: 'Sql'
     zoneName: 'privatelink.documents.azure.com'
@@ -275,8 +335,8 @@ module serviceBusEndpoint 'modules/private-endpoint.bicep' = if (privateNetworki
   scope: group
   params: {
     location: location
-    tags: tags
-    name: 'servicebus-${token}'
+    tags: allTags
+    name: named.serviceBusEndpoint
     targetId: serviceBus.outputs.id
     groupId: 'namespace'
     zoneName: 'privatelink.servicebus.windows.net'
@@ -290,8 +350,8 @@ module registry 'modules/registry.bicep' = {
   scope: group
   params: {
     location: location
-    tags: tags
-    token: token
+    tags: allTags
+    name: named.registry
     pullPrincipalIds: [
       identities.outputs.apiPrincipalId
       identities.outputs.workerPrincipalId
@@ -305,8 +365,8 @@ module appsEnvironment 'modules/environment.bicep' = {
   scope: group
   params: {
     location: location
-    tags: tags
-    token: token
+    tags: allTags
+    name: named.appsEnvironment
     workspaceId: monitoring.outputs.workspaceId
     subnetId: privateNetworking ? network!.outputs.appsSubnetId : ''
     internal: privateNetworking && !apiExternal
@@ -318,7 +378,7 @@ module apiImage 'modules/deployed-image.bicep' = {
   name: 'api-image'
   scope: group
   params: {
-    name: 'api'
+    name: named.api
     exists: apiExists
   }
 }
@@ -327,7 +387,7 @@ module workerImage 'modules/deployed-image.bicep' = {
   name: 'worker-image'
   scope: group
   params: {
-    name: 'worker'
+    name: named.worker
     // There is none elsewhere, whatever azd says.
     exists: workerExists && onContainerApps
   }
@@ -337,7 +397,7 @@ module consumerImage 'modules/deployed-image.bicep' = {
   name: 'consumer-image'
   scope: group
   params: {
-    name: 'consumer'
+    name: named.consumer
     exists: consumerExists && onContainerApps
   }
 }
@@ -351,7 +411,8 @@ module api 'modules/api.bicep' = {
   ]
   params: {
     location: location
-    tags: tags
+    tags: allTags
+    name: named.api
     environmentId: appsEnvironment.outputs.id
     identityId: identities.outputs.apiId
     identityClientId: identities.outputs.apiClientId
@@ -362,6 +423,7 @@ module api 'modules/api.bicep' = {
     cosmosEndpoint: cosmos.outputs.endpoint
     databaseName: databaseName
     dataContainerName: dataContainerName
+    applicationInsightsName: monitoring.outputs.applicationInsightsName
   }
 }
 
@@ -375,7 +437,8 @@ module worker 'modules/worker.bicep' = if (onContainerApps) {
   ]
   params: {
     location: location
-    tags: tags
+    tags: allTags
+    name: named.worker
     environmentId: appsEnvironment.outputs.id
     identityId: identities.outputs.workerId
     identityClientId: identities.outputs.workerClientId
@@ -406,7 +469,8 @@ module consumer 'modules/consumer.bicep' = if (onContainerApps) {
   ]
   params: {
     location: location
-    tags: tags
+    tags: allTags
+    name: named.consumer
     environmentId: appsEnvironment.outputs.id
     identityId: identities.outputs.consumerId
     identityClientId: identities.outputs.consumerClientId
@@ -431,9 +495,14 @@ module alerts 'modules/alerts.bicep' = {
   scope: group
   params: {
     location: location
-    tags: tags
+    tags: allTags
     token: token
+    actionGroupName: named.actionGroup
     email: alertEmail
+    topicMaxSizeInMegabytes: topicMaxSizeInMegabytes
+    backlogMessages: backlogAlertMessages
+    workerName: named.worker
+    consumerName: named.consumer
     cosmosAccountId: cosmos.outputs.id
     serviceBusNamespaceId: serviceBus.outputs.id
     workspaceId: monitoring.outputs.workspaceId
@@ -459,4 +528,3 @@ output PLACEHOLDER_LEFT bool = contains(union([
 output WORKER_CLIENT_ID string = identities.outputs.workerClientId
 output CONSUMER_CLIENT_ID string = identities.outputs.consumerClientId
 output KEDA_CLIENT_ID string = identities.outputs.kedaClientId
-output SUBSCRIBER_CLIENT_ID string = identities.outputs.subscriberClientId

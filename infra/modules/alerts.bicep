@@ -2,10 +2,17 @@
 param location string
 param tags object
 param token string
+param actionGroupName string
 param email string
 param cosmosAccountId string
 param serviceBusNamespaceId string
 param workspaceId string
+param topicMaxSizeInMegabytes int
+param backlogMessages int
+
+@description('Of the apps, for the queries of their logs.')
+param workerName string
+param consumerName string
 
 @description('False on AKS, where worker and consumer log to the cluster\'s own workspace; their metrics come here all the same.')
 param watchApps bool
@@ -19,6 +26,33 @@ var metricAlerts = [
     metric: 'DeadletteredMessages'
     aggregation: 'Average'
     threshold: 0
+    dimension: 'EntityName'
+    values: [
+      '*'
+    ]
+  }
+  {
+    name: 'topic-filling'
+    description: 'The topic is four fifths full; full, it takes no message any more. Look for a subscription without a reader, or one that is behind.'
+    target: serviceBusNamespaceId
+    namespace: 'Microsoft.ServiceBus/namespaces'
+    metric: 'Size'
+    aggregation: 'Average'
+    threshold: topicMaxSizeInMegabytes * 1024 * 1024 * 80 / 100
+    dimension: 'EntityName'
+    values: [
+      '*'
+    ]
+  }
+  {
+    name: 'messages-waiting'
+    // Raise it with the load: a reader may need a while for what an outage left.
+    description: 'Messages pile up in the topic: a reader is away, too slow, or not there at all.'
+    target: serviceBusNamespaceId
+    namespace: 'Microsoft.ServiceBus/namespaces'
+    metric: 'ActiveMessages'
+    aggregation: 'Average'
+    threshold: backlogMessages
     dimension: 'EntityName'
     values: [
       '*'
@@ -222,7 +256,7 @@ var logAlerts = [
 ]
 
 resource people 'Microsoft.Insights/actionGroups@2023-01-01' = if (!empty(email)) {
-  name: 'ag-${token}'
+  name: actionGroupName
   location: 'global'
   tags: tags
   properties: {
@@ -303,7 +337,8 @@ resource onLogs 'Microsoft.Insights/scheduledQueryRules@2023-12-01' = [for alert
     criteria: {
       allOf: [
         {
-          query: alert.query
+          // Apps may have been given other names than the queries have.
+          query: replace(replace(alert.query, '\'ca-worker\'', '\'${workerName}\''), '\'ca-consumer\'', '\'${consumerName}\'')
           timeAggregation: 'Count'
           operator: 'GreaterThan'
           threshold: 0

@@ -1,6 +1,7 @@
 // The contacts API.
 param location string
 param tags object
+param name string
 param environmentId string
 param identityId string
 param identityClientId string
@@ -13,9 +14,14 @@ param external bool
 param cosmosEndpoint string
 param databaseName string
 param dataContainerName string
+param applicationInsightsName string
+
+resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing = {
+  name: applicationInsightsName
+}
 
 resource api 'Microsoft.App/containerApps@2025-01-01' = {
-  name: 'api'
+  name: name
   location: location
   tags: union(tags, {
     'azd-service-name': 'api'
@@ -71,6 +77,11 @@ resource api 'Microsoft.App/containerApps@2025-01-01' = {
             {
               name: 'OUTBOX_COSMOS_CONTAINER'
               value: dataContainerName
+            }
+            // Says where to send telemetry; local authentication is off there, so it opens nothing.
+            {
+              name: 'APPLICATIONINSIGHTS_CONNECTION_STRING'
+              value: applicationInsights.properties.ConnectionString
             }
           ]
           probes: probed ? [

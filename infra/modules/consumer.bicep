@@ -1,6 +1,7 @@
 // The consumer that keeps the company directory: two replicas at least, more as messages wait in its subscription.
 param location string
 param tags object
+param name string
 param environmentId string
 param identityId string
 param identityClientId string
@@ -27,7 +28,7 @@ resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing
 }
 
 resource consumer 'Microsoft.App/containerApps@2025-01-01' = {
-  name: 'consumer'
+  name: name
   location: location
   tags: union(tags, {
     'azd-service-name': 'consumer'

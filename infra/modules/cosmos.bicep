@@ -2,7 +2,16 @@
 // create any of them, so they all are here.
 param location string
 param tags object
-param token string
+
+@minLength(3)
+@maxLength(44)
+param name string
+
+@description('Nothing in the account can be deleted while it is locked, roles included; documents can.')
+param locked bool
+
+@description('Names the partition keys, and costs a line for what each uses in a second.')
+param hotPartitionLogs bool
 
 @allowed([
   'autoscale'
@@ -39,7 +48,7 @@ var replicas = [for (replicaLocation, index) in replicaLocations: {
 }]
 
 resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' = {
-  name: 'cosmos-${token}'
+  name: name
   location: location
   tags: tags
   kind: 'GlobalDocumentDB'
@@ -241,16 +250,31 @@ resource directoryParked 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/con
   }
 }
 
+resource lock 'Microsoft.Authorization/locks@2020-05-01' = if (locked) {
+  scope: account
+  name: 'outbox'
+  properties: {
+    level: 'CanNotDelete'
+    notes: 'Holds events that are not sent yet. Take this lock away only to delete it for good.'
+  }
+}
+
 resource diagnostics 'Microsoft.Insights/diagnosticSettings@2021-05-01-preview' = {
   scope: account
   name: 'workspace'
   properties: {
     workspaceId: workspaceId
+    // Into tables of their own, such as CDBPartitionKeyRUConsumption.
+    logAnalyticsDestinationType: 'Dedicated'
     logs: [
       // Not DataPlaneRequests: a line a request costs more than the requests, and names the partition keys.
       {
         category: 'ControlPlaneRequests'
         enabled: true
+      }
+      {
+        category: 'PartitionKeyRUConsumption'
+        enabled: hotPartitionLogs
       }
     ]
     metrics: [

@@ -1,7 +1,7 @@
 // The Container Apps environment. Its logs go out by a diagnostic setting, which needs no workspace key.
 param location string
 param tags object
-param token string
+param name string
 param workspaceId string
 
 @description('Empty: a network of the platform.')
@@ -10,7 +10,7 @@ param internal bool
 param zoneRedundant bool
 
 resource environment 'Microsoft.App/managedEnvironments@2025-01-01' = {
-  name: 'cae-${token}'
+  name: name
   location: location
   tags: tags
   properties: {

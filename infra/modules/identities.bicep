@@ -1,7 +1,9 @@
 // One identity a service, so that each can be given only what that service needs.
 param location string
 param tags object
-param token string
+
+@description('Of each identity, by apiIdentity and so on.')
+param names object
 
 @description('Empty where no AKS cluster runs worker and consumer.')
 param aksOidcIssuerUrl string
@@ -13,31 +15,25 @@ param workerServiceAccount string = 'outbox:outbox-worker'
 param consumerServiceAccount string = 'outbox:outbox-consumer'
 
 resource api 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
-  name: 'id-api-${token}'
+  name: names.apiIdentity
   location: location
   tags: tags
 }
 
 resource worker 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
-  name: 'id-worker-${token}'
+  name: names.workerIdentity
   location: location
   tags: tags
 }
 
 resource consumer 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
-  name: 'id-consumer-${token}'
-  location: location
-  tags: tags
-}
-
-resource subscriber 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
-  name: 'id-subscriber-${token}'
+  name: names.consumerIdentity
   location: location
   tags: tags
 }
 
 resource keda 'Microsoft.ManagedIdentity/userAssignedIdentities@2023-01-31' = {
-  name: 'id-keda-${token}'
+  name: names.kedaIdentity
   location: location
   tags: tags
 }
@@ -87,7 +83,5 @@ output workerPrincipalId string = worker.properties.principalId
 output consumerId string = consumer.id
 output consumerClientId string = consumer.properties.clientId
 output consumerPrincipalId string = consumer.properties.principalId
-output subscriberClientId string = subscriber.properties.clientId
-output subscriberPrincipalId string = subscriber.properties.principalId
 output kedaClientId string = keda.properties.clientId
 output kedaPrincipalId string = keda.properties.principalId

@@ -1,10 +1,14 @@
 // Log Analytics and Application Insights. Both refuse keys: telemetry is sent with the service's identity.
 param location string
 param tags object
-param token string
+param workspaceName string
+param applicationInsightsName string
 
 @description('Who sends metrics and spans.')
 param publisherPrincipalIds array
+
+@description('GB; -1 for no cap.')
+param dailyCapGb int
 
 @minValue(30)
 param retentionInDays int = 30
@@ -12,7 +16,7 @@ param retentionInDays int = 30
 var metricsPublisherRole = '3913510d-42f4-4e42-8a64-420c390055eb'
 
 resource workspace 'Microsoft.OperationalInsights/workspaces@2023-09-01' = {
-  name: 'log-${token}'
+  name: workspaceName
   location: location
   tags: tags
   properties: {
@@ -20,6 +24,9 @@ resource workspace 'Microsoft.OperationalInsights/workspaces@2023-09-01' = {
       name: 'PerGB2018'
     }
     retentionInDays: retentionInDays
+    workspaceCapping: {
+      dailyQuotaGb: dailyCapGb
+    }
     features: {
       disableLocalAuth: true
       enableLogAccessUsingOnlyResourcePermissions: true
@@ -28,7 +35,7 @@ resource workspace 'Microsoft.OperationalInsights/workspaces@2023-09-01' = {
 }
 
 resource applicationInsights 'Microsoft.Insights/components@2020-02-02' = {
-  name: 'appi-${token}'
+  name: applicationInsightsName
   location: location
   tags: tags
   kind: 'web'

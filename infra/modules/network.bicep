@@ -1,7 +1,8 @@
 // The network for private endpoints: one subnet for Container Apps, one for the endpoints.
 param location string
 param tags object
-param token string
+param name string
+param securityGroupName string
 param prefix string
 
 @description('Of other networks, peered with this one, whose clients use the endpoints too.')
@@ -11,7 +12,7 @@ var appsAddresses = '${prefix}.0.0/23'
 var endpointsAddresses = '${prefix}.2.0/24'
 
 resource endpointsRules 'Microsoft.Network/networkSecurityGroups@2024-05-01' = {
-  name: 'nsg-endpoints-${token}'
+  name: securityGroupName
   location: location
   tags: tags
   properties: {
@@ -53,7 +54,7 @@ resource endpointsRules 'Microsoft.Network/networkSecurityGroups@2024-05-01' = {
 }
 
 resource virtualNetwork 'Microsoft.Network/virtualNetworks@2024-05-01' = {
-  name: 'vnet-${token}'
+  name: name
   location: location
   tags: tags
   properties: {

@@ -30,7 +30,7 @@ resource links 'Microsoft.Network/privateDnsZones/virtualNetworkLinks@2024-06-01
 }]
 
 resource endpoint 'Microsoft.Network/privateEndpoints@2024-05-01' = {
-  name: 'pe-${name}'
+  name: name
   location: location
   tags: tags
   properties: {

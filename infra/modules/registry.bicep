@@ -3,15 +3,15 @@
 param location string
 param tags object
 
-@description('Thirteen characters, as uniqueString makes them.')
-@minLength(13)
-param token string
+@minLength(5)
+@maxLength(50)
+param name string
 param pullPrincipalIds array
 
 var pullRole = '7f951dda-4ed3-4680-a7ca-43fe172d538d'
 
 resource registry 'Microsoft.ContainerRegistry/registries@2025-04-01' = {
-  name: 'cr${token}'
+  name: name
   location: location
   tags: tags
   sku: {

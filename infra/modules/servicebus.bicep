@@ -1,11 +1,14 @@
-// The namespace, the topic that drops repeated messages, and two subscriptions that keep each session's order: the
-// subscriber's, and the one of the consumer that keeps the company directory.
+// The namespace, the topic that drops repeated messages, and subscriptions that keep each session's order: the one of the
+// consumer that keeps the company directory, and one for each further reader.
 param location string
 param tags object
 
-@description('Thirteen characters, as uniqueString makes them.')
-@minLength(13)
-param token string
+@minLength(6)
+@maxLength(50)
+param name string
+
+@description('Nothing in the namespace can be deleted while it is locked; messages can.')
+param locked bool
 
 @allowed([
   'Standard'
@@ -27,11 +30,13 @@ param replicaLagSeconds int
 ])
 param publicNetworkAccess string
 param topicName string
-param subscriptionName string
+param topicMaxSizeInMegabytes int
 param senderPrincipalId string
-param receiverPrincipalId string
 param directorySubscriptionName string
 param consumerPrincipalId string
+
+@description('Of further subscriptions: {name, principalId} of each.')
+param furtherReaders array
 param kedaPrincipalId string
 
 @description('KEDA computes from the waiting messages how many consumers are needed; AKS only.')
@@ -44,9 +49,20 @@ var senderRole = '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
 var receiverRole = '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
 // Of what there is, and of no message.
 var readerRole = 'acdd72a7-3385-48ef-bd42-f606fba81ae7'
+var subscription = {
+  requiresSession: true
+  // A consumer trusts a lock for a minute at most.
+  lockDuration: 'PT1M'
+  // Crashes and lost locks count; a handler's attempts do not, which are all of one delivery.
+  maxDeliveryCount: 10
+  deadLetteringOnMessageExpiration: true
+  deadLetteringOnFilterEvaluationExceptions: true
+  defaultMessageTimeToLive: 'P14D'
+  enableBatchedOperations: true
+}
 
 resource namespace 'Microsoft.ServiceBus/namespaces@2026-01-01' = {
-  name: 'sb-${token}'
+  name: name
   location: location
   tags: tags
   sku: {
@@ -86,39 +102,23 @@ resource topic 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = {
     duplicateDetectionHistoryTimeWindow: 'P1D'
     enableBatchedOperations: true
     defaultMessageTimeToLive: 'P14D'
-    maxSizeInMegabytes: 5120
-  }
-}
-
-resource consumer 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = {
-  parent: topic
-  name: subscriptionName
-  properties: {
-    requiresSession: true
-    lockDuration: 'PT1M'
-    maxDeliveryCount: 10
-    deadLetteringOnMessageExpiration: true
-    deadLetteringOnFilterEvaluationExceptions: true
-    defaultMessageTimeToLive: 'P14D'
-    enableBatchedOperations: true
+    maxSizeInMegabytes: topicMaxSizeInMegabytes
   }
 }
 
 resource directory 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = {
   parent: topic
   name: directorySubscriptionName
-  properties: {
-    requiresSession: true
-    // A consumer trusts a lock for a minute at most.
-    lockDuration: 'PT1M'
-    // Crashes and lost locks count; a handler's attempts do not, which are all of one delivery.
-    maxDeliveryCount: 10
-    deadLetteringOnMessageExpiration: true
-    deadLetteringOnFilterEvaluationExceptions: true
-    defaultMessageTimeToLive: 'P14D'
-    enableBatchedOperations: true
-  }
+  properties: subscription
 }
+
+// No subscription without a reader: its messages would wait, expire into a dead-letter queue that nothing empties, and fill the
+// topic, which then takes no message of any reader.
+resource further 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = [for reader in furtherReaders: {
+  parent: topic
+  name: reader.name
+  properties: subscription
+}]
 
 resource sender 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   name: guid(topic.id, senderPrincipalId, senderRole)
@@ -141,15 +141,15 @@ resource operatorSenders 'Microsoft.Authorization/roleAssignments@2022-04-01' = 
   }
 }]
 
-resource receiver 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
-  name: guid(consumer.id, receiverPrincipalId, receiverRole)
-  scope: consumer
+resource furtherReceivers 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for (reader, index) in furtherReaders: {
+  name: guid(topic.id, reader.name, reader.principalId, receiverRole)
+  scope: further[index]
   properties: {
-    principalId: receiverPrincipalId
+    principalId: reader.principalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', receiverRole)
   }
-}
+}]
 
 resource directoryReceiver 'Microsoft.Authorization/roleAssignments@2022-04-01' = {
   name: guid(directory.id, consumerPrincipalId, receiverRole)
@@ -168,6 +168,15 @@ resource directoryCounter 'Microsoft.Authorization/roleAssignments@2022-04-01' =
     principalId: kedaPrincipalId
     principalType: 'ServicePrincipal'
     roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', readerRole)
+  }
+}
+
+resource lock 'Microsoft.Authorization/locks@2020-05-01' = if (locked) {
+  scope: namespace
+  name: 'outbox'
+  properties: {
+    level: 'CanNotDelete'
+    notes: 'Holds messages that no reader has taken yet. Take this lock away only to delete it for good.'
   }
 }
 

@@ -2,6 +2,7 @@
 // a worker that has much to send uses its core. What leases bound is the maximum: a worker without one only stands by.
 param location string
 param tags object
+param name string
 param environmentId string
 param identityId string
 param identityClientId string
@@ -31,7 +32,7 @@ resource applicationInsights 'Microsoft.Insights/components@2020-02-02' existing
 }
 
 resource worker 'Microsoft.App/containerApps@2025-01-01' = {
-  name: 'worker'
+  name: name
   location: location
   tags: union(tags, {
     'azd-service-name': 'worker'

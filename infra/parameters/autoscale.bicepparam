@@ -1,4 +1,4 @@
-// Several regions and zones.
+// Several regions and zones, on trial: nothing is locked, and nothing is capped.
 using '../main.bicep'
 
 param environmentName = 'autoscale'
@@ -11,3 +11,6 @@ param cosmosReplicaLocations = [
 ]
 param serviceBusSku = 'Premium'
 param serviceBusReplicaLocation = 'northeurope'
+param topicMaxSizeInMegabytes = 81920
+param deletionLocks = false
+param logDailyCapGb = -1

@@ -1,8 +1,24 @@
-// In operation: azd has deployed the images, alerts have a receiver, operators have their rights, and what is sent is deleted.
+// In operation: azd has deployed the images, alerts have a receiver, operators have their rights, what is sent is deleted, another
+// service reads the topic too, and names and tags are those of the house.
 using '../main.bicep'
 
 param environmentName = 'operated'
 param location = 'westeurope'
+param tags = {
+  'cost-center': '4711'
+}
+param names = {
+  resourceGroup: 'rg-house'
+  worker: 'ca-house-relay'
+  consumer: 'ca-house-directory'
+}
+param furtherReaders = [
+  {
+    name: 'billing'
+    principalId: 'cccccccc-0000-0000-0000-000000000000'
+  }
+]
+param hotPartitionLogs = true
 param apiExists = true
 param workerExists = true
 param consumerExists = true

@@ -102,7 +102,7 @@ def test_the_configuration_of_the_compose_stack_serves_both_emulators():
     broker = broker_of(json.loads(COMPOSE.read_text()))
     events = broker.topic("events")
     assert (3600, 300) == (events.config.ttl_s, events.config.dedup_window_s)
-    assert ["all", "directory"] == [*events.subscriptions]
+    assert ["directory"] == [*events.subscriptions]
     queue = events.subscriptions["directory"].queue.config
     assert (True, 60, 10, 3600, True) == (
         queue.requires_session,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.infra.deployed.snapshots import APPS, deployed
+from tests.infra.deployed.snapshots import deployed
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -27,9 +27,7 @@ DECLARED = dict(re.findall(r"^param (\w+) \w+(?: = (.+))?$", BICEP, re.MULTILINE
 
 
 def test_each_service_is_an_app_with_its_tag():
-    tags = {app["tags"]["azd-service-name"]: name for name, app in deployed("defaults").of_type(APPS).items()}
-
-    assert {name: name for name in PROJECT["services"]} == tags
+    assert PROJECT["services"].keys() == deployed("defaults").apps().keys()
     assert {"containerapp"} == {service["host"] for service in PROJECT["services"].values()}
 
 

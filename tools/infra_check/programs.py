@@ -21,7 +21,6 @@ _READERS = {
     "worker": ("cosmos_outbox_worker.settings", "load", "Settings.model_fields"),
     "consumer": ("cosmos_outbox_worker.consumer_settings", "load_consumer", "CONSUMER_FIELDS"),
     "api": ("examples.contacts.settings", "Settings", "Settings.model_fields"),
-    "subscriber": ("examples.contacts.settings", "SubscriberSettings", "SubscriberSettings.model_fields"),
 }
 # What a program starts without, and should not: one bad event would halt its whole range.
 _NEEDED = {"worker": {"OUTBOX_PARKED_CONTAINER"}, "consumer": {"OUTBOX_PARKED_CONTAINER"}}

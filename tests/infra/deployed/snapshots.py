@@ -32,7 +32,7 @@ class Deployment:
     """
 
     def __init__(self, text: str) -> None:
-        (token,) = set(re.findall(r"/cosmos-(\w{13})\b", text))
+        (token,) = set(re.findall(r"/cosmos-(\w{13})\b", text))  # of the account, and not of its endpoint
         text = text.replace(token, "token")
         text = re.sub(r"/subscriptions/0[0-]+(/resourceGroups/rg-\w+)?/providers/", "", text)
         self.referenced = set(re.findall(r"reference\('([^']+)'", text))
@@ -45,6 +45,10 @@ class Deployment:
     def of_type(self, kind: str) -> dict[str, Resource]:
         """Return each resource of a type, by the last part of its name."""
         return {one["name"].rpartition("/")[2]: one for one in self.resources if one["type"] == kind}
+
+    def apps(self) -> dict[str, Resource]:
+        """Return each app by what azd calls it."""
+        return {one["tags"]["azd-service-name"]: one for one in self.of_type(APPS).values()}
 
     def properties(self, kind: str) -> dict[str, Any]:
         return {name: one["properties"] for name, one in self.of_type(kind).items()}

@@ -17,15 +17,16 @@ AT_RUNTIME = {
     "ConnectionString": "InstrumentationKey=00000000-0000-0000-0000-000000000000",
     "documentEndpoint": "https://account.documents.azure.com:443/",
 }
+TELEMETRY = {"APPLICATIONINSIGHTS_CONNECTION_STRING": f"[{INSIGHTS}/appi-token.ConnectionString]"}
 OF_ALL = {
+    **TELEMETRY,
     "OUTBOX_COSMOS_ENDPOINT": f"[{COSMOS}/cosmos-token.documentEndpoint]",
     "OUTBOX_COSMOS_DATABASE": "contacts",
     "OUTBOX_COSMOS_CONTAINER": "data",
 }
 OF_RECEIVERS = {
-    "OUTBOX_SERVICEBUS_NAMESPACE": "sb-token.servicebus.windows.net",
+    "OUTBOX_SERVICEBUS_NAMESPACE": "sbns-token.servicebus.windows.net",
     "OUTBOX_TOPIC": "events",
-    "APPLICATIONINSIGHTS_CONNECTION_STRING": f"[{INSIGHTS}/appi-token.ConnectionString]",
 }
 # What names something that the deployment makes.
 NAMED = {
@@ -60,7 +61,7 @@ def environment_of(app: Resource) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", EVERY)
 def test_a_program_takes_the_environment_that_it_is_given_and_has_the_time_to_stop(name: str):
-    for program, app in deployed(name).of_type(APPS).items():
+    for program, app in deployed(name).apps().items():
         given = {
             key: AT_RUNTIME.get(value.rpartition(".")[2].rstrip("]"), value)
             for key, value in environment_of(app).items()
@@ -72,10 +73,10 @@ def test_a_program_takes_the_environment_that_it_is_given_and_has_the_time_to_st
 
 @pytest.mark.parametrize("program", NAMED)
 def test_each_name_is_that_of_what_the_deployment_makes(program: str):
-    given = environment_of(deployed("operated").of_type(APPS)[program])
+    given = environment_of(deployed("operated").apps()[program])
 
     assert NAMED[program] == {name: given.get(name) for name in NAMED[program]}
-    assert "OUTBOX_DELETE_AFTER_PUBLISH" not in environment_of(deployed("defaults").of_type(APPS)[program])
+    assert "OUTBOX_DELETE_AFTER_PUBLISH" not in environment_of(deployed("defaults").apps()[program])
 
 
 def test_on_a_cluster_only_the_api_is_an_app_and_no_other_is_asked_for_its_image():
@@ -85,8 +86,8 @@ def test_on_a_cluster_only_the_api_is_an_app_and_no_other_is_asked_for_its_image
     asked = re.findall(r"^    exists: (.+)$", (INFRA / "main.bicep").read_text(), re.MULTILINE)
     assert ["apiExists", "workerExists && onContainerApps", "consumerExists && onContainerApps"] == asked
     assert ({"api"}, NAMED.keys()) == (
-        deployed("aks").of_type(APPS).keys(),
-        deployed("operated").of_type(APPS).keys(),
+        deployed("aks").apps().keys(),
+        deployed("operated").apps().keys(),
     )
 
 
@@ -94,7 +95,7 @@ def test_on_a_cluster_only_the_api_is_an_app_and_no_other_is_asked_for_its_image
 def test_what_runs_is_asked_at_the_path_and_port_of_its_images_own_health_check(program: str):
     stage = DOCKERFILE.partition(f"\nFROM runtime AS {program}\n")[2].partition("\nFROM ")[0]
     port, path = re.findall(r"http://127\.0\.0\.1:(\d+)(/\w+)", stage)[0]
-    app = deployed("operated").of_type(APPS)[program]
+    app = deployed("operated").apps()[program]
     asked = r"'type', '(\w+)', 'httpGet', createObject\('path', '([^']+)', 'port', (\d+)\)"
     ready = set() if program == "api" else {("Readiness", "/readyz", port)}
 
@@ -106,25 +107,26 @@ def test_what_runs_is_asked_at_the_path_and_port_of_its_images_own_health_check(
 
 
 def test_a_deployment_leaves_each_app_with_the_image_that_it_runs():
-    assert {name: f"[{APPS}/{name}.template.containers[0].image]" for name in NAMED} == {
-        name: container_of(app)["image"] for name, app in deployed("operated").of_type(APPS).items()
+    apps = deployed("operated").apps()
+
+    assert {name: f"[{APPS}/{app['name']}.template.containers[0].image]" for name, app in apps.items()} == {
+        name: container_of(app)["image"] for name, app in apps.items()
     }
     assert {"mcr.microsoft.com/azuredocs/containerapps-helloworld:latest"} == {
-        container_of(app)["image"] for app in deployed("defaults").of_type(APPS).values()
+        container_of(app)["image"] for app in deployed("defaults").apps().values()
     }
 
 
 def test_there_are_two_of_each_and_as_many_more_as_load_asks_for_and_the_deployer_allows():
     scales = {
-        name: app["properties"]["template"]["scale"]
-        for name, app in deployed("operated").of_type(APPS).items()
+        name: app["properties"]["template"]["scale"] for name, app in deployed("operated").apps().items()
     }
     cpu = {"type": "cpu", "metadata": {"type": "Utilization", "value": "70"}}
     messages = {
         "type": "azure-servicebus",
         "identity": identity("consumer"),
         "metadata": {
-            "namespace": "sb-token",
+            "namespace": "sbns-token",
             "topicName": "events",
             "subscriptionName": "directory",
             "messageCount": "100",
@@ -144,7 +146,7 @@ def test_there_are_two_of_each_and_as_many_more_as_load_asks_for_and_the_deploye
 
 
 def test_a_placeholder_is_not_probed_and_gets_the_port_that_it_listens_on():
-    apps = deployed("defaults").of_type(APPS)
+    apps = deployed("defaults").apps()
 
     assert [[]] * 3 == [container_of(app)["probes"] for app in apps.values()]
     assert 80 == apps["api"]["properties"]["configuration"]["ingress"]["targetPort"]

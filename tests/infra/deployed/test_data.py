@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.infra.deployed.snapshots import BUS, CONTAINERS, COSMOS, EVERY, SUBSCRIPTIONS, deployed
+from tests.infra.deployed.snapshots import BUS, CONTAINERS, COSMOS, EVERY, SUBSCRIPTIONS, WORKSPACE, deployed
 
 BY_KEY = {"data": "/partitionKey", "parked": "/partitionKey", "leases": "/id"}
 BY_KEY |= {"directory": "/partitionKey", "directory-parked": "/partitionKey"}
@@ -98,6 +98,7 @@ def test_the_topic_drops_repeats_and_its_subscriptions_keep_sessions(name: str):
     subscriptions = deployed(name).properties(SUBSCRIPTIONS)
     # A day: longer than an outage after which a worker sends again from an old checkpoint. Two weeks: a subscriber may be away.
     promised = {
+        "maxSizeInMegabytes": 81920 if name == "autoscale" else 5120,
         "requiresDuplicateDetection": True,
         "enablePartitioning": False,
         "supportOrdering": True,
@@ -113,6 +114,28 @@ def test_the_topic_drops_repeats_and_its_subscriptions_keep_sessions(name: str):
     }
 
     assert promised.items() <= topic.items()
-    assert {"all", "directory"} == subscriptions.keys()
+    # Each has a reader: see the roles.
+    assert {"directory"} | ({"billing"} if name == "operated" else set()) == subscriptions.keys()
     assert all(kept.items() <= subscription.items() for subscription in subscriptions.values())
     assert not [one for one in (topic, *subscriptions.values()) if "autoDeleteOnIdle" in one]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_account_and_namespace_are_locked_unless_the_deployer_wants_none(name: str):
+    made = deployed(name)
+    locks = {
+        one["id"].partition("/providers/Microsoft.Authorization")[0]: one
+        for one in made.resources
+        if one["type"].endswith("/locks")
+    }
+
+    expected = set() if name == "autoscale" else {made.one(kind)["id"] for kind in (COSMOS, BUS)}
+    assert expected == locks.keys()
+    assert {"CanNotDelete"} >= {lock["properties"]["level"] for lock in locks.values()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_logs_may_cost_in_a_day_has_an_end_unless_the_deployer_wants_none(name: str):
+    expected = {"dailyQuotaGb": -1 if name == "autoscale" else 5}
+
+    assert expected == deployed(name).one(WORKSPACE)["properties"]["workspaceCapping"]

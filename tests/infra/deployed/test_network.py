@@ -8,15 +8,15 @@ import ipaddress
 
 import pytest
 
-from tests.infra.deployed.snapshots import APPS, BUS, COSMOS, EVERY, INFRA, deployed
+from tests.infra.deployed.snapshots import BUS, COSMOS, EVERY, INFRA, deployed
 
 NETWORK = "Microsoft.Network"
 ENDPOINTS = f"{NETWORK}/privateEndpoints"
 ZONES = f"{NETWORK}/privateDnsZones"
 # Each endpoint, the service and what of it it stands for, and the zone of the service's name then.
 EXPECTED = {
-    "pe-cosmos-token": (f"{COSMOS}/cosmos-token", "Sql", "privatelink.documents.azure.com"),
-    "pe-servicebus-token": (f"{BUS}/sb-token", "namespace", "privatelink.servicebus.windows.net"),
+    "pep-cosmos-token": (f"{COSMOS}/cosmos-token", "Sql", "privatelink.documents.azure.com"),
+    "pep-servicebus-token": (f"{BUS}/sbns-token", "namespace", "privatelink.servicebus.windows.net"),
 }
 
 
@@ -31,10 +31,8 @@ def test_without_private_networking_nothing_is_closed_and_there_is_no_network_to
 
 @pytest.mark.parametrize("name", EVERY)
 def test_no_app_is_on_the_internet_unasked(name: str):
-    apps = deployed(name).properties(APPS)
-    ingress = {
-        app: one["configuration"]["ingress"] for app, one in apps.items() if "ingress" in one["configuration"]
-    }
+    configured = {app: one["properties"]["configuration"] for app, one in deployed(name).apps().items()}
+    ingress = {app: one["ingress"] for app, one in configured.items() if "ingress" in one}
 
     assert {"api": False} == {app: one["external"] for app, one in ingress.items()}
 

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from tests.infra.deployed.snapshots import (
-    APPS,
     BUS,
     COSMOS,
     IDENTITIES,
@@ -30,15 +29,14 @@ ROLES = {
     "3913510d-42f4-4e42-8a64-420c390055eb": "Monitoring Metrics Publisher",
     "acdd72a7-3385-48ef-bd42-f606fba81ae7": "Reader",
 }
-TOPIC = f"{BUS}/sb-token/topics/events"
+TOPIC = f"{BUS}/sbns-token/topics/events"
 GRANTED = {
     ("worker", "Service Bus Data Sender", TOPIC),
-    ("subscriber", "Service Bus Data Receiver", f"{TOPIC}/subscriptions/all"),
     ("consumer", "Service Bus Data Receiver", f"{TOPIC}/subscriptions/directory"),
     *((service, "AcrPull", f"{REGISTRY}/crtoken") for service in ("api", "worker", "consumer")),
     *(
         (service, "Monitoring Metrics Publisher", f"{INSIGHTS}/appi-token")
-        for service in ("worker", "consumer")
+        for service in ("api", "worker", "consumer")
     ),
 }
 READ_FEED = {"readMetadata", "readChangeFeed"}
@@ -64,14 +62,14 @@ OPERATED = {
     ("operator", "directory-parked"): WRITE,
     ("lease operator", "leases"): WRITE,
 }
-PEOPLE = {"a": "operator", "b": "lease operator"}
+GIVEN = {"a": "operator", "b": "lease operator", "c": "further reader"}
 
 
 def holder_of(assignment: Resource) -> str:
     """Return whose right it is, in the words of the parameters."""
     principal = assignment["properties"]["principalId"]
     service = re.fullmatch(rf"\[{IDENTITIES}/id-(\w+)-token\.principalId\]", principal)
-    return service[1] if service else PEOPLE.get(principal[0], principal)
+    return service[1] if service else GIVEN.get(principal[0], principal)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,13 @@ def holder_of(assignment: Resource) -> str:
         ("defaults", set()),
         # What a cluster's KEDA asks of Service Bus: how many messages wait.
         ("aks", {("keda", "Reader", f"{TOPIC}/subscriptions/directory")}),
-        ("operated", {("operator", "Service Bus Data Sender", TOPIC)}),
+        (
+            "operated",
+            {
+                ("operator", "Service Bus Data Sender", TOPIC),
+                ("further reader", "Service Bus Data Receiver", f"{TOPIC}/subscriptions/billing"),
+            },
+        ),
     ],
 )
 def test_each_role_is_on_the_one_resource_where_it_is_needed(name: str, more: set[tuple[str, str, str]]):
@@ -168,7 +172,7 @@ def test_definitions_and_assignments_wait_for_each_other_whichever_of_them_there
 
 @pytest.mark.parametrize("name", ["defaults", "aks"])
 def test_an_app_runs_signs_in_and_pulls_its_image_as_itself(name: str):
-    for service, app in deployed(name).of_type(APPS).items():
+    for service, app in deployed(name).apps().items():
         registries = app["properties"]["configuration"]["registries"]
         (container,) = app["properties"]["template"]["containers"]
         server = f"[{REGISTRY}/crtoken.loginServer]"

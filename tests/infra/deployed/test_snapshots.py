@@ -52,6 +52,7 @@ def test_what_azd_made_is_found_by_its_tag_and_is_where_it_was_asked_for(name: s
             kind = resource["type"].rpartition("/")[2]
             assert ("global" if kind in EVERYWHERE else "westeurope") == resource["location"]
             assert "azd-env-name" in resource["tags"], resource["id"]
+            assert (name == "operated") == ("cost-center" in resource["tags"]), resource["id"]
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -82,3 +83,30 @@ def test_keys_are_off_and_tls_is_on(name: str):
         ("registries", "anonymousPullEnabled"): False,
         ("containerApps", "allowInsecure"): False,
     } == found
+
+
+def test_a_name_is_microsofts_abbreviation_unless_the_deployer_gives_another():
+    prefixes = {
+        kind.rpartition("/")[2]: {one.split("-token")[0] for one in deployed("private-network").of_type(kind)}
+        for kind in {one["type"] for one in deployed("private-network").resources if "location" in one}
+    }
+    of_alerts = {"metricAlerts", "scheduledQueryRules", "privateDnsZones", "virtualNetworkLinks"}
+
+    assert {
+        "containerApps": {"ca-api", "ca-worker", "ca-consumer"},
+        "databaseAccounts": {"cosmos"},
+        "managedEnvironments": {"cae"},
+        "namespaces": {"sbns"},
+        "networkSecurityGroups": {"nsg-endpoints"},
+        "privateEndpoints": {"pep-cosmos", "pep-servicebus"},
+        "registries": {"crtoken"},
+        "resourceGroups": {"rg-private"},
+        "userAssignedIdentities": {"id-api", "id-worker", "id-consumer", "id-keda"},
+        "virtualNetworks": {"vnet"},
+        "workspaces": {"log"},
+        "components": {"appi"},
+    } == {kind: names for kind, names in prefixes.items() if kind not in of_alerts}
+    assert {"ca-api", "ca-house-relay", "ca-house-directory"} == deployed("operated").of_type(
+        "Microsoft.App/containerApps"
+    ).keys()
+    assert {"rg-house"} == deployed("operated").of_type("Microsoft.Resources/resourceGroups").keys()

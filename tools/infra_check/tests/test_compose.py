@@ -17,7 +17,7 @@ from tools.infra_check.tests.test_manifests import of
 
 pytestmark = pytest.mark.looptime(False)
 
-PROGRAMS = ("api", "worker", "consumer", "subscriber")
+PROGRAMS = ("api", "worker", "consumer")
 # Limits of the Service Bus emulator.
 MAX_CONNECTIONS, MAX_DELIVERY_COUNT, MAX_MEMORY, MAX_LIFE = 10, 10, "PT5M", "PT1H"
 # So few sessions of a consumer hold one connection each, and one is opened ahead.
@@ -58,7 +58,7 @@ def test_a_program_takes_its_environment_and_has_the_time_to_stop(services: dict
         after = int(minutes or 0) * 60 + int(seconds or 0) if stopped else None
         return {"program": program, "environment": environment, "stopped_after": after}
 
-    assert [[]] * 4 == asked([asking(program) for program in PROGRAMS])
+    assert [[]] * 3 == asked([asking(program) for program in PROGRAMS])
     assert ["worker", "consumer"] == [program for program in PROGRAMS if asking(program)["stopped_after"]]
 
 
@@ -128,12 +128,10 @@ def test_topic_subscriptions_and_containers_are_those_that_the_stack_makes(
 ):
     environments = {name: services[name].get("environment", {}) for name in ("init", *PROGRAMS)}
     consumer, init = environments["consumer"], environments["init"]
-    received = {environments[name]["OUTBOX_SUBSCRIPTION"] for name in ("consumer", "subscriber")}
 
-    assert {topic["Name"]} == {
-        environments[name]["OUTBOX_TOPIC"] for name in ("worker", "consumer", "subscriber")
-    }
-    assert {one["Name"] for one in topic["Subscriptions"]} == received
+    assert {topic["Name"]} == {environments[name]["OUTBOX_TOPIC"] for name in ("worker", "consumer")}
+    # One without a reader would fill the topic.
+    assert [consumer["OUTBOX_SUBSCRIPTION"]] == [one["Name"] for one in topic["Subscriptions"]]
     assert (init["CONSUMER_CONTAINER"], init["CONSUMER_PARKED_CONTAINER"]) == (
         consumer["OUTBOX_COSMOS_CONTAINER"],
         consumer["OUTBOX_PARKED_CONTAINER"],
@@ -146,16 +144,15 @@ def test_the_emulator_is_asked_for_no_more_connections_than_it_takes(services: d
         return int(replicas * int(services[name]["environment"][variable]))
 
     sessions = of_each("consumer", "OUTBOX_CONCURRENT_SESSIONS")
-    connections = of_each("worker", "OUTBOX_LANES") + of_each("subscriber", "OUTBOX_RECEIVERS")
 
     assert sessions < FEW_SESSIONS
-    assert connections + sessions + 1 <= MAX_CONNECTIONS
+    assert of_each("worker", "OUTBOX_LANES") + sessions + 1 <= MAX_CONNECTIONS
 
 
 def test_names_are_the_same_on_every_platform_and_a_consumers_are_its_own(services: dict[str, Any]):
     snapshot = json.loads((INFRA / "snapshots/defaults.json").read_text())
     apps = {
-        one["name"]: {
+        one["tags"]["azd-service-name"]: {
             variable["name"]: variable["value"]
             for variable in one["properties"]["template"]["containers"][0]["env"]
         }
@@ -179,7 +176,11 @@ def test_names_are_the_same_on_every_platform_and_a_consumers_are_its_own(servic
             {value for own, value in values if own is whose and value} for whose in (True, False)
         )
 
-        assert (1 if name in OWN else 0, 1) == (len(of_consumers), len(of_others)), (name, values)
+        # The others have no subscription.
+        assert (1 if name in OWN else 0, 0 if name == "SUBSCRIPTION" else 1) == (
+            len(of_consumers),
+            len(of_others),
+        ), (name, values)
         assert not of_consumers & of_others
 
 
