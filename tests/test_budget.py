@@ -33,7 +33,7 @@ MAXIMA = {
     "testing": 2_215,
     "the modules of the root": 1_234,
     "worker": 2_711,
-    "worker/cli": 1_460,
+    "worker/cli": 1_462,
     "worker/contract": 251,
     "worker/doctor": 637,
     "write": 1_773,

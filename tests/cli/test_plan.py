@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from azure.cosmos.aio import DatabaseProxy
 
-from benchmarks.fleet import PASS_SECONDS, Fleet
+from benchmarks.fleet import PASS_SECONDS, RENEW_SECONDS, Fleet
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import Lag, LeaseLag
@@ -76,13 +78,19 @@ def test_the_page_and_the_plan_agree_on_what_leases_cost(column: int):
 
 
 def test_a_simulated_fleet_at_rest_asks_what_the_plan_says():
-    """With 10,000 leases, as the page has it, in the long profile: what is asked grows with leases and workers alone."""
-    leases, workers = (10_000, 200) if LONG else (500, 10)
+    """Of 10,000 leases in the long profile."""
+    leases, workers = 10_000 if LONG else 1_000, 20
     fleet = Fleet(leases, seed=1)
-    fleet.join([f"worker-{number}" for number in range(workers)])
-    assert fleet.run_until(fleet.balanced, within=600)
+    names = itertools.cycle([f"worker-{number}" for number in range(workers)])
+    for name in itertools.islice(names, workers):
+        fleet.alive[name] = set()
+        fleet.at(RENEW_SECONDS + fleet.random.uniform(0, PASS_SECONDS), partial(fleet._pass, name))
+    for name, lease in zip(names, [*fleet.leases.values()], strict=False):
+        fleet.at(fleet.random.uniform(0, RENEW_SECONDS), partial(fleet._take, name, lease))
+    assert fleet.run_until(lambda: fleet.now > RENEW_SECONDS + PASS_SECONDS, within=600)
+    assert fleet.balanced()
     fleet.requests.clear()
-    rest = fleet.now + 10 * PASS_SECONDS
+    rest = fleet.now + 2 * RENEW_SECONDS
     seconds = fleet.run_until(lambda: fleet.now >= rest, within=600)
     assert seconds
     found = figures(events=1e-9, partitions_now=leases, workers_now=workers)
@@ -122,6 +130,38 @@ def test_what_the_page_once_claimed_of_standard_is_a_finding():
     assert pytest.approx(170, rel=0.05) == found["partitions"]
     assert pytest.approx(1.7e6, rel=0.05) == found["data_units"]
     assert 11 == found["workers"]
+    assert 100 == figures(events=100, subscriptions=2, filters=2, partitions_now=2)["send_rate"]
+
+
+def test_a_load_worked_out_by_hand():
+    load = {
+        "events": 1_000,
+        "event_bytes": 2_048,
+        "keys": 1e6,
+        "subscriptions": 2,
+        "filters": 3,
+        "outage_hours": 10,
+    }
+    by_hand = {
+        "credits": 6_000,  # a send, three filters, two receives
+        "messaging_units": 2,  # 1,000 of 2,560 bytes, in once and out twice: 7.68 MB/s, of 4 each
+        "broker_events": 8_000_000 / (3 * 2_560),
+        "entity_gb": 1.024,
+        "event_gb": 176.9472,  # a day
+        "partitions": 4,  # 178 GB, of 50 each; 17,550 RU/s would be two
+        "data_units": 1_000 * (16.35 + 1.2) + 4 + 8 / 15,
+        "lease_units": 10 * (4 / 17 + 20) + 0.025 * 8 / 13,  # five checkpoints a second of each lease
+        "topic_gb": 184.32,  # two copies of 36 million
+        "topic_full_hours": 80 / 18.432,
+        "parked_events": 36,
+        "parked_mb": 0.073728,
+        "parked_full_hours": 10_000 / 3.6,
+        "catching_up_hours": 240,  # 36 million, at 41.7 a second
+        "send_rate": 8_000_000 / (3 * 2_560) / 2,
+    }
+
+    found = figures(**load)
+    assert pytest.approx(by_hand) == {name: found[name] for name in by_hand}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +174,8 @@ def test_what_the_page_once_claimed_of_standard_is_a_finding():
         ),
         ({"event_bytes": 300_000}, "256 KB: take Premium"),
         ({"events": 50_000, "keys": 1e6}, "16 messaging units at most, and this asks for 48"),
-        ({"events": 300, "keys": 2, "outage_hours": 0.001}, "each of these gets 150: choose a finer"),
+        ({"events": 300, "keys": 2, "outage_hours": 0.001}, "the busiest gets 150: choose a finer"),
+        ({"events": 300, "busiest_key": 0.4, "outage_hours": 0.001}, "the busiest gets 120: choose a finer"),
         ({"partitions_now": 9, "keys": 8}, "8 keys leave some of 9 partitions idle"),
         ({"keys": 1, "event_bytes": 200_000, "events": 2, "outage_hours": 1}, "20 GB of a key"),
         ({"outage_hours": 121, "keys": 100}, "ttl of 242 h"),
@@ -222,7 +263,8 @@ def test_measuring_reads_what_runs_and_leaves_what_is_given(outbox: Local):
 
     assert "No event was written in the last 100 s: measure more of them, or say --events.\n" == nothing
     assert {"value": 0.2, "unit": "", "formula": "", "basis": "measured"} == measured["events"]
-    assert [10, 2, 1] == [measured[name]["value"] for name in ("keys", "partitions_now", "workers_now")]
+    names = ("keys", "busiest_key", "partitions_now", "workers_now")
+    assert [10, 0.1, 2, 1] == [measured[name]["value"] for name in names]
     assert 300 < measured["event_bytes"]["value"] < 700
     assert (50, "given") == (given["keys"]["value"], given["keys"]["basis"])
 

@@ -71,8 +71,9 @@ def _checked(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
     if unknown := given.keys() - rules:
         raise UsageError(f"No {table} are {', '.join(unknown)}; there are {', '.join(rules)}.")
     values = {name: given.get(name, default) for name, (default, _) in rules.items()}
-    for name, (_, most) in rules.items():
-        if type(value := values[name]) not in (int, float) or not (prices or value) or not 0 <= value <= most:
+    for name, (default, most) in rules.items():
+        some = prices or default == 0 or values[name]
+        if type(value := values[name]) not in (int, float) or not some or not 0 <= value <= most:
             option, least = (name, "from 0") if prices else (f"--{name.replace('_', '-')}", "above 0")
             raise UsageError(f"{option} has to be a number {least} and at most {most:,}, not {value}.")
     return values

@@ -69,12 +69,13 @@ async def plan(
     except ValueError as error:
         raise UsageError(f"{prices and prices.name} is no TOML: {error}.") from error
     figures, warnings = planned(given, measured=measured, premium=premium, prices=paid)
-    rows = [{"figure": name} | one | {"value": number(one["value"])} for name, one in figures.items()]
+    rows = {name: {"figure": name} | one | {"value": number(one["value"])} for name, one in figures.items()}
+    needs = [rows.pop(name) for name in NEEDS if name in rows]
     answer(
         {"warnings": warnings, "figures": figures},
         *warnings,
-        table_of([row for row in rows if row["figure"] in NEEDS], title="What it needs"),
-        table_of([row for row in rows if row["figure"] not in NEEDS], title="How that comes about"),
+        table_of(needs, title="What it needs"),
+        table_of([*rows.values()], title="How that comes about"),
         as_json=as_json,
     )
     if warnings:
@@ -105,4 +106,5 @@ async def _measured(outbox: Connection, seconds: int) -> dict[str, float]:
         )
     workers = sum(not one.silent for one in await outbox.fleet.heartbeats())
     found = {"events": count / seconds, "event_bytes": size / count, "keys": len(keys)}
+    found["busiest_key"] = max(keys.values()) / count
     return found | {"partitions_now": len(ranges), "workers_now": max(workers, 1)}
