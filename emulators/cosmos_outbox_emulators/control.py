@@ -76,6 +76,7 @@ class ControlServer:
                 web.post("/cosmos/keys", _answer(lambda fields: _keys(self._cosmos.account.keys, fields))),
                 web.post("/cosmos/clock", _answer(self._advance)),
                 web.post("/cosmos/lag", _answer(self._lag)),
+                web.post("/cosmos/throttle", _answer(self._throttle)),
                 web.post("/cosmos/faults", _answer(self._add_cosmos_fault)),
                 web.delete("/cosmos/faults", _answer(lambda _: self._cosmos.faults.clear())),
                 web.get("/servicebus/stats", _answer(lambda _: self._broker.stats())),
@@ -140,6 +141,13 @@ class ControlServer:
     def _lag(self, fields: Fields) -> Any:
         self._cosmos.account.replication.lag_s = _number(fields, "seconds")
         return {"seconds": self._cosmos.account.replication.lag_s}
+
+    def _throttle(self, fields: Fields) -> None:
+        buckets = fields.get("buckets") or {}
+        if not isinstance(buckets, dict):
+            raise ValueError("'buckets' must be an object of percentages")  # noqa: TRY004  # one error type for all bad input
+        shares = {name: _number(buckets, name) for name in buckets}
+        self._cosmos.gateway.throttle(self._container(fields), _number(fields, "request_units"), shares)
 
     def _fail_over(self) -> Any:
         return {"write_host": fail_over(self._cosmos.account)}

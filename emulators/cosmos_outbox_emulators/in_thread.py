@@ -128,6 +128,27 @@ class CosmosEmulator:
         """Let reads be answered by a replica that is so far behind; 0 ends it."""
         _call(self._loop, lambda: setattr(self._server.account.replication, "lag_s", seconds))
 
+    def throttle(
+        self,
+        database: str,
+        container: str,
+        *,
+        request_units: float,
+        buckets: Mapping[str, float] | None = None,
+    ) -> None:
+        """
+        Give a container so many request units a second, spread over its partitions; requests of low priority are refused first.
+
+        Args:
+            request_units: 0 for no limit, as at first.
+            buckets: by the id of a throughput bucket ("1" to "5") the percentage that its requests may use.
+        """
+        account, gateway = self._server.account, self._server.gateway
+        _call(
+            self._loop,
+            lambda: gateway.throttle(account.container(database, container), request_units, buckets),
+        )
+
     def advance(self, seconds: float) -> None:
         """Move the emulator's clock forward, so that a TTL passes without a wait."""
         _call(self._loop, lambda: self._clock.advance(seconds))

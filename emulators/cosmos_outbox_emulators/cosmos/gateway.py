@@ -8,6 +8,7 @@ import itertools
 import logging
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -19,6 +20,7 @@ from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route, route_of
 from cosmos_outbox_emulators.cosmos.regions import refuse_writes_elsewhere
+from cosmos_outbox_emulators.cosmos.throttling import Throttle, bucket_of, is_low
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +53,15 @@ class Gateway:
         self.account = account
         self.counts: Counter[str] = Counter()
         self._activities = itertools.count(1)
+        self._throttles: dict[str, Throttle] = {}  # by resource id of the container
+
+    def throttle(
+        self, container: Container, request_units: float, buckets: Mapping[str, float] | None = None
+    ) -> None:
+        """Give a container so many request units a second from now on, with the percentages of its buckets; 0 for no limit."""
+        self._throttles.pop(container.rid, None)
+        if request_units:
+            self._throttles[container.rid] = Throttle(request_units, buckets)
 
     def admit(self, request: Request) -> Route:
         """Route a request and check its signature; count it."""
@@ -129,9 +140,26 @@ class Gateway:
         container = self._container(request, route)
         refuse_writes_elsewhere(self.account, request, route.kind)
         now = self.account.clock()
+        if route.kind is RequestKind.PKRANGES:
+            return resources.ranges_reply(container, request)
+        bucket_of(request.headers)
+        throttle, range_id = self._throttles.get(container.rid), ""
+        if throttle is not None:
+            range_id = self.partition_of(request, route) or ""
+            try:
+                throttle.admit(range_id, len(container.partitions), request.headers, now)
+            except CosmosError:
+                self.counts["throttled, low priority" if is_low(request.headers) else "throttled"] += 1
+                raise
+        reply = self._execute_on(container, request, route, fault, now)
+        if throttle is not None:
+            throttle.charge(range_id, request.headers, float(reply.headers.get("x-ms-request-charge", 0)))
+        return reply
+
+    def _execute_on(
+        self, container: Container, request: Request, route: Route, fault: FaultRule | None, now: float
+    ) -> Reply:
         match route.kind:
-            case RequestKind.PKRANGES:
-                return resources.ranges_reply(container, request)
             case RequestKind.BATCH if bulk.is_bulk(request):
                 return bulk.bulk_reply(container, request, now)
             case RequestKind.BATCH:

@@ -1,0 +1,91 @@
+"""
+Throttling: the request units that a container has in a second, spread evenly over its physical partitions; what is above is refused.
+
+A request is let in while its second has units left, whatever it will cost; what was spent too much is paid in the seconds after. Requests of low
+priority are refused first: one of high priority is refused only where those of high priority alone have used the second. How Azure weighs
+the two, and over what time, is not documented.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+
+PRIORITY, BUCKET = "x-ms-cosmos-priority-level", "x-ms-cosmos-throughput-bucket"
+_BUCKETS = ("1", "2", "3", "4", "5")
+_ALL = "all"
+_OVER_BUDGET, _OVER_BUCKET = 3200, 3212
+_SECOND_MS = 1000
+
+
+def bucket_of(headers: Mapping[str, str]) -> str | None:
+    """Return the throughput bucket that a request names; one that does not exist is refused."""
+    bucket = headers.get(BUCKET)
+    if bucket is not None and bucket not in _BUCKETS:
+        raise bad_request(f"The throughput bucket must be from 1 to 5, not {bucket[:20]!r}.")
+    return bucket
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What a partition spent in its second, and what it still owes of earlier ones: in all, of high priority, and by bucket."""
+
+    second: int
+    spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+class Throttle:
+    """
+    The request units of one container.
+
+    Args:
+        per_second: of all its partitions together.
+        buckets: by the id of a throughput bucket, the percentage of them that it may spend. Others may spend all.
+    """
+
+    def __init__(self, per_second: float, buckets: Mapping[str, float] | None = None) -> None:
+        self._per_second = per_second
+        self._shares = {bucket: percent / 100 for bucket, percent in (buckets or {}).items()}
+        if wrong := [bucket for bucket in self._shares if bucket not in _BUCKETS]:
+            raise ValueError(f"buckets are named 1 to 5, not {wrong[0]!r}")
+        self._partitions: dict[str, _Partition] = {}
+
+    def admit(self, range_id: str, ranges: int, headers: Mapping[str, str], now: float) -> None:
+        """Refuse a request that a partition has no request units for."""
+        budget, bucket = self._per_second / ranges, bucket_of(headers)
+        partition = self._partitions.setdefault(range_id, _Partition(int(now)))
+        if passed := int(now) - partition.second:
+            partition.second = int(now)
+            for name in partition.spent:
+                earned = passed * budget * self._shares.get(name, 1.0)
+                partition.spent[name] = max(0.0, partition.spent[name] - earned)
+        if bucket in self._shares and partition.spent[bucket] >= budget * self._shares[bucket]:
+            raise _too_many(_OVER_BUCKET, now)
+        if partition.spent[_level(headers)] >= budget:
+            raise _too_many(_OVER_BUDGET, now)
+
+    def charge(self, range_id: str, headers: Mapping[str, str], units: float) -> None:
+        """Count what a request that was let in has cost."""
+        for name in {_ALL, _level(headers), bucket_of(headers) or _ALL}:
+            self._partitions[range_id].spent[name] += units
+
+
+def is_low(headers: Mapping[str, str]) -> bool:
+    """Say whether a request has low priority; without a header it has high."""
+    return headers.get(PRIORITY, "").casefold() == "low"
+
+
+def _level(headers: Mapping[str, str]) -> str:
+    return _ALL if is_low(headers) else "high"
+
+
+def _too_many(substatus: int, now: float) -> CosmosError:
+    return CosmosError(
+        429,
+        "The request rate is too large: the request units of this second are used up. Retry later.",
+        substatus=substatus,
+        retry_after_ms=_SECOND_MS - int(now * _SECOND_MS) % _SECOND_MS,
+    )
