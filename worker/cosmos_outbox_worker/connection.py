@@ -261,14 +261,21 @@ def _connection(
     data = database.get_container_client(settings.cosmos_container)
     leases = database.get_container_client(settings.lease_container)
     parked = settings.parked_container
-    polls = None if settings.sdk_only else account_of(client).polls()
+    account = account_of(client)
+    feed = CosmosChangeFeed(
+        data,
+        account_host=account.host,
+        polls=None if settings.sdk_only else account.polls(),
+        priority=None if settings.priority is None else ("Low" if settings.priority == "low" else "High"),
+        throughput_bucket=settings.throughput_bucket,
+    )
     return Connection(
         settings=settings,
         client=client,
         data=data,
         lease_container=leases,
         parked=database.get_container_client(parked) if parked else None,
-        feed=CosmosChangeFeed(data, account_host=account_of(client).host, polls=polls),
+        feed=feed,
         leases=CosmosLeases(leases),
         credential=credential,
         ceiling=ceiling,

@@ -193,6 +193,10 @@ class Settings(BaseSettings):
     """Ordered streams to the topic, each a connection."""
     send_rate: Annotated[float | None, Field(ge=0.1, le=1e6), RELAYING] = None
     """Most messages a second that this process sends, of all its containers together; each worker has its own. Default: no ceiling."""
+    priority: Annotated[Literal["low", "high"] | None, RELAYING] = None
+    """Of reads of the change feed, for lag and replay too: low leaves the request units to commits. The account needs priority-based execution."""
+    throughput_bucket: Annotated[int | None, Field(ge=1, le=5), RELAYING] = None
+    """Throughput bucket of the container that these reads are counted in. Default: none."""
     lease_expiration_seconds: Annotated[Seconds, Field(ge=2), RELAYING] = 60.0
     """A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13."""
     grace_seconds: Seconds = 20.0

@@ -16,7 +16,7 @@ import base64
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.cosmos.aio import ContainerProxy
@@ -47,14 +47,25 @@ class CosmosChangeFeed:
         container: the monitored container.
         account_host: host of the account's global endpoint, as it appears in lease ids.
         polls: those of the client's `account_of`, at a fraction of the SDK's CPU. Defaults to none: all is read through the SDK.
+        priority: of reads and polls, where the account has priority-based execution. Defaults to the account's.
+        throughput_bucket: that reads and polls are counted in, from 1 to 5. Defaults to none.
     """
 
     def __init__(
-        self, container: ContainerProxy, *, account_host: str, polls: LeanPolls | None = None
+        self,
+        container: ContainerProxy,
+        *,
+        account_host: str,
+        polls: LeanPolls | None = None,
+        priority: Literal["High", "Low"] | None = None,
+        throughput_bucket: int | None = None,
     ) -> None:
         self._container = container
         self._account_host = account_host
         self._polls = polls
+        # Polls repeat the SDK's headers, so they have both
+        options = {"priority": priority, "throughput_bucket": throughput_bucket}
+        self._options: dict[str, Any] = {name: one for name, one in options.items() if one is not None}
         self._open: dict[_Place, _Read] = {}
         self._sessions: dict[_Place, str] = {}
 
@@ -198,6 +209,7 @@ class CosmosChangeFeed:
     def _pages(self, response: _Read, max_items: int, **where: Any) -> Any:
         return self._container.query_items_change_feed(
             **where,
+            **self._options,
             max_item_count=max_items,
             session_token=_NO_SESSION,  # or the SDK would gather those of all ranges
             response_hook=response.note,

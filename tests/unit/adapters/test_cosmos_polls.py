@@ -105,6 +105,25 @@ async def test_a_poll_of_an_idle_range_tells_what_the_sdk_would(idle: Idle):
     assert polled.request_charge > 0
 
 
+async def test_reads_and_polls_alike_have_the_priority_and_the_bucket_that_are_asked_for(
+    idle: Idle, client: CosmosClient
+):
+    polls = account_of(client).polls()
+    idle.polled = CosmosChangeFeed(
+        idle.container, account_host="a", polls=polls, priority="Low", throughput_bucket=3
+    )
+    where, after = await idle.at_the_end()
+    await idle.read(where, after)
+    await idle.container.upsert_item({"id": "a", "partitionKey": "k"})
+    await idle.read(where, after)
+    await idle.read(where, after, by=idle.through_sdk)
+    assert ["poll", "poll", "sdk", "sdk"] == idle.ways()
+    names = "x-ms-cosmos-priority-level", "x-ms-cosmos-throughput-bucket"
+    assert [("Low", "3")] * 3 + [(None, None)] == [
+        tuple(request.headers.get(name) for name in names) for request in idle.asked
+    ]
+
+
 async def test_what_is_new_is_read_through_the_sdk_and_polls_go_on(idle: Idle):
     where, continuation = await idle.at_the_end()
     await idle.container.upsert_item({"id": "a", "partitionKey": "k", "changed": True})

@@ -1,0 +1,70 @@
+"""A worker of low priority beside a busy service: it waits, not the commits, and what it read late is sent all the same."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from cosmos_outbox_worker import running_worker
+from tests.service.test_worker_assembly import settings_of
+from tests.support.patience import HUNG_SECONDS
+from tests.support.site import Site, opened_site
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # The SDK forgets to close its socket when a link ends; the garbage collector does it.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+UNITS = 20  # a second: one commit of a contact costs less, two cost more
+
+
+@pytest.fixture
+async def busy() -> AsyncIterator[tuple[Site, Callable[[], None]]]:
+    """Open a site whose container has few request units a second, and a clock that stands until it is told to go on."""
+    async with opened_site() as site:
+        seconds = [float(int(time.time()))]
+        site.cosmos.account.clock = lambda: seconds[0]
+        site.cosmos.gateway.throttle(site.cosmos.account.container("contacts", "data"), UNITS)
+
+        def pass_a_second() -> None:
+            seconds[0] += 1
+
+        yield site, pass_a_second
+
+
+async def until_so(fact: Callable[[], bool], meanwhile: Callable[[], None] = lambda: None) -> None:
+    async with asyncio.timeout(HUNG_SECONDS):
+        while not fact():
+            meanwhile()
+            await asyncio.sleep(0.1)
+
+
+async def test_low_priority_waits_while_commits_use_the_request_units_and_loses_nothing(
+    busy: tuple[Site, Callable[[], None]],
+):
+    site, pass_a_second = busy
+    refused, ids = site.cosmos.gateway.counts, []
+    settings = settings_of(
+        cosmos_connection_string=site.cosmos.connection_string,
+        servicebus_connection_string=site.bus.connection_string,
+        instance_name="w",
+        priority="low",
+        throughput_bucket=2,
+    )
+    for _ in range(3):
+        ids.append(await site.commit(contact_id="ada" if not ids else None))
+        pass_a_second()
+    ids += [await site.commit() for _ in range(2)]
+    async with running_worker(settings) as worker:
+        await until_so(lambda: refused["throttled, low priority"] >= 3)
+        assert 0 == worker.snapshot().sent
+        assert 0 == refused["throttled"], "a commit was refused before the reads of low priority"
+        await until_so(lambda: worker.snapshot().sent >= 2, pass_a_second)
+        ids.append(await site.commit())
+        await until_so(lambda: worker.snapshot().sent >= len(ids), pass_a_second)
+    queue = site.bus.broker.queue("events/Subscriptions/all")
+    assert sorted(ids) == sorted({one.message.identity for one in queue.entries.values()})
