@@ -102,6 +102,11 @@ class Emulated:
                 await self._tell("POST", "/cosmos/faults", {"delay_s": seconds})
             await self._tell("POST", "/servicebus/faults", {"action": "latency", "seconds": seconds})
 
+    async def throttle(self, data: str, request_units: float) -> None:
+        """Give a container so many request units a second."""
+        of = {"database": DATABASE, "container": data, "request_units": request_units}
+        await self._tell("POST", "/cosmos/throttle", of)
+
     async def published(self, topic: str) -> int:
         """Return how many messages a topic has accepted."""
         stats = await self._tell("GET", "/servicebus/stats")

@@ -48,7 +48,7 @@ class Goal:
         return "none" if self.at_least is None else f">= {self.at_least}"
 
 
-BENCHMARKS = ("commit", "relay", "changefeed", "java_peer", "consume", "emulators")
+BENCHMARKS = ("commit", "relay", "changefeed", "java_peer", "consume", "priority", "emulators")
 
 GOALS = (
     Goal(
@@ -227,6 +227,17 @@ GOALS = (
         benchmark="consume",
         key="long_cpu_ratio_lean",
         says="... CPU of each of the lean receiver",
+    ),
+    Goal(
+        benchmark="priority",
+        key="commit_p99_ratio",
+        says="99th percentile of commits, beside a worker that catches up with low priority, over that beside an idle one",
+        at_most=1.2,
+    ),
+    Goal(
+        benchmark="priority",
+        key="commit_p99_ratio_without",
+        says="... that catches up with the priority of the commits",
     ),
     Goal(
         benchmark="emulators",

@@ -1,0 +1,179 @@
+"""
+What a worker that catches up costs the commits beside it, where request units are short: with low priority, and with none.
+
+The container has little more request units a second than the commits use. A service commits an entity with an event at a fixed rate, and tries
+again as the library does where it is refused; the delay of each commit counts from the time at which it was due. Beside it a worker runs in a
+process of its own: idle, or behind by a backlog of entities of 20 KB with an event each. Each way has the same number of rounds, in turn, and each
+round a container, leases and a topic of its own. The ratios are of the 99th percentiles over all rounds. Each reply takes 20 ms more than the emulator
+needs, as on a network: else its own queue, behind a page of 4 MB, would be most of a commit's delay. The worker is nice to the other
+processes, as it would be on another machine; the emulators are one process, so what they do for the worker is in the delays all the same.
+`python -m benchmarks.priority [--quick]`; the last line is one JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from asyncio.subprocess import DEVNULL
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from azure.cosmos.aio import ContainerProxy
+
+from benchmarks.commit import Item, Renamed
+from benchmarks.emulated import DATABASE, PARKED, Emulated, commit_events, emulated
+from benchmarks.report import percentile, report, show
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.cosmos.store import open_store
+from cosmos_outbox.errors import OutboxError
+
+COMMITS_PER_SECOND = 20
+REQUEST_UNITS = 300  # a second; a commit takes 12 to 14
+REPLY_MS = 20
+AT_ONCE = 40  # entities of the backlog in one batch; all of it is written before the request units are short
+TEXT = "x" * 20_000
+WAYS: Mapping[str, tuple[bool, Mapping[str, str]]] = {
+    "idle": (False, {}),
+    "low": (True, {"OUTBOX_PRIORITY": "low"}),
+    "none": (True, {}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is measured."""
+
+    rounds: int
+    seconds: int
+    backlog: int  # batches
+
+
+FULL = Sizes(rounds=4, seconds=15, backlog=100)
+QUICK = Sizes(rounds=1, seconds=4, backlog=25)
+
+
+@asynccontextmanager
+async def worker(
+    system: Emulated, data: str, topic: str, variables: Mapping[str, str]
+) -> AsyncIterator[None]:
+    """Run a worker in a process of its own; kill it at the end."""
+    environment = {
+        "OUTBOX_COSMOS_CONNECTION_STRING": system.cosmos,
+        "OUTBOX_COSMOS_DATABASE": DATABASE,
+        "OUTBOX_COSMOS_CONTAINER": data,
+        "OUTBOX_LEASE_CONTAINER": await system.new_leases(),
+        "OUTBOX_PARKED_CONTAINER": PARKED,
+        "OUTBOX_SERVICEBUS_CONNECTION_STRING": system.servicebus,
+        "OUTBOX_TOPIC": topic,
+        "OUTBOX_HEALTH_PORT": "0",
+    }
+    process = await asyncio.create_subprocess_exec(
+        *("nice", "-n", "19", sys.executable, "-m", "cosmos_outbox_worker", "worker"),
+        env={**os.environ, **environment, **variables},
+        stderr=DEVNULL,
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def commit_delays(outbox: Outbox, seconds: int) -> list[float]:
+    """Commit at the fixed rate, and return how many milliseconds each commit took from the time at which it was due."""
+    loop, delays, given_up = asyncio.get_running_loop(), list[float](), 0
+    first = loop.time() + 0.1
+
+    async def commit(due: float) -> None:
+        nonlocal given_up
+        try:
+            async with outbox.unit_of_work() as uow:
+                item = Item(name="name")
+                uow.repository(Item).create(item)
+                item.record(Renamed(name=item.name, previous_name=""))
+                await uow.commit()
+        except OutboxError:  # in time it is refused again and again
+            given_up += 1
+        delays.append((loop.time() - due) * 1000)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(seconds * COMMITS_PER_SECOND):
+            due = first + number / COMMITS_PER_SECOND
+            await asyncio.sleep(due - loop.time())
+            group.create_task(commit(due))
+    if given_up:
+        show("commits that were given up", f"{given_up} of {len(delays)}")
+    return delays
+
+
+async def write_batch(container: ContainerProxy, number: int) -> None:
+    """Write entities of one partition key, each with an event."""
+    await commit_events(container, key := f"key-{number}", number * AT_ONCE, AT_ONCE)
+    entities = [
+        {"id": f"entity-{one}", "partitionKey": key, "type": "item", "data": {"text": TEXT}}
+        for one in range(AT_ONCE)
+    ]
+    await container.execute_item_batch([("create", (entity,), {}) for entity in entities], key)
+
+
+async def one_round(system: Emulated, way: str, sizes: Sizes) -> tuple[list[float], int]:
+    """Return the delays of the commits beside a worker, and how many messages it sent meanwhile."""
+    behind, variables = WAYS[way]
+    data = await system.new_events(0)
+    container = system.database.get_container_client(data)
+    for number in range(sizes.backlog if behind else 1):
+        await write_batch(container, number)
+    outbox = Outbox(await open_store(system.client, DATABASE, data))
+    topic = system.new_topic()
+    async with worker(system, data, topic, variables):
+        await system.until_published(topic, AT_ONCE)
+        await system.delay(REPLY_MS)
+        await system.throttle(data, REQUEST_UNITS)
+        before = await system.published(topic)
+        delays = await commit_delays(outbox, sizes.seconds)
+        sent = await system.published(topic) - before
+        await system.delay(0)
+    await system.database.delete_container(data)
+    return delays, sent
+
+
+async def measure(sizes: Sizes) -> dict[str, Any]:
+    """Measure all ways in turn; return the numbers of the last line."""
+    delays: dict[str, list[float]] = {way: [] for way in WAYS}
+    sent = dict.fromkeys(WAYS, 0)
+    async with emulated() as system:
+        for _ in range(sizes.rounds):
+            for way in WAYS:
+                found, messages = await one_round(system, way, sizes)
+                delays[way] += found
+                sent[way] += messages
+                show(
+                    f"  {way}",
+                    f"p50 {percentile(found, 0.5)}  p99 {percentile(found, 0.99)} ms, {messages} sent",
+                )
+    p99 = {way: percentile(found, 0.99) for way, found in delays.items()}
+    seconds = sizes.rounds * sizes.seconds
+    for way, found in delays.items():
+        show(
+            f"commits beside a worker: {way}",
+            f"p50 {percentile(found, 0.5)}  p99 {p99[way]} ms; {sent[way] / seconds:.0f} messages a second",
+        )
+    return {
+        **{f"commit_p99_ms_{way}": value for way, value in p99.items()},
+        "commit_p99_ratio": round(p99["low"] / p99["idle"], 3),
+        "commit_p99_ratio_without": round(p99["none"] / p99["idle"], 3),
+        "messages_per_s_low": round(sent["low"] / seconds, 1),
+        "messages_per_s_without": round(sent["none"] / seconds, 1),
+    }
+
+
+def main() -> None:
+    """Run from the command line."""
+    report(measure, full=FULL, quick=QUICK, about=__doc__, shared_by="emulators, worker and the commits")
+
+
+if __name__ == "__main__":
+    main()
