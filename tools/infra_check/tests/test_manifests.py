@@ -176,6 +176,43 @@ def test_two_run_at_least_and_keda_alone_decides_how_many_more(program: str):
 
 
 @each_program
+def test_no_two_share_a_node_that_another_could_relieve(program: str):
+    """A drained or tainted node takes none, and the old version's pods are gone soon: neither counts."""
+    _, spec, _ = pod_of(program)
+    by_node, by_zone = spec["topologySpreadConstraints"]
+
+    assert {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "nodeTaintsPolicy": "Honor",
+        "matchLabelKeys": ["pod-template-hash"],
+        "labelSelector": {"matchLabels": {"app.kubernetes.io/name": f"outbox-{program}"}},
+    } == by_node
+    assert ("topology.kubernetes.io/zone", "ScheduleAnyway") == (
+        by_zone["topologyKey"],
+        by_zone["whenUnsatisfiable"],
+    )
+    # The images are for Linux, and a Windows node is not tainted.
+    assert {"kubernetes.io/os": "linux"} == spec["nodeSelector"]
+
+
+def test_the_prometheus_operator_is_told_the_port_of_each_pod_where_one_asks_for_it(tmp_path: Path):
+    copied = shutil.copytree(INFRA / "kubernetes", tmp_path / "kubernetes")
+    kustomization = copied / "kustomization.yaml"
+    kustomization.write_text(kustomization.read_text() + "components: [pod-monitor]\n")
+    monitor = documents(output("kubectl", "kustomize", str(copied)))["PodMonitor", "outbox"]["spec"]
+    (endpoint,), (selected,) = monitor["podMetricsEndpoints"], monitor["selector"]["matchExpressions"]
+
+    assert selected["values"] == [pod_of(program)[0]["labels"][selected["key"]] for program in PROGRAMS]
+    for program in PROGRAMS:
+        metadata, _, container = pod_of(program)
+        assert endpoint["port"] in {port["name"] for port in container["ports"]}
+        assert endpoint["path"] == metadata["annotations"]["prometheus.io/path"]
+    assert "PodMonitor" not in rendered()
+
+
+@each_program
 def test_a_node_can_be_drained(program: str):
     """A lease that halts makes all pods unready."""
     spec = of("PodDisruptionBudget", program)["spec"]
