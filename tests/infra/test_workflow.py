@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,11 +41,76 @@ def test_they_may_only_read(name: str):
     assert {"contents": "read"} == WORKFLOWS[name]["permissions"]
 
 
-def test_only_the_job_that_publishes_has_a_right_of_its_own():
-    rights = {name: job["permissions"] for name, job in JOBS.items() if "permissions" in job}
+def test_only_the_jobs_that_sign_or_publish_have_rights_of_their_own_and_a_maintainer_lets_them_publish():
+    rights = {
+        name: {right for right, level in job["permissions"].items() if level == "write"}
+        for name, job in JOBS.items()
+        if "permissions" in job
+    }
 
-    assert {"release.yml: publish": {"id-token": "write"}} == rights
-    assert "release" == JOBS["release.yml: publish"]["environment"]
+    assert {
+        "release.yml: attest": {"attestations", "id-token"},
+        "release.yml: image": {"attestations", "id-token", "packages"},
+        "release.yml: publish": {"id-token"},
+        "release.yml: release": {"contents"},
+        "scorecard.yml: scorecard": {"id-token", "security-events"},
+    } == rights
+    asked = {name for name, job in JOBS.items() if job.get("environment") == "release"}
+    assert {"release.yml: image", "release.yml: publish", "release.yml: release"} == asked
+
+
+def test_what_is_released_is_signed_first_and_carries_its_bill_of_materials():
+    of_release = {
+        name.removeprefix("release.yml: "): job for name, job in JOBS.items() if "release.yml" in name
+    }
+    attested = {
+        name: [step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/attest@")]
+        for name, job in of_release.items()
+    }
+
+    assert "attest" == of_release["publish"]["needs"]
+    assert [{"subject-path": "dist/*/*"}] == attested["attest"]
+    provenance, bill = attested["image"]
+    assert ({"sbom-path": "sbom/worker.json"}.items(), True) == (
+        bill.items() - provenance.items(),
+        provenance["push-to-registry"],
+    )
+    assert {"publish", "image"} == set(of_release["release"]["needs"])
+    assert "files/dist/*/* files/sbom/*.json" in of_release["release"]["steps"][-1]["run"]
+
+
+def test_a_distribution_names_its_authors_and_after_the_releases_own_step_the_repository(tmp_path: Path):
+    (step,) = (step for step in STEPS if "project.urls" in step.get("run", ""))
+    folders = (".", "worker", "testing", "amqp", "emulators")
+    for folder in folders:
+        (tmp_path / folder).mkdir(exist_ok=True)
+        shutil.copy(ROOT / folder / "pyproject.toml", tmp_path / folder)
+    known = {
+        "GITHUB_SERVER_URL": "https://git.example",
+        "GITHUB_REPOSITORY": "us/it",
+        "GITHUB_REF_NAME": "v1",
+    }
+    subprocess.run(["/bin/bash", "-ec", step["run"]], cwd=tmp_path, env=known, check=True)  # noqa: S603 # its own
+    for folder in folders:
+        project = tomllib.loads((tmp_path / folder / "pyproject.toml").read_text())["project"]
+
+        assert [{"name": "The cosmos-outbox authors"}] == project["authors"]
+        assert {
+            "Source": "https://git.example/us/it",
+            "Changelog": "https://git.example/us/it/blob/v1/CHANGELOG.md",
+            "Issues": "https://git.example/us/it/issues",
+        } == project["urls"]
+
+
+def test_every_file_has_a_licence_whose_text_is_there():
+    (every,) = tomllib.loads((ROOT / "REUSE.toml").read_text())["annotations"]
+    texts = {file.stem: file.read_text() for file in (ROOT / "LICENSES").iterdir()}
+
+    assert ("**", {every["SPDX-License-Identifier"]: (ROOT / "LICENSE").read_text()}) == (
+        every["path"],
+        texts,
+    )
+    assert every["SPDX-FileCopyrightText"] in (ROOT / "LICENSE").read_text()
 
 
 def test_the_tests_run_on_every_python_that_the_library_names():
