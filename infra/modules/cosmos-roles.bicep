@@ -120,6 +120,7 @@ resource feedReader 'Microsoft.DocumentDB/databaseAccounts/sqlRoleDefinitions@20
         dataActions: [
           readMetadata
           '${containers}/readChangeFeed'
+          '${containers}/executeQuery' // of one key, for `where` and the status page; the feed has the same documents
         ]
       }
     ]

@@ -46,6 +46,8 @@ TESTS = {
         *(f"tests/service/test_{name}.py" for name in ("contract", "heartbeats", "http_server", "lifecycle")),
         "tests/cli/test_many_parked_keys.py",
         "tests/cli/test_doctor.py",
+        "tests/cli/test_leases.py",
+        "tests/cli/test_where.py",
         "tests/cli/test_plan.py",
     ),
 }

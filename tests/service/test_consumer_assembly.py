@@ -22,7 +22,7 @@ from cosmos_outbox_worker.main import consume
 from cosmos_outbox_worker.settings import PREFIX
 from tests.service import invoices
 from tests.support.patience import HUNG_SECONDS
-from tests.support.site import Site, eventually, json_of, opened_site
+from tests.support.site import Site, eventually, fetched, json_of, opened_site
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -128,6 +128,8 @@ async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
         assert "outbox_parked_age_seconds" in metrics
         page = await eventually(url + "/", lambda _, text: "Oldest parked" in text)
         assert "ValueError: an order of -1 cannot be invoiced" in page
+        assert "Held: 2, 1 of them behind" in (await fetched(url + "/?key=a"))[1]
+        await eventually(url + "/?key=b", lambda _, text: "invoicing handled" in text)
         await eventually(
             url + "/metrics", lambda _, text: "outbox_handler_duration_seconds_count 1.0" in text
         )

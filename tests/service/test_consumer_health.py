@@ -81,6 +81,12 @@ def handling(seconds: float | None) -> SessionStatus:
     return SessionStatus(session="s-1", messages=2, handling_seconds=seconds)
 
 
+async def test_what_waits_of_a_key_is_named_with_the_reason(health):
+    health(delayed("a"))
+    health(delayed("b", error=TryLater("after the night")))
+    assert ["Message 'm-b' waits for 0 s: after the night"] == health.waits_of("b")
+
+
 async def test_it_is_not_ready_before_the_broker_answered_and_says_what_the_broker_said(health):
     assert Phase.STARTING is health.snapshot().phase
     assert "has not reached orders/<invoicing> yet." in health.snapshot().unready[0]

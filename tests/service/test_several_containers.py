@@ -119,6 +119,10 @@ async def test_each_container_is_relayed_beside_one_that_is_missing_and_over_a_k
         await published(broker, "orders", 4)
         parked = await eventually(f"{url}/?container=orders", lambda status, body: "parked show" in body)
         assert "cosmos-outbox parked show orders --container orders" in parked
+        found = (await fetched(f"{url}/?container=orders&key=orders"))[1]
+        assert '<input type="hidden" name="container" value="orders">' in found
+        assert "Parked since" in found
+        assert 'name="key"' not in (await fetched(f"{url}/"))[1]
         await create(site, "lost")
         await eventually(f"{url}/readyz", lambda status, body: status == 200)
         assert await commands_name_their_container(site)

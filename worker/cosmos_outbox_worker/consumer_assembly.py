@@ -23,6 +23,7 @@ from cosmos_outbox_worker.doctor.check import finding
 from cosmos_outbox_worker.named_consumer import ConsumerSource, made
 from cosmos_outbox_worker.program import Program, opened_parts, running
 from cosmos_outbox_worker.shared_health import parked_seen
+from cosmos_outbox_worker.where import find_messages
 
 _BLOCKED_LOOP_SECONDS = 5.0
 # Beside all attempts of a message: what the stores take, and the wait for one that is away.
@@ -100,6 +101,9 @@ async def assembled_consumer(
             with watched(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
                 await keep_polling(program, {"what is parked": poll_keys})
 
+        program.search = lambda key, _: find_messages(
+            connection.to(settings), consumer.name, settings.source, key, health.waits_of(key)
+        )
         program.poll = poll
         _logger.info("consumer.opened %s, for the messages of %s", consumer.name, settings.source)
         yield program

@@ -186,6 +186,14 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
                 message = f"A message{f' of session {one.session!r}' if one.session else ''}"
                 yield f"{message} has been handled for {one.handling_seconds:.0f} s."
 
+    def waits_of(self, key: str) -> list[str]:
+        """Return which messages of a key wait through no fault of theirs, as this process knows, and why."""
+        now = self._loop.time()
+        waits = [(name, one) for name, one in self._waits.items() if one.key == key and one.is_due(now)]
+        return [
+            f"Message {name!r} waits for {now - one.since:.0f} s: {said(one.error)}" for name, one in waits
+        ]
+
     def _stalled(self, now: float) -> tuple[StalledKey, ...]:
         stalled = [
             StalledKey(

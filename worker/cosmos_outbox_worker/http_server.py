@@ -14,11 +14,12 @@ from aiohttp import web
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox_worker.shared_health import State
 from cosmos_outbox_worker.status_page import LIVE_SCRIPT, page_of
+from cosmos_outbox_worker.where import Search, one_at_a_time
 
 # The page loads its own script alone: what a browser loads besides is what an attacker put into an event.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
-    "frame-ancestors 'none'; base-uri 'none'",
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
@@ -45,6 +46,7 @@ async def serving_health(
     *,
     metrics: Callable[[], tuple[bytes, str]],
     address: str,
+    search: Search | None = None,
 ) -> AsyncIterator[str]:
     """
     Serve health for as long as the block lasts; yield the URL.
@@ -55,6 +57,7 @@ async def serving_health(
     Args:
         snapshot_now: returns the health.
         metrics: returns the Prometheus exposition and its content type.
+        search: says what became of a key; its page then has a form that asks for one.
         address: the port, or the address and the port, to listen on; by default the loopback's. 0 means any free port.
 
     Raises:
@@ -76,12 +79,15 @@ async def serving_health(
     async def page(request: web.Request) -> web.Response:
         if not _is_of_this_network(request):
             raise web.HTTPMisdirectedRequest(text=_MISDIRECTED)
-        shown = page_of(snapshot_now(), request.query.get("container"))
+        key, container = request.query.get("key", ""), request.query.get("container")
+        found = await find(key, container)
+        shown = page_of(snapshot_now(), container, key=key if search else None, found=found)
         return web.Response(text=shown, content_type="text/html", headers=_PAGE_HEADERS)
 
     async def live(_: web.Request) -> web.Response:
         return web.Response(text=LIVE_SCRIPT, content_type="text/javascript", headers=_PAGE_HEADERS)
 
+    find = one_at_a_time(search)
     application = web.Application()
     application.add_routes(
         [

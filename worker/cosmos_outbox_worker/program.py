@@ -23,6 +23,7 @@ from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.shared_health import SnapshotT, Vitals
 from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
+from cosmos_outbox_worker.where import Search
 
 ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
@@ -36,6 +37,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
     processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
     health_url: str | None = None  # None if no health server was asked for
+    search: Search | None = None  # what became of a key; the assembly sets it
 
     def __init__(self, health: Vitals[SnapshotT], telemetry: Telemetry) -> None:
         self.health, self._telemetry = health, telemetry
@@ -79,7 +81,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
     def serving(self, address: str) -> AbstractAsyncContextManager[str]:
         """Serve health and metrics; see `serving_health`."""
-        return serving_health(self.snapshot, metrics=self.metrics, address=address)
+        return serving_health(self.snapshot, metrics=self.metrics, address=address, search=self.search)
 
 
 class Parts(NamedTuple):

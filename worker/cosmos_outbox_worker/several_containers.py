@@ -22,6 +22,7 @@ from cosmos_outbox_worker.program import Parts, Program, looked_at, opened_proce
 from cosmos_outbox_worker.settings import CONTAINER, Settings, load
 from cosmos_outbox_worker.several_containers_health import Snapshots, together
 from cosmos_outbox_worker.telemetry import Telemetry
+from cosmos_outbox_worker.where import Found, find_events
 from cosmos_outbox_worker.worker_assembly import Worker, assembled, memory_budget, put_together, topic_of
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
@@ -43,7 +44,7 @@ class Workers(Program[Any, Any]):
         self._measured = dict.fromkeys(self._each, first)
         for name, one in list(self._each.items())[1:]:
             self._measured[name] = first.beside(topic=topic_of(one), container=name)
-        self._connection, self._running = connection, dict[str, Worker]()
+        self._connection, self._running, self.search = connection, dict[str, Worker](), self._search
         self._stopping = asyncio.Event()
         self._budget = Budget(memory_budget(), leases=self._leases_owned)
 
@@ -65,6 +66,10 @@ class Workers(Program[Any, Any]):
     def observe(self) -> None:
         for name, vitals in self._vitals.items():
             self._measured[name].observed = vitals.snapshot()
+
+    async def _search(self, key: str, container: str | None) -> Found:
+        one = self._each.get(container or "") or next(iter(self._each.values()))
+        return await find_events(self._connection.to(one), key)
 
     def _leases_owned(self) -> int:
         return sum(one.processor.leases_owned for one in self._running.values())

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 from importlib.resources import files
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -16,6 +17,7 @@ from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.several_containers_health import Snapshots
 from cosmos_outbox_worker.shared_health import State, clock_time, duration_text, readable_time
 from cosmos_outbox_worker.version import version
+from cosmos_outbox_worker.where import Found
 from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
@@ -27,14 +29,25 @@ _TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)
 _SHOWN_AS = dict.fromkeys((*_CONTROLS, *_TURNS), "\ufffd")
 
 
-def page_of(snapshot: State, container: str | None = None) -> str:
-    """Return the page of a worker or a consumer; of the workers of several containers that of all, or of the one that is asked for."""
+def page_of(
+    snapshot: State, container: str | None = None, *, key: str | None = None, found: Found | None = None
+) -> str:
+    """
+    Return the page of a worker or a consumer; of the workers of several containers that of all, or of the one that is asked for.
+
+    Args:
+        snapshot: its health.
+        container: that is asked for.
+        key: that is asked for, "" for none. Defaults to None: the page has no form that asks for one.
+        found: what became of it.
+    """
     option = ""
     if isinstance(snapshot, Snapshots) and container is not None and container in snapshot.of:
         snapshot, option = snapshot.of[container], f" --container {shlex.quote(container)}"
     said = snapshot.wrong()
     mood = "bad" if snapshot.unready or list(snapshot.halted()) else "waits" if said else "good"
-    facts = {"snapshot": snapshot, "mood": mood, "said": said, "option": option}
+    facts: dict[str, Any] = {"snapshot": snapshot, "mood": mood, "said": said, "option": option}
+    facts |= {"key": None if isinstance(snapshot, Snapshots) else key, "found": found, "of": container}
     kind = "worker" if isinstance(snapshot, Snapshot | Snapshots) else "consumer"
     template = "workers" if isinstance(snapshot, Snapshots) else kind
     if isinstance(snapshot, Snapshot):

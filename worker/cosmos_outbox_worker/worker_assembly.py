@@ -26,6 +26,7 @@ from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.program import Parts, Program, opened_parts, running
 from cosmos_outbox_worker.settings import Settings, load
 from cosmos_outbox_worker.telemetry import MeteredFeed
+from cosmos_outbox_worker.where import find_events
 from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 
 _MOST_MEMORY = 1024 * 1024 * 1024
@@ -125,6 +126,7 @@ async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None
         hooks=(notify, deletion.hear),
     )
     await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
+    worker.search = lambda key, _: find_events(connection.to(settings), key)
     worker.poll = partial(poll, worker, health, connection, publisher, parked)
     return worker
 

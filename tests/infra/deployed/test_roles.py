@@ -39,7 +39,7 @@ GRANTED = {
         for service in ("api", "worker", "consumer")
     ),
 }
-READ_FEED = {"readMetadata", "readChangeFeed"}
+READ_FEED = {"readMetadata", "readChangeFeed", "executeQuery"}
 READ = {"readMetadata", "items/read", "executeQuery"}
 WRITE = READ | {f"items/{verb}" for verb in ("create", "replace", "delete")}
 # Who may do what with the documents of each container.

@@ -2,7 +2,7 @@
 The `cosmos-outbox` command: show a running outbox, repair it, and run workers and consumers; configured by their own variables.
 
 Read in this order: `app` (the commands put together, each loaded when it is called), `running` (an asynchronous command, its errors and exit
-codes), `output`; then a command: `status`, `doctor`, `leases`, `parked` (with `parked_key_owner`, whose keys they are, and
+codes), `output`; then a command: `status`, `where`, `doctor`, `leases`, `parked` (with `parked_key_owner`, whose keys they are, and
 `many_parked_keys`), `replay`, `plan` (with `capacity`, the arithmetic).
 """
 

@@ -18,6 +18,7 @@ from cosmos_outbox_worker.exit_codes import ExitCode
 _COMMANDS = {
     "status": ("status:status", "Show leases, owners, and what waits"),
     "doctor": ("doctor:doctor", "Compare the live resources with what the outbox needs."),
+    "where": ("where:where", "Say what became of a key"),
     "parked": ("parked:app", "Partition keys that are parked"),
     "replay": ("replay:replay_command", "Send events again that are still in the container"),
     "leases": ("leases:app", "Leases: the position of each range of the container, and its owner."),

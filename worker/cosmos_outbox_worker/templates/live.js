@@ -3,7 +3,9 @@ const every = 5000; // milliseconds
 const words = part => part.textContent.replace(/\d+/g, "");
 async function renew() {
   if (document.hidden || String(getSelection())) return;
-  const answer = await fetch(location.href, { signal: AbortSignal.timeout(every) }).catch(() => null);
+  const page = new URL(location.href);
+  page.searchParams.delete("key"); // what was found stays; to find it again costs request units
+  const answer = await fetch(page, { signal: AbortSignal.timeout(every) }).catch(() => null);
   const text = answer?.ok ? await answer.text().catch(() => null) : null;
   document.getElementById("away").hidden = text !== null;
   if (text === null) return;

@@ -1,0 +1,36 @@
+"""`cosmos-outbox where`: what became of one key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from cosmos_outbox_worker.cli.output import NothingMatches, answer, table_of
+from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
+from cosmos_outbox_worker.cli.running import AsJson, command, opened, opened_consumer
+from cosmos_outbox_worker.where import find_events, find_messages
+
+
+@command
+async def where(
+    key: Annotated[str, typer.Argument(help="The partition key, as lists and logs have it.")],
+    *,
+    consumer: OfConsumer = None,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Say what became of a key: its last commit, what is sent and what waits, what is parked and why.
+
+    With --consumer: which of its messages the consumer handled, and what it parked. Reads the key's own partition, its lease and what is
+    parked of it. Exit code 5 if nothing is stored of it.
+    """
+    if consumer is None:
+        async with opened() as outbox:
+            found = await find_events(outbox, key)
+    else:
+        async with opened_consumer(consumer) as (outbox, settings, named):
+            found = await find_messages(outbox, named.name, settings.source, key)
+    if not found.known:
+        raise NothingMatches(found.said[0])
+    answer(found.facts, *found.said, *([table_of(found.rows)] if found.rows else []), as_json=as_json)
