@@ -43,7 +43,10 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishError:
     """Return this library's error for one of the SDK."""
-    said = _said(str(error), error)
+    # What the broker said about a missing topic or a wrong key is only in the inner exception.
+    inner = str(error.inner_exception or "")
+    repeated = inner.rpartition("Error Description:")[2].strip() in str(error)
+    said = " ".join(f"{error} {'' if repeated else inner}".split())
     meaning = _meaning(error)
     if meaning is errors.BrokerUnavailable:
         return errors.BrokerUnavailable(
@@ -64,7 +67,7 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishEr
 
 def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavailable:
     """Return this library's error for one of the SDK that a receiver raised."""
-    said = _said(repr(error), error)
+    said = " ".join(f"{error!r} {getattr(error, 'inner_exception', None) or ''}".split())
     if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is errors.BrokerUnavailable:
         advice = "it is tried again"
     elif _status(error) == _UNAUTHORIZED:
@@ -78,14 +81,6 @@ def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavai
         f"{entity!r} cannot be received from: {advice}. Service Bus said: {said}",
         retry_after=_RETRY_AFTER.get(type(error)),
     )
-
-
-def _said(shown: str, error: Exception) -> str:
-    """Return what an error says, once."""
-    # What the broker said about a missing topic or a wrong key is only in the inner exception.
-    inner = str(getattr(error, "inner_exception", None) or "")
-    repeated = inner.rpartition("Error Description:")[2].strip() in shown
-    return " ".join((shown if repeated else f"{shown} {inner}").split())
 
 
 def is_refused_use(error: sdk.ServiceBusError) -> bool:
