@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +19,7 @@ from cosmos_outbox.records import LeaseMoved, LeasesBalanced, LeasesContested, R
 from cosmos_outbox_worker.backlog_polls import _beat
 from cosmos_outbox_worker.fleet_differences import MUST_AGREE, FleetWatch, differences
 from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
-from cosmos_outbox_worker.settings import Settings
+from cosmos_outbox_worker.settings import Settings, variable
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.changefeed_world import World
 from tests.support.lease_statuses import owning
@@ -43,6 +45,13 @@ def heartbeat(worker: str, **settings: Any) -> Heartbeat:
 
 def test_of_each_setting_it_is_said_whether_workers_must_share_it():
     assert set() == set(Settings.model_fields) - {*MUST_AGREE} - OF_EACH_WORKER - OF_A_FLEET
+
+
+def test_the_page_on_upgrades_names_each_setting_that_workers_must_share():
+    page = (Path(__file__).parents[2] / "docs/how-to/upgrade.md").read_text()
+    part = page.partition("## Settings that all workers share")[2].partition("While a rollout")[0]
+    told = heartbeat("w").settings
+    assert {variable(name) for name in told} == {*re.findall("OUTBOX_[A-Z_]+", part)}
 
 
 def test_each_setting_in_which_workers_differ_is_named_with_its_values_and_who_has_them():
