@@ -35,12 +35,11 @@ from cosmos_outbox.ports import ChangeBatch, ChangeHandler
 from cosmos_outbox.records import MessagesPublished, Record, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
-from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings
-from cosmos_outbox_worker.telemetry import MeteredFeed, opened_telemetry
+from cosmos_outbox_worker.telemetry import opened_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
@@ -81,12 +80,14 @@ async def relay(
             hook(record)
 
     async with AsyncExitStack() as stack:
-        telemetry = stack.enter_context(opened_telemetry(topic=topic, instance=name))
-        client = await stack.enter_async_context(open_cosmos_client(connection_string=cosmos))
+        telemetry = stack.enter_context(opened_telemetry(instance=name))
+        client = await stack.enter_async_context(
+            open_cosmos_client(connection_string=cosmos, answered=telemetry.answered)
+        )
         bus = await stack.enter_async_context(open_service_bus_client(connection_string=servicebus))
         publisher = Topics(
             {topic: await stack.enter_async_context(ServiceBusPublisher(bus, topic))},
-            around=spans_of_sends(telemetry.tracer_provider),
+            around=telemetry.around_sends("servicebus", None, [topic]),
         )
         database = client.get_database_client(DATABASE)
         container = database.get_container_client(data)
@@ -109,7 +110,7 @@ async def relay(
             Deletion(relaying.handle, CosmosStore(container), delete=(), others=_no_others, notify=notify)
         )
         processor = health.processor = ChangeFeedProcessor(
-            MeteredFeed(feed, charged=telemetry.charged),
+            feed,
             lease_store,
             _gated(deletion, gate),
             ProcessorOptions(

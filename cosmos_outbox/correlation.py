@@ -7,12 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from datetime import datetime
+from time import monotonic
 
-from opentelemetry import context, trace
+from opentelemetry import context, metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
+
+from cosmos_outbox.instrumentation import messaging_attributes
 
 # Of the conversation, and of the message that is handled
 _ids: ContextVar[tuple[str | None, str | None]] = ContextVar(
@@ -54,6 +58,18 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
     return found
 
 
+def created_message(
+    tracer: trace.Tracer, system: str, message_id: str, correlation: Mapping[str, str]
+) -> dict[str, str]:
+    """Make the span `create` of one message, and return what its event stores: the correlation, with that span's context."""
+    attributes = messaging_attributes("create", "", None, None, system=system)
+    attributes |= {"messaging.operation.type": "create", "messaging.message.id": message_id}
+    if "correlationId" in correlation:
+        attributes["messaging.message.conversation_id"] = correlation["correlationId"]
+    with tracer.start_as_current_span("create", kind=SpanKind.PRODUCER, attributes=attributes):
+        return {**correlation, **current_correlation()}
+
+
 def context_of(stored: Mapping[str, object]) -> Context:
     """Return the context whose current span is named by `meta`, or by the properties of a message."""
     carrier = {
@@ -82,11 +98,14 @@ def processing_message(
     topic: str,
     subscription: str | None,
     tracer: trace.Tracer,
+    durations: metrics.Histogram,
     correlation_id: str | None = None,
+    enqueued_at: datetime | None = None,
+    server_address: str | None = None,
 ) -> Iterator[trace.Span]:
     """
     Handle a message inside this block: its span `process` continues the trace of the commit that raised the event, and commits
-    carry the correlation id of the conversation and, as their cause, the id of the message.
+    carry the correlation id of the conversation and, as their cause, the id of the message. How long the block takes is measured.
 
     The conversation is the one that the properties name, else `correlation_id`, else none: not that of the surrounding block.
     """
@@ -94,16 +113,17 @@ def processing_message(
     created_by = trace.get_current_span(creator).get_span_context()
     said = properties.get("correlation-id")
     conversation = said if isinstance(said, str) and said else correlation_id or None
+    enqueued = None if enqueued_at is None else int(enqueued_at.timestamp())
+    measured = messaging_attributes("process", topic, subscription, server_address)
     attributes: dict[str, AttributeValue | None] = {
-        "messaging.system": "servicebus",
+        **measured,
         "messaging.operation.type": "process",
-        "messaging.operation.name": "process",
-        "messaging.destination.name": topic,
         "messaging.message.id": message_id,
         "messaging.servicebus.message.delivery_count": delivery_count,
-        "messaging.destination.subscription.name": subscription,
+        "messaging.servicebus.message.enqueued_time": enqueued,
         "messaging.message.conversation_id": conversation,
     }
+    began = monotonic()
     span = tracer.start_span(
         f"process {topic}",
         context=creator,
@@ -117,7 +137,9 @@ def processing_message(
             try:
                 yield span
             except BaseException as error:
-                span.set_attribute("error.type", type(error).__name__)
+                measured["error.type"] = type(error).__name__
+                span.set_attribute("error.type", measured["error.type"])
                 raise
     finally:
         _ids.reset(token)
+        durations.record(monotonic() - began, measured)

@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, overload
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 from pydantic import BaseModel
 
 from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
@@ -228,7 +228,9 @@ class Consumer:
         source: str,
         parking: Parking | None = None,
         notify: Hook = log_hook,
+        server_address: str | None = None,
         tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
         through: Callable[[Outbox], Outbox] = lambda outbox: outbox,
     ) -> Handling:
         """
@@ -238,7 +240,9 @@ class Consumer:
             source: the subscription, as `topic/subscription`, or the queue.
             parking: of the consumer's messages, made with `references=False`; may be left out with `on_failure="dead_letter"`.
             notify: hears what happens. Defaults to logging it.
-            tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
+            server_address: host of the namespace, for spans and metrics. Defaults to none.
+            tracer_provider, meter_provider: receive a span of each attempt, and how long it took. Default to OpenTelemetry's global
+                ones.
             through: makes the outbox of an effect from that of the consumer, as a test does. Defaults to the same one.
 
         Raises:
@@ -259,7 +263,9 @@ class Consumer:
             outbox_of=lambda message: through(outbox_of(message)),
             source=source,
             notify=notify,
+            server_address=server_address,
             tracer_provider=tracer_provider,
+            meter_provider=meter_provider,
         )
         return Handling(inbox, parking)
 

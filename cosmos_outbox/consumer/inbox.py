@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from typing import Any
 
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 
 from cosmos_outbox import errors
 from cosmos_outbox.consumer.failure_policy import OnUnknown, Policy
@@ -25,6 +25,7 @@ from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.domain.events import utc_now
+from cosmos_outbox.instrumentation import process_durations, tracer_of
 from cosmos_outbox.message_format import REMEMBERED_FOR, Message
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
@@ -71,7 +72,8 @@ class Inbox:
         outbox_of: the outbox of the effect of a message.
         source: the subscription or queue, as `topic/subscription`.
         notify: hears what happens.
-        tracer_provider: receives a span for each attempt. Defaults to OpenTelemetry's global one.
+        server_address: host of the namespace, for spans and metrics. None if unknown.
+        tracer_provider, meter_provider: receive a span of each attempt, and how long it took. Default to OpenTelemetry's global ones.
     """
 
     def __init__(
@@ -83,13 +85,16 @@ class Inbox:
         outbox_of: Callable[[Message], Outbox],
         source: str,
         notify: Hook,
+        server_address: str | None,
         tracer_provider: trace.TracerProvider | None,
+        meter_provider: metrics.MeterProvider | None,
     ) -> None:
         self.name, self.routes, self.policy, self.source = name, routes, policy, source
         self._prefix = f"inbox.{_short(name)}"
         self.notify = guarded(notify)
         self._outbox_of = outbox_of
-        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
+        self._tracer, self._durations = tracer_of(tracer_provider), process_durations(meter_provider)
+        self._server_address = server_address
         self._topic, _, self._subscription = source.partition("/")
         self._ignored: set[str] = set()  # subjects that were reported
 
@@ -150,7 +155,10 @@ class Inbox:
                 topic=self._topic,
                 subscription=self._subscription or None,
                 tracer=self._tracer,
+                durations=self._durations,
                 correlation_id=message.correlation_id,
+                enqueued_at=message.enqueued_at,
+                server_address=self._server_address,
             ):
                 await called(
                     handled, of=self.name, subject=message.subject, within=self.policy.handler_timeout

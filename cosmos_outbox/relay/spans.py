@@ -10,9 +10,9 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from cosmos_outbox.correlation import context_of
+from cosmos_outbox.instrumentation import SERVICE_BUS, messaging_attributes, tracer_of
 from cosmos_outbox.message_format import OutboundMessage
 
-SERVICE_BUS = "servicebus"  # of a publisher that names no other system
 _MAX_LINKS = 128  # what the SDKs keep of a span's links by default
 
 Around = Callable[[str, Sequence[OutboundMessage]], AbstractContextManager[None]]
@@ -32,29 +32,19 @@ def spans_of_sends(
         system: what the publisher says it sends to. Defaults to servicebus.
         server_address: host of the namespace. Defaults to none.
     """
-    tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
-
-    attributes = {
-        "messaging.system": system,
-        "messaging.operation.type": "send",
-        "messaging.operation.name": "send",
-    } | ({"server.address": server_address} if server_address else {})
+    tracer = tracer_of(tracer_provider)
 
     @contextmanager
     def around(topic: str, messages: Sequence[OutboundMessage]) -> Iterator[None]:
         # A root span: each message of a batch has its own cause, so the commits are links and none is the parent.
-        span = tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, context=Context())
+        named = messaging_attributes("send", topic, None, server_address, system=system)
+        named["messaging.operation.type"] = "send"
+        span = tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, context=Context(), attributes=named)
         if not span.is_recording():
             yield
             return
         with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-            span.set_attributes(
-                {
-                    **attributes,
-                    "messaging.destination.name": topic,
-                    "messaging.batch.message_count": len(messages),
-                }
-            )
+            span.set_attribute("messaging.batch.message_count", len(messages))
             for context in _creators(messages):
                 span.add_link(context)
             try:

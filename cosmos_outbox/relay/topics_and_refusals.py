@@ -21,11 +21,12 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 
 from cosmos_outbox import errors
+from cosmos_outbox.instrumentation import SERVICE_BUS
 from cosmos_outbox.message_format import REMEMBERED_FOR, OutboundMessage
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.routing import Routes
-from cosmos_outbox.relay.spans import SERVICE_BUS, Around
+from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.retries import suspended_seconds
 
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys

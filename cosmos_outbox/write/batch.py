@@ -4,7 +4,7 @@ PendingCommit: everything that one commit writes, assembled once and frozen, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -19,6 +19,7 @@ from cosmos_outbox.write.unstorable_values import UNWRITABLE, no_json, refused, 
 
 _OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
 _KINDS = {Change.CREATE: WriteKind.CREATE, Change.UPDATE: WriteKind.REPLACE, Change.DELETE: WriteKind.DELETE}
+Created = Callable[[DomainEvent, Mapping[str, str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,7 @@ def assembled(
     sizes: EventSizes,
     paths: KeyPaths,
     record: CommitRecord | None = None,
+    created: Created | None = None,
 ) -> PendingCommit:
     """
     Return what a commit of these entities writes.
@@ -79,6 +81,7 @@ def assembled(
         sizes: what becomes of large events.
         paths: where the container's documents keep their partition key.
         record: what the commit is for. Defaults to none.
+        created: returns what to store with an event, out of the correlation. Defaults to that.
 
     Raises:
         MixedPartitionKeys, BatchTooLarge: one transactional batch cannot hold it.
@@ -103,7 +106,7 @@ def assembled(
         check_id(event.id, of=f"the event {event.action}")
     batch = _Batch(key, paths.fields(key), sizes)
     if recorded:
-        batch.add_events(recorded, commit_id, correlation)
+        batch.add_events(recorded, commit_id, correlation, created)
     if record is not None:
         write = Write(kind=WriteKind.CREATE, id=record.id, document=record.document)
         batch.writes.append(write)
@@ -142,15 +145,15 @@ class _Batch:
         recorded: Sequence[tuple[Part, DomainEvent, datetime | None]],
         commit_id: str,
         correlation: Mapping[str, str],
+        created: Created | None,
     ) -> None:
         key = self.key
         if correlation:
             check_correlation(correlation)
         for place, (part, event, deliver_at) in enumerate(recorded):
             of = part.tracked
-            meta = event_meta(
-                of.kind, of.id, version=part.counted, commit_id=commit_id, correlation=correlation
-            )
+            stored = correlation if created is None else created(event, correlation)
+            meta = event_meta(of.kind, of.id, version=part.counted, commit_id=commit_id, correlation=stored)
             try:
                 document = event_document(
                     event, key_fields=self.key_fields, meta=meta, sequence=place, deliver_at=deliver_at

@@ -13,6 +13,7 @@ from opentelemetry import trace
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import PreconditionFailed, UsageError, require
+from cosmos_outbox.instrumentation import tracer_of
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions
@@ -35,6 +36,8 @@ class Outbox:
         retries: how long a read or a commit is tried. Defaults to 10 s.
         sizes: what becomes of large events. Defaults to refusing a message of more than 256 KB, as Service Bus Standard does.
         tracer_provider: receives a span for each commit. Defaults to OpenTelemetry's global one.
+        create_spans_for: the broker in OpenTelemetry's words, such as `servicebus`: each event gets a span `create` of its own, which its
+            message is a part of. Defaults to none: the events of a commit share its span.
     """
 
     def __init__(
@@ -44,12 +47,13 @@ class Outbox:
         retries: RetryOptions | None = None,
         sizes: EventSizes | None = None,
         tracer_provider: trace.TracerProvider | None = None,
+        create_spans_for: str | None = None,
     ) -> None:
         said = f"Outbox needs a store, and a {type(store).__name__} is none: pass `await open_store(client, database, container)`."
         require(hasattr(store, "commit"), said, TypeError)
         self._store, self.retries = store, retries or RetryOptions()
         self._sizes = sizes or EventSizes()
-        self._tracer = trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider)
+        self._tracer, self._create_spans_for = tracer_of(tracer_provider), create_spans_for
         self._handlers = EventHandlers()
         self._kinds: dict[str, type[Entity]] = {}
 
@@ -118,6 +122,7 @@ class Outbox:
             kinds=self._kinds,
             sizes=self._sizes,
             tracer=self._tracer,
+            create_spans_for=self._create_spans_for,
         )
 
     @overload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -15,9 +15,10 @@ from typing import Any, Self, TypeVar, overload
 from opentelemetry import trace
 
 from cosmos_outbox import errors
-from cosmos_outbox.correlation import current_correlation
+from cosmos_outbox.correlation import created_message, current_correlation
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
+from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.application_documents import DocumentMapper, Documents, JsonMapper
@@ -33,12 +34,6 @@ ModelT = TypeVar("ModelT")
 
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 _SPAN = "outbox.commit"
-# OpenTelemetry's "create" of messages. Only the worker knows the destination, so the span is named after the operation.
-_CREATE = {
-    "messaging.system": "servicebus",
-    "messaging.operation.type": "create",
-    "messaging.operation.name": _SPAN,
-}
 
 # Who commits what the units of work of this context change, as a consumer does for its handler; a `commit` raises then
 committer: ContextVar[str | None] = ContextVar("cosmos_outbox.committer", default=None)
@@ -86,8 +81,10 @@ class UnitOfWork:
         kinds: dict[str, type[Entity]],
         sizes: EventSizes,
         tracer: trace.Tracer,
+        create_spans_for: str | None = None,
     ) -> None:
         self._store, self._options, self._handlers, self._tracer = store, options, handlers, tracer
+        self._create_spans_for = create_spans_for
         self._sizes = sizes
         self._entities = IdentityMap(kinds)
         self._dispatch: Dispatch | None = None
@@ -271,7 +268,8 @@ class UnitOfWork:
         changed, paths = self._entities.changed(), self._store.key_paths
         if not changed and record is None:
             return None
-        span = self._tracer.start_span(_SPAN, kind=trace.SpanKind.PRODUCER)
+        # Not of messages: a span `create` is about one of them, and only the worker knows where it goes.
+        span = self._tracer.start_span(_SPAN)
         # Where nothing records it, the current span stays the caller's.
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
             parts = [tracked.part(paths) for tracked in changed]
@@ -280,6 +278,7 @@ class UnitOfWork:
                 parts,
                 record=record,
                 correlation=current_correlation(traced=span is not trace.INVALID_SPAN) if recorded else {},
+                created=self._created if self._create_spans_for else None,
                 published=self._handlers.published(recorded) if self._handlers.public else {},
                 sizes=self._sizes,
                 paths=paths,
@@ -291,8 +290,6 @@ class UnitOfWork:
                     "db.operation.batch.size": len(pending.writes),
                 }
             )
-            if pending.events:
-                span.set_attributes(_CREATE)
             try:
                 commit = await self._submit(pending)
             except BaseException as error:
@@ -301,6 +298,9 @@ class UnitOfWork:
             span.set_attribute("azure.cosmosdb.operation.request_charge", commit.request_charge)
             span.set_attribute("outbox.commit.attempts", commit.attempts)
             return commit
+
+    def _created(self, event: DomainEvent, correlation: Mapping[str, str]) -> Mapping[str, str]:
+        return created_message(self._tracer, self._create_spans_for or "", broker_id(event.id), correlation)
 
     async def _run_handlers(self) -> None:
         before, hooks = self._entities.snapshot(), list(self._after_commit)

@@ -128,24 +128,6 @@ var logAlerts = [
     eachOf: 'alarm'
   }
   {
-    name: 'lease-halted'
-    description: 'A range of the container stands still; its events are not sent.'
-    query: loadTextContent('../queries/lease-halted.kql')
-    measured: false
-    severity: 1
-    reach: 'PT10M'
-    eachOf: ''
-  }
-  {
-    name: 'event-rejected'
-    description: 'An event can never be sent as it is; later events of its partition key wait.'
-    query: loadTextContent('../queries/event-rejected.kql')
-    measured: true
-    severity: 1
-    reach: 'PT10M'
-    eachOf: ''
-  }
-  {
     name: 'events-late'
     description: 'An event waits for more than five minutes to be sent.'
     query: loadTextContent('../queries/events-late.kql')
@@ -155,11 +137,11 @@ var logAlerts = [
     eachOf: ''
   }
   {
-    name: 'parked-keys'
-    description: 'Partition keys are parked: `cosmos-outbox parked list` shows them, with --consumer those of a consumer.'
-    query: loadTextContent('../queries/parked-keys.kql')
+    name: 'parked-for-long'
+    description: 'A partition key has been parked for a day: `cosmos-outbox parked list` shows them, with --consumer those of a consumer.'
+    query: loadTextContent('../queries/parked-for-long.kql')
     measured: true
-    severity: 1
+    severity: 2
     reach: 'PT5M'
     eachOf: ''
   }
@@ -209,6 +191,15 @@ var logAlerts = [
     eachOf: ''
   }
   {
+    name: 'leases-lost'
+    description: 'Workers keep losing their leases, and send again what they were sending. Their log has LeaseMoved, with the error.'
+    query: loadTextContent('../queries/leases-lost.kql')
+    measured: true
+    severity: 2
+    reach: 'PT10M'
+    eachOf: ''
+  }
+  {
     name: 'messages-late'
     description: 'Messages take effect more than five minutes after the broker took them.'
     query: loadTextContent('../queries/messages-late.kql')
@@ -233,6 +224,24 @@ var logAlerts = [
     measured: true
     severity: 2
     reach: 'PT10M'
+    eachOf: ''
+  }
+  {
+    name: 'keys-stalled'
+    description: 'A key of a consumer makes no progress, through no fault of its messages. The /readyz of the consumer names key and error.'
+    query: loadTextContent('../queries/keys-stalled.kql')
+    measured: true
+    severity: 1
+    reach: 'PT5M'
+    eachOf: ''
+  }
+  {
+    name: 'message-waits'
+    description: 'A message has waited for an hour for a store or for a service that its handler calls. The status page of the consumer names it.'
+    query: loadTextContent('../queries/message-waits.kql')
+    measured: true
+    severity: 2
+    reach: 'PT5M'
     eachOf: ''
   }
   {

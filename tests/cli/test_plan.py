@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from benchmarks.fleet import PASS_SECONDS, RENEW_SECONDS, Fleet
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox.records import MessagesPublished
 from cosmos_outbox_worker.cli.capacity import planned
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.shared_health import ParkedSeen
@@ -107,9 +107,15 @@ async def test_the_workers_export_as_many_series_as_the_plan_says():
     lag = {"owner": "w", "transactions": 1, "oldest_age": timedelta(1)}
     vitals.measured(Lag(leases=tuple(LeaseLag(lease=f"p..{n}", token=str(n), **lag) for n in range(leases))))
     vitals.seen_parked(ParkedSeen(count=1, events=2))
-    with opened_telemetry(topic="events", instance="w") as telemetry:
+    with opened_telemetry(instance="w") as telemetry:
         telemetry.observed = vitals.snapshot()
-        telemetry(MessagesPublished(lane=0, messages=1, seconds=0.1))
+        with telemetry.around_sends("servicebus", "localhost", ["events"])("events", []):
+            pass
+        for number in range(14):  # operations on containers, as an idle worker has them
+            asked = SimpleNamespace(
+                method="GET", url=f"https://a/dbs/d/colls/{number}/docs/x", headers=dict[str, str]()
+            )
+            telemetry.answered(asked, 200, {"x-ms-request-charge": "1"})
         lines = telemetry.exposition()[0].decode().splitlines()
 
     each = sum(not line.startswith("#") for line in lines)

@@ -77,10 +77,7 @@ async def test_metrics_and_spans_of_a_worker_arrive_at_application_insights(inge
             OTEL_BSP_SCHEDULE_DELAY="100",
         )
         await ingestion.until(
-            lambda: (
-                bool(ingestion.data("RemoteDependencyData"))
-                and "outbox.oldest_unsent.age" in ingestion.metrics()
-            )
+            lambda: bool(ingestion.data("RemoteDependencyData")) and "outbox.lease.age" in ingestion.metrics()
         )
         worker.process.terminate()
         assert 0 == await worker.exit_code(), worker.output
@@ -93,7 +90,7 @@ async def test_metrics_and_spans_of_a_worker_arrive_at_application_insights(inge
     assert {"outbox.ttl.headroom", "outbox.leases.owned", "messaging.client.sent.messages"} <= set(
         ingestion.metrics()
     )
-    assert {"outbox.lease": "0"} == ingestion.metrics()["outbox.oldest_unsent.age"]["properties"]
+    assert {"outbox.lease": "0"} == ingestion.metrics()["outbox.lease.age"]["properties"]
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -101,7 +98,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
     with (
         pytest.raises(ConfigurationError, match=r"cosmos-outbox\[azure-monitor\]"),
-        opened_telemetry(topic="t", instance="w"),
+        opened_telemetry(instance="w"),
     ):
         pass
 
@@ -118,7 +115,7 @@ def test_a_program_with_a_provider_of_its_own_keeps_it(
 ):
     monkeypatch.setattr(where, own)
     monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
-    with opened_telemetry(topic="t", instance="w") as telemetry:
+    with opened_telemetry(instance="w") as telemetry:
         assert b"outbox_alarms_total" in telemetry.exposition()[0]
     assert "telemetry.configured" in caplog.text
     assert own in (trace.get_tracer_provider(), metrics.get_meter_provider())

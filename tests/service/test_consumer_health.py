@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
 
 from cosmos_outbox.adapters.memory import MemorySubscription
 from cosmos_outbox.errors import StoreUnavailable, SubscriptionUnavailable, TryLater
@@ -19,10 +20,12 @@ from cosmos_outbox.records import (
     SdkFallback,
 )
 from cosmos_outbox.sessions import SessionStatus
-from cosmos_outbox_worker.consumer_health import ConsumerVitals, WatchedSubscription
+from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.heartbeats import Phase
+from cosmos_outbox_worker.measured_subscription import MeasuredSubscription
 from cosmos_outbox_worker.shared_health import parked_seen
 from cosmos_outbox_worker.status_page import page_of
+from cosmos_outbox_worker.telemetry import Telemetry
 from tests.support.worker_settings import consumer_settings
 
 
@@ -97,8 +100,11 @@ async def test_it_is_not_ready_before_the_broker_answered_and_says_what_the_brok
 
 
 async def test_an_answer_of_the_broker_is_an_answer_also_where_no_session_waits(health):
-    watched = WatchedSubscription(MemorySubscription(), reached=health.reached)
-    assert None is await watched.accept(1)
+    telemetry = Telemetry(MeterProvider(shutdown_on_exit=False), consumer=True)
+    measured = MeasuredSubscription(
+        MemorySubscription(), telemetry, source="orders/a", host="", reached=health.reached
+    )
+    assert None is await measured.accept(1)
     assert () == health.snapshot().unready
 
 

@@ -33,6 +33,8 @@ PAGES = Path(__file__).parents[2] / "docs/reference"
 # Why nothing counts what is neither a warning nor an alarm.
 UNCOUNTED = {
     records.LeaseCheckpointed: "progress is `outbox.lease.lag`",
+    records.MessagesPublished: "`messaging.client.sent.messages` counts what each topic accepts",
+    records.MessageSettled: "`messaging.client.operation.duration` counts settlements",
     records.SubjectIgnored: "`outbox.messages.handled` counts the messages",
 }
 
@@ -75,16 +77,16 @@ def test_the_page_on_settings_tells_the_exit_codes():
     assert EXIT_CODES in (PAGES / "settings.md").read_text().replace("\n", " ")
 
 
-# How each program's instruments are used; what it sends to, by which it is known.
-PROGRAMS: tuple[tuple[str | None, Callable[[Telemetry], None]], ...] = (
-    ("events", used),
-    (None, used_by_a_consumer),
+# Whether it is a consumer, and how its instruments are used.
+PROGRAMS: tuple[tuple[bool, Callable[[Telemetry], None]], ...] = (
+    (False, used),
+    (True, used_by_a_consumer),
 )
 
 
-@pytest.mark.parametrize(("topic", "use"), PROGRAMS)
-async def test_no_scrape_has_a_series_twice(topic, use):
-    with opened_telemetry(topic=topic, instance="w") as telemetry:
+@pytest.mark.parametrize(("consumer", "use"), PROGRAMS)
+async def test_no_scrape_has_a_series_twice(consumer, use):
+    with opened_telemetry(consumer=consumer, instance="w") as telemetry:
         use(telemetry)
         for outcome in CloseReason:
             telemetry(records.LeaseMoved(lease="l", owner="o", outcome=outcome))
@@ -94,15 +96,15 @@ async def test_no_scrape_has_a_series_twice(topic, use):
     assert [] == [name for name, times in series.items() if times > 1]
 
 
-@pytest.mark.parametrize(("topic", "use", "part"), [(*PROGRAMS[0], ""), (*PROGRAMS[1], "consumer")])
-async def test_the_page_on_metrics_names_them_all(topic, use, part):
+@pytest.mark.parametrize(("consumer", "use", "part"), [(*PROGRAMS[0], ""), (*PROGRAMS[1], "consumer")])
+async def test_the_page_on_metrics_names_them_all(consumer, use, part):
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
-    use(Telemetry(provider, topic=topic))
+    use(Telemetry(provider, consumer=consumer))
     data = reader.get_metrics_data()
     provider.shutdown()
     assert data is not None
-    with opened_telemetry(topic=topic, instance="w") as telemetry:
+    with opened_telemetry(consumer=consumer, instance="w") as telemetry:
         use(telemetry)
         families = {
             family.documentation: family.samples[0].name if family.type == "counter" else family.name
@@ -125,10 +127,10 @@ async def test_the_page_on_metrics_names_them_all(topic, use, part):
 def counted_by(record: records.Record) -> list[str]:
     """Return the names of the metrics that a record changes."""
     names = set()
-    for topic, _ in PROGRAMS:
+    for consumer, _ in PROGRAMS:
         reader = InMemoryMetricReader()
         provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
-        Telemetry(provider, topic=topic)(record)
+        Telemetry(provider, consumer=consumer)(record)
         data = reader.get_metrics_data()
         provider.shutdown()
         scopes = [scope for one in (data.resource_metrics if data else ()) for scope in one.scope_metrics]

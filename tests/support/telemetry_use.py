@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -9,6 +10,9 @@ from typing import get_args, get_type_hints
 
 from cosmos_outbox import records
 from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.errors import BrokerUnavailable
+from cosmos_outbox.instrumentation import messaging_attributes, process_durations
+from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.shared_health import ParkedSeen
@@ -29,12 +33,13 @@ def examples(kind: type[records.Record]) -> list[records.Record]:
     return [kind(**values | {"outcome": outcome}) for outcome in outcomes]
 
 
+_MESSAGE = OutboundMessage(message_id="m", session_id="s", subject="a", body=b"{}", properties={})
 RECORDS = tuple(record for kind in records.KINDS for record in examples(kind))
 
 
 def used(telemetry: Telemetry) -> None:
     """Have every instrument measure something."""
-    lag = LeaseLag(lease="l", token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
+    lag = LeaseLag(lease=status().lease, token="0", owner=None, transactions=1, oldest_age=timedelta(1))  # noqa: S106 - no password
     vitals = WorkerVitals(
         worker_settings(stalled_seconds=86_400), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC)
     )
@@ -42,9 +47,21 @@ def used(telemetry: Telemetry) -> None:
     vitals.measured(Lag(leases=(lag,)))
     vitals.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = vitals.snapshot()
-    telemetry.charged(2.5)
+    around = telemetry.around_sends("servicebus", "localhost", ["events"])
+    with around("events", [_MESSAGE]):
+        pass
+    with suppress(BrokerUnavailable), around("events", [_MESSAGE]):
+        raise BrokerUnavailable("away")
+    _asked(telemetry)
     for record in RECORDS:
         telemetry(record)
+
+
+def _asked(telemetry: Telemetry) -> None:
+    headers = {"a-im": "Incremental feed"}
+    request = SimpleNamespace(method="GET", url="https://a.example:443/dbs/d/colls/c/docs", headers=headers)
+    for answered in (200, 429):
+        telemetry.answered(request, answered, {"x-ms-request-charge": "2.5"})
 
 
 def used_by_a_consumer(telemetry: Telemetry) -> None:
@@ -55,5 +72,11 @@ def used_by_a_consumer(telemetry: Telemetry) -> None:
     health.handling = SimpleNamespace(halted=False, delayed=False)
     health.seen_parked(ParkedSeen(count=1, events=2))
     telemetry.observed = health.snapshot()
+    source = messaging_attributes("receive", "t", "s", "localhost")
+    telemetry.consumed(source, 1)
+    with telemetry.timed({**source, "messaging.operation.name": "complete"}, "settle"):
+        pass
+    process_durations(telemetry.meter_provider).record(0.1, source)
+    _asked(telemetry)
     for record in RECORDS:
         telemetry(record)

@@ -12,7 +12,6 @@ from kusto_query_language_parser.parser.kql_traverse import KqlTraverse  # type:
 
 # The columns in use of each table, from its published reference.
 _TABLES = {
-    "ContainerAppConsoleLogs": {"TimeGenerated", "ContainerAppName", "RevisionName", "Log", "Stream"},
     "ContainerAppSystemLogs": {"TimeGenerated", "ContainerAppName", "ReplicaName", "Log", "Reason", "Type"},
     "AppMetrics": {
         "TimeGenerated",

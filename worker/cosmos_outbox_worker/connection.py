@@ -5,7 +5,7 @@ Connection: the clients, containers, publisher and parked store that the setting
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,11 +16,11 @@ from typing import Any
 from azure.core.credentials_async import AsyncTokenCredential
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus.aio import ServiceBusClient
-from opentelemetry.trace import TracerProvider
 from pydantic import SecretStr
 
 from cosmos_outbox.adapters.cosmos.client import account_of, is_url, open_cosmos_client
 from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import Answered
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked, open_parked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore, open_store
@@ -37,7 +37,7 @@ from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
 from cosmos_outbox.relay.released_events import resending
-from cosmos_outbox.relay.spans import Around, spans_of_sends
+from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.heartbeats import Fleet
@@ -179,7 +179,7 @@ class Connection:
         *,
         lanes: int,
         ceiling: Ceiling | None = None,
-        spans: TracerProvider | None = None,
+        around: Callable[[str, str | None, Iterable[str]], Around] | None = None,
         notify: Hook = log_hook,
     ) -> AsyncIterator[Topics]:
         """
@@ -189,7 +189,8 @@ class Connection:
         Args:
             lanes: ordered streams to each topic.
             ceiling: of messages a second. Defaults to that of the process.
-            spans: makes a span of each send to a topic. Defaults to none.
+            around: returns what surrounds each send to a topic, for the broker in the publisher's word, the host of the namespace and the
+                topics. Defaults to nothing.
             notify: receives the records of publishers. Defaults to logging them.
 
         Raises:
@@ -211,11 +212,11 @@ class Connection:
             if settings.message_format != "plain":
                 mode = ContentMode(settings.message_format.removeprefix("cloudevents-"))
                 shape = functools.partial(as_cloud_event, source=f"/{settings.container}", mode=mode)
-            around: dict[str, Around] = {}
-            if spans is not None:
-                host = (settings.namespace or "").partition(":")[0] if settings.publisher is None else None
-                around["around"] = spans_of_sends(spans, system=Topics(opened).system, server_address=host)
-            yield Topics(opened, routes, shape=shape, ceiling=ceiling or self.ceiling, **around)
+            surrounding: dict[str, Around] = {}
+            if around is not None:
+                host = settings.server_address if settings.publisher is None else None
+                surrounding["around"] = around(Topics(opened).system, host, routes.topics)
+            yield Topics(opened, routes, shape=shape, ceiling=ceiling or self.ceiling, **surrounding)
 
     @property
     def namespace(self) -> dict[str, Any]:
@@ -228,9 +229,9 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(settings: Settings) -> AsyncIterator[Connection]:
+async def connected(settings: Settings, *, answered: Answered | None = None) -> AsyncIterator[Connection]:
     """
-    Open the Cosmos DB side of the outbox that the settings name.
+    Open the Cosmos DB side of the outbox that the settings name; `answered` hears of each answer.
 
     Raises:
         ConfigurationError, AccessDenied, StoreUnavailable: the account cannot be used, refuses, or does not answer.
@@ -246,6 +247,7 @@ async def connected(settings: Settings) -> AsyncIterator[Connection]:
                 connection_string=_text(settings.cosmos_connection_string),
                 endpoint=settings.cosmos_endpoint,
                 credential=None if settings.cosmos_endpoint is None else credential,
+                answered=answered,
             )
         )
         yield _connection(settings, client, credential, Ceiling.of(settings.send_rate))

@@ -17,9 +17,10 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.backlog_polls import keep_polling
-from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVitals, WatchedSubscription
+from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVitals
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import finding
+from cosmos_outbox_worker.measured_subscription import MeasuredSubscription
 from cosmos_outbox_worker.named_consumer import ConsumerSource, made
 from cosmos_outbox_worker.program import Program, opened_parts, running
 from cosmos_outbox_worker.shared_health import parked_seen
@@ -67,7 +68,7 @@ async def assembled_consumer(
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
-    async with opened_parts(settings, topic=None) as (stack, telemetry, connection, parked):
+    async with opened_parts(settings, consumer=True) as (stack, telemetry, connection, parked):
         tracers = telemetry.tracer_provider
         store = await retry_reads(connection.store, RetryOptions())
         consumer = made(source, Outbox(store, tracer_provider=tracers))
@@ -79,11 +80,23 @@ async def assembled_consumer(
         notify = program.notify
         parking = None if parked is None else Parking(parked, references=False)
         handling = health.handling = consumer.handling(
-            source=settings.source, parking=parking, notify=notify, tracer_provider=tracers
+            source=settings.source,
+            parking=parking,
+            notify=notify,
+            server_address=settings.server_address,
+            tracer_provider=tracers,
+            meter_provider=telemetry.meter_provider,
         )
         subscription = await stack.enter_async_context(connection.subscription(settings, notify=notify))
+        measured = MeasuredSubscription(
+            subscription,
+            telemetry,
+            source=settings.source,
+            host=settings.server_address,
+            reached=health.reached,
+        )
         program.processor = health.processor = SessionProcessor(
-            WatchedSubscription(subscription, reached=health.reached),
+            measured,
             handling,
             session_options(settings, consumer),
             hooks=[notify],

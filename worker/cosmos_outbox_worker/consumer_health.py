@@ -4,13 +4,12 @@ Consumer health: how a consumer is at one moment, which keys wait through no fau
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from cosmos_outbox import records
 from cosmos_outbox.errors import said
-from cosmos_outbox.ports import Session, Subscription
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.shared_health import State, Vitals
@@ -207,15 +206,3 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             if now - one.since > self._stalled_seconds and one.is_due(now)
         ]
         return tuple(sorted(stalled, key=lambda one: -one.waited_seconds))
-
-
-class WatchedSubscription:
-    """A subscription that reports each answer of the broker."""
-
-    def __init__(self, subscription: Subscription, *, reached: Callable[[], None]) -> None:
-        self._subscription, self._reached = subscription, reached
-
-    async def accept(self, wait_seconds: float) -> Session | None:
-        session = await self._subscription.accept(wait_seconds)
-        self._reached()
-        return session

@@ -9,9 +9,8 @@ from typing import Any
 from opentelemetry.metrics import Observation
 
 from cosmos_outbox import records
-from cosmos_outbox.changefeed import CloseReason
+from cosmos_outbox.changefeed import CloseReason, LeaseLag
 from cosmos_outbox.sessions import SessionEnd
-from cosmos_outbox.sessions.held_session import OUTCOMES
 from cosmos_outbox_worker.worker_health import Snapshot
 
 _Attributes = Mapping[str, str]
@@ -22,7 +21,6 @@ _Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
 _Histograms = Mapping[str, tuple[type, Count]]
 # How to read each gauge from a snapshot
 _Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
-SENT = "messaging.client.sent.messages"
 _PLAIN: tuple[_Attributes, ...] = ({},)
 
 
@@ -71,10 +69,6 @@ _CONSUMER_COUNTERS: _Counters = {
         tuple({"outbox.outcome": outcome} for outcome in _HANDLED),
         {records.MessageHandled: _by_outcome, records.MessageGivenUp: _by_outcome},
     ),
-    "outbox.messages.settled": (
-        tuple({"outbox.outcome": outcome} for outcome in OUTCOMES.values()),
-        {records.MessageSettled: _by_outcome},
-    ),
     "outbox.attempt.failures": ((), {records.AttemptFailed: _failed}),
     "outbox.sessions.closed": (
         tuple({"outbox.session.end": str(end)} for end in SessionEnd),
@@ -82,7 +76,6 @@ _CONSUMER_COUNTERS: _Counters = {
     ),
 }
 _WORKER_COUNTERS: _Counters = {
-    "outbox.send.failures": ((), {records.PublishFailed: _failed}),
     "outbox.events.rejected": (_PLAIN, {records.EventRejected: lambda _: (1,)}),
     "outbox.events.held": (
         _PLAIN,
@@ -105,16 +98,37 @@ _WORKER_COUNTERS: _Counters = {
 # When polling has failed for too long, the last values are not exported any more; age and headroom keep moving.
 
 
+def _own(snapshot: Snapshot) -> Iterable[LeaseLag]:
+    mine = {status.lease for status in snapshot.mine}
+    return (lease for lease in snapshot.lag.leases if lease.lease in mine) if snapshot.lag else ()
+
+
 def _lag(snapshot: Snapshot) -> Iterator[Observation]:
-    for lease in snapshot.lag.leases if snapshot.lag and not snapshot.unseen else ():
+    for lease in () if snapshot.unseen else _own(snapshot):
         yield from _gauge(lease.transactions, lease=lease.token)
 
 
+def _highest_lag(snapshot: Snapshot) -> Iterable[Observation]:
+    if snapshot.lag is None or snapshot.unseen:
+        return ()
+    return _gauge(max((lease.transactions for lease in snapshot.lag.leases), default=0))
+
+
 def _ages(snapshot: Snapshot) -> Iterator[Observation]:
-    for lease in snapshot.lag.leases if snapshot.lag else ():
+    for lease in _own(snapshot):
         if lease.age_known:
-            age = (lease.oldest_age or timedelta(0)) + snapshot.unseen
-            yield from _gauge(age.total_seconds(), lease=lease.token)
+            yield from _gauge(_age(lease, snapshot), lease=lease.token)
+
+
+def _highest_age(snapshot: Snapshot) -> Iterable[Observation]:
+    known = [
+        _age(lease, snapshot) for lease in (snapshot.lag.leases if snapshot.lag else ()) if lease.age_known
+    ]
+    return _gauge(max(known)) if known else ()
+
+
+def _age(lease: LeaseLag, snapshot: Snapshot) -> float:
+    return ((lease.oldest_age or timedelta(0)) + snapshot.unseen).total_seconds()
 
 
 def _headroom(snapshot: Snapshot) -> Iterable[Observation]:
@@ -130,10 +144,13 @@ def _unowned(snapshot: Snapshot) -> Iterable[Observation]:
     return _gauge(sum(not lease.owner for lease in snapshot.lag.leases))
 
 
-# Every worker exports the lag of all leases: those that run report the leases of those that do not.
+# Every worker exports its own leases, and of all leases the maximum: those that run report what those that do not leave behind. With all
+# leases of all workers the series would be the product of both.
 _WORKER_GAUGES: _Gauges = {
     "outbox.lease.lag": _lag,
-    "outbox.oldest_unsent.age": _ages,
+    "outbox.lease.age": _ages,
+    "outbox.highest_lag": _highest_lag,
+    "outbox.oldest_unsent.age": _highest_age,
     "outbox.ttl.headroom": _headroom,
     **_PARKED_GAUGES,
     "outbox.leases.free": _unowned,
@@ -142,21 +159,7 @@ _WORKER_GAUGES: _Gauges = {
     "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),
 }
 _CONSUMER_HISTOGRAMS: _Histograms = {
-    "outbox.handler.duration": (records.MessageHandled, lambda record: (record.seconds,)),
     "outbox.message.age": (records.MessageHandled, lambda record: (record.age_seconds,)),
 }
 CONSUMER_SERIES = _CONSUMER_COUNTERS, _CONSUMER_HISTOGRAMS, _CONSUMER_GAUGES
-
-
-def worker_series(sends: _Attributes) -> tuple[_Counters, _Histograms, _Gauges]:
-    """Return the series of a worker; `sends` has the attributes of what it sends."""
-    sent: _Counters = {
-        SENT: ((), {records.MessagesPublished: lambda record: (record.messages, sends)}),
-    }
-    durations: _Histograms = {
-        "messaging.client.operation.duration": (
-            records.MessagesPublished,
-            lambda record: (record.seconds, sends),
-        )
-    }
-    return {**sent, **_WORKER_COUNTERS}, durations, _WORKER_GAUGES
+WORKER_SERIES: tuple[_Counters, _Histograms, _Gauges] = _WORKER_COUNTERS, {}, _WORKER_GAUGES

@@ -94,22 +94,22 @@ class Parts(NamedTuple):
 
 
 @asynccontextmanager
-async def opened_parts(settings: Settings, *, topic: str | None) -> AsyncIterator[Parts]:
+async def opened_parts(settings: Settings, *, consumer: bool = False) -> AsyncIterator[Parts]:
     """
-    Open what every program needs; `topic` is what a worker sends to, "" for several, None for a consumer.
+    Open what every program needs: a worker, or a `consumer`.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
     async with AsyncExitStack() as stack:
-        telemetry, connection = await stack.enter_async_context(opened_process(settings, topic=topic))
-        parked = await looked_at(connection, topics=topic is not None)
+        telemetry, connection = await stack.enter_async_context(opened_process(settings, consumer=consumer))
+        parked = await looked_at(connection, topics=not consumer)
         yield Parts(stack, telemetry, connection, parked)
 
 
 @asynccontextmanager
 async def opened_process(
-    settings: Settings, *, topic: str | None, container: str = ""
+    settings: Settings, *, consumer: bool = False, container: str = ""
 ) -> AsyncIterator[tuple[Telemetry, Connection]]:
     """
     Open what a process has once, though it works on several containers: `container` is the first of those.
@@ -122,13 +122,13 @@ async def opened_process(
     async with AsyncExitStack() as stack:
         telemetry = stack.enter_context(
             opened_telemetry(
-                topic=topic,
+                consumer=consumer,
                 instance=settings.instance_name,
                 sign_in=settings.signs_in,
                 container=container,
             )
         )
-        yield telemetry, await stack.enter_async_context(connected(settings))
+        yield telemetry, await stack.enter_async_context(connected(settings, answered=telemetry.answered))
 
 
 async def looked_at(connection: Connection, *, topics: bool) -> ParkedStore | None:

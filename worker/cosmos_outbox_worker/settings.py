@@ -231,6 +231,11 @@ class Settings(BaseSettings):
         return parse_routes(self.routes or "", default=self.topic)
 
     @property
+    def server_address(self) -> str:
+        """Return the host of the Service Bus namespace without its port, as spans and metrics name it."""
+        return (self.namespace or "").partition(":")[0]
+
+    @property
     def namespace(self) -> str | None:
         """Return the host of the Service Bus namespace, whichever setting names it."""
         secret = self.servicebus_connection_string

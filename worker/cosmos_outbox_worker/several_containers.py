@@ -23,7 +23,7 @@ from cosmos_outbox_worker.settings import CONTAINER, Settings, load
 from cosmos_outbox_worker.several_containers_health import Snapshots, together
 from cosmos_outbox_worker.telemetry import Telemetry
 from cosmos_outbox_worker.where import Found, find_events
-from cosmos_outbox_worker.worker_assembly import Worker, assembled, memory_budget, put_together, topic_of
+from cosmos_outbox_worker.worker_assembly import Worker, assembled, memory_budget, put_together
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 _FEW = 4
@@ -42,8 +42,8 @@ class Workers(Program[Any, Any]):
             for vitals in self._vitals.values():
                 vitals.poll_interval *= 2
         self._measured = dict.fromkeys(self._each, first)
-        for name, one in list(self._each.items())[1:]:
-            self._measured[name] = first.beside(topic=topic_of(one), container=name)
+        for name in list(self._each)[1:]:
+            self._measured[name] = first.beside(container=name)
         self._connection, self._running, self.search = connection, dict[str, Worker](), self._search
         self._stopping = asyncio.Event()
         self._budget = Budget(memory_budget(), leases=self._leases_owned)
@@ -112,7 +112,7 @@ async def assembled_workers(settings: Settings) -> AsyncIterator[Workers]:
         ConfigurationError: settings contradict each other. What a container lacks is tried again, and keeps the process unready.
     """
     first = settings.each()[0]
-    opening = opened_process(settings, topic=topic_of(first), container=first.cosmos_container)
+    opening = opened_process(settings, container=first.cosmos_container)
     async with opening as (telemetry, connection):
         yield Workers(settings, connection, telemetry)
 

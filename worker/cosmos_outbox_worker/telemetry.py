@@ -10,10 +10,11 @@ import logging
 import os
 import threading
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from opentelemetry import metrics, trace
@@ -28,14 +29,18 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.partition_key import FeedRange
-from cosmos_outbox.ports import ChangeFeed, ChangePage
-from cosmos_outbox.records import MessagesPublished, Record, level_of, names_of
-from cosmos_outbox.relay.spans import SERVICE_BUS
-from cosmos_outbox_worker.metric_series import CONSUMER_SERIES, Count, worker_series
+from cosmos_outbox.instrumentation import messaging_attributes, meter_of
+from cosmos_outbox.message_format import OutboundMessage
+from cosmos_outbox.records import Record, level_of, names_of
+from cosmos_outbox.relay.spans import Around, spans_of_sends
+from cosmos_outbox_worker.metric_series import CONSUMER_SERIES, WORKER_SERIES, Count
+from cosmos_outbox_worker.request_charges import charge_of
 from cosmos_outbox_worker.version import version
 
+SENT, CONSUMED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
+OPERATIONS, CHARGES = "messaging.client.operation.duration", "azure.cosmosdb.client.operation.request_charge"
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
 _EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter that does not answer
 # Logs go to standard error alone; and the exporter's own statistics and remote switches would only log that they fail in a
@@ -57,7 +62,7 @@ class Telemetry:
 
     Args:
         provider: makes the instruments.
-        topic: that a worker sends to, "" for several; None for the instruments of a consumer.
+        consumer: has the instruments of a consumer, else those of a worker. Defaults to False.
         tracer_provider: makes the spans. Defaults to one that makes none.
         registry: what Prometheus reads. Defaults to an empty one.
         container: one of several, which all that is measured here is an attribute of. Defaults to none.
@@ -68,7 +73,7 @@ class Telemetry:
         self,
         provider: MeterProvider,
         *,
-        topic: str | None,
+        consumer: bool = False,
         tracer_provider: trace.TracerProvider | None = None,
         registry: CollectorRegistry | None = None,
         container: str = "",
@@ -80,9 +85,9 @@ class Telemetry:
         self.observed: Any = None  # a snapshot
         self.tracer_provider = spans = tracer_provider or trace.NoOpTracerProvider()
         self._registry = shown = registry or CollectorRegistry()
-        # Makes the telemetry of another container, of its `topic` and `container`
+        # Makes the telemetry of another container
         self.beside = partial(Telemetry, provider, tracer_provider=spans, registry=shown, family=self._family)
-        meter = provider.get_meter("cosmos_outbox", version())
+        self.meter_provider, meter = provider, meter_of(provider)
         self._loud: dict[int, tuple[Counter, str]] = {}
         for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
             counter = meter.create_counter(f"outbox.{word}s", **_WORDS[f"outbox.{word}s"])
@@ -90,14 +95,11 @@ class Telemetry:
             # From the start: an alert on a rise would miss a series that begins at 1.
             for name in names_of(level):
                 counter.add(0, {f"outbox.{word}": name, **self._of})
-        self._sends = {**self._of, "messaging.system": SERVICE_BUS, "messaging.operation.name": "send"}
-        if topic:
-            self._sends["messaging.destination.name"] = topic
-        counters, histograms, gauges = CONSUMER_SERIES if topic is None else worker_series(self._sends)
-        if topic is not None:
-            name = "outbox.request_units"
-            self._request_units = meter.create_counter(name, **_WORDS[name])
-            self.charged(0)
+        counters, histograms, gauges = CONSUMER_SERIES if consumer else WORKER_SERIES
+        name = CONSUMED if consumer else SENT
+        self._messages = meter.create_counter(name, **_WORDS[name])
+        self._operations = meter.create_histogram(OPERATIONS, **_WORDS[OPERATIONS])
+        self._charges = meter.create_histogram(CHARGES, **_WORDS[CHARGES])
         self._measured: list[tuple[type, Histogram, Count]] = []
         for name, (kind, measure) in histograms.items():
             self._measured.append((kind, meter.create_histogram(name, **_WORDS[name]), measure))
@@ -130,14 +132,53 @@ class Telemetry:
     def _named(self, value: Any, attributes: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return value, {**(attributes or {}), **self._of}
 
-    def sends_over(self, system: str) -> None:
-        """Name the broker, in the publisher's word, before anything is sent; from then on the series of what is sent is there."""
-        self._sends["messaging.system"] = system
-        self._counted[MessagesPublished][0].add(0, self._sends)
+    def around_sends(self, system: str, server_address: str | None, topics: Iterable[str]) -> Around:
+        """
+        Return what makes a span of each send to a topic, times it, and counts its messages, also those that the broker did not accept.
+        """
+        spans = spans_of_sends(self.tracer_provider, system=system, server_address=server_address)
+        of = {
+            topic: self._of | messaging_attributes("send", topic, None, server_address, system=system)
+            for topic in topics
+        }
+        for named in of.values():  # from the start, for a rise
+            self._messages.add(0, named)
 
-    def charged(self, request_units: float) -> None:
-        """Count what a read of the feed cost."""
-        self._request_units.add(request_units, {"outbox.operation": "read_feed", **self._of})
+        @contextmanager
+        def around(topic: str, messages: Sequence[OutboundMessage]) -> Iterator[None]:
+            named, accepted = of[topic], len(messages)
+            try:
+                with self.timed(named, "send"), spans(topic, messages):
+                    yield
+            except BaseException as error:
+                accepted = getattr(error, "accepted", 0)
+                self._messages.add(len(messages) - accepted, {**named, "error.type": type(error).__name__})
+                raise
+            finally:
+                self._messages.add(accepted, named)
+
+        return around
+
+    @contextmanager
+    def timed(self, named: Mapping[str, str], kind: str) -> Iterator[None]:
+        """Time an operation at the broker, of a kind, also one that fails."""
+        began, operation = monotonic(), {**named, "messaging.operation.type": kind}
+        try:
+            yield
+        except BaseException as error:
+            operation["error.type"] = type(error).__name__
+            raise
+        finally:
+            self._operations.record(monotonic() - began, operation)
+
+    def consumed(self, source: Mapping[str, str], messages: int) -> None:
+        """Count messages that a subscription delivered."""
+        self._messages.add(messages, source)
+
+    def answered(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
+        """Count what a request to Cosmos DB cost."""
+        if charge := charge_of(request, status, headers):
+            self._charges.record(*charge)
 
     def exposition(self) -> tuple[bytes, str]:
         """Return the metrics as Prometheus reads them, and their content type."""
@@ -150,23 +191,9 @@ class Telemetry:
         return lambda _: [seen for one in self._family for seen in one.seen(read)]
 
 
-class MeteredFeed:
-    """A change feed that reports the charge of each page."""
-
-    def __init__(self, feed: ChangeFeed, *, charged: Callable[[float], None]) -> None:
-        self._feed, self._charged = feed, charged
-        self.describe, self.physical_ranges = feed.describe, feed.physical_ranges
-        self.partition_id = feed.partition_id
-
-    async def read_page(self, feed_range: FeedRange, **options: Any) -> ChangePage:
-        page = await self._feed.read_page(feed_range, **options)
-        self._charged(page.request_charge)
-        return page
-
-
 @contextmanager
 def opened_telemetry(
-    *, topic: str | None, instance: str, sign_in: bool = False, container: str = ""
+    *, instance: str, consumer: bool = False, sign_in: bool = False, container: str = ""
 ) -> Iterator[Telemetry]:
     """
     Open telemetry for as long as the block lasts; its end exports what is left.
@@ -175,12 +202,12 @@ def opened_telemetry(
     `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
     default Azure credential.
 
-    `topic` is what a worker sends to, "" for several; None opens the telemetry of a consumer. `container` is the first of several.
+    It is the telemetry of a worker, or of a `consumer`. `container` is the first of several.
 
     Raises:
         ConfigurationError: Azure Monitor cannot be used, or the SDK refuses a variable.
     """
-    program = "worker" if topic is not None else "consumer"
+    program = "consumer" if consumer else "worker"
     ours = {
         "service.name": f"cosmos-outbox-{program}",
         "service.version": version(),
@@ -231,7 +258,9 @@ def opened_telemetry(
         stack.callback(_ended_in_time, tracers.shutdown)
         stack.callback(_ended_in_time, meters.shutdown)
         spans = tracers if spans_leave else trace.NoOpTracerProvider()
-        yield Telemetry(meters, topic=topic, tracer_provider=spans, registry=registry, container=container)
+        yield Telemetry(
+            meters, consumer=consumer, tracer_provider=spans, registry=registry, container=container
+        )
 
 
 def _goes_by_otlp(signal: str) -> bool:

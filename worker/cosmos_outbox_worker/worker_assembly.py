@@ -25,7 +25,6 @@ from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.program import Parts, Program, opened_parts, running
 from cosmos_outbox_worker.settings import Settings, load
-from cosmos_outbox_worker.telemetry import MeteredFeed
 from cosmos_outbox_worker.where import find_events
 from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 
@@ -69,13 +68,8 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
             deleted that other processors may not have read.
     """
-    async with opened_parts(settings, topic=topic_of(settings)) as parts:
+    async with opened_parts(settings) as parts:
         yield await put_together(parts, WorkerVitals(settings))
-
-
-def topic_of(settings: Settings) -> str:
-    """Return the topic that all events go to, "" where routes choose among several."""
-    return "" if settings.routes else settings.topic
 
 
 async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None = None) -> Worker:
@@ -90,9 +84,8 @@ async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None
     worker, health.ceiling = Worker(health, telemetry), connection.ceiling
     notify = worker.notify
     publisher = await stack.enter_async_context(
-        connection.publisher(lanes=settings.lanes, spans=telemetry.tracer_provider, notify=notify)
+        connection.publisher(lanes=settings.lanes, around=telemetry.around_sends, notify=notify)
     )
-    telemetry.sends_over(publisher.system)
 
     async def earlier_life() -> str | None:
         if any(one.phase != Phase.STARTING for one in await connection.fleet.heartbeats()):
@@ -119,7 +112,7 @@ async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None
         )
     )
     worker.processor = health.processor = ChangeFeedProcessor(
-        MeteredFeed(connection.feed, charged=telemetry.charged),
+        connection.feed,
         connection.leases,
         deletion,
         replace(processor_options(settings), earlier_life=earlier_life, budget=budget),

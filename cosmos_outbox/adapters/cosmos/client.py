@@ -20,7 +20,7 @@ from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 
 from cosmos_outbox.adapters.cosmos.errors import translated
-from cosmos_outbox.adapters.cosmos.lean_poll_requests import LeanPolls
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import Answered, LeanPolls
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.http_proxies import any_proxy
 
@@ -37,6 +37,7 @@ async def open_cosmos_client(
     endpoint: str | None = None,
     credential: AsyncTokenCredential | str | None = None,
     read_timeout_seconds: float = DEFAULT_READ_TIMEOUT_SECONDS,
+    answered: Answered | None = None,
 ) -> AsyncIterator[CosmosClient]:
     """
     Connect by connection string, or by endpoint and credential (an account key or a token credential).
@@ -49,6 +50,7 @@ async def open_cosmos_client(
         endpoint: the account's URL.
         credential: Defaults to DefaultAzureCredential, which is then closed with the client.
         read_timeout_seconds: how long to wait for an answer. Defaults to 10 s.
+        answered: hears of each answer of the service, with its charge. Defaults to nothing.
 
     Raises:
         ConfigurationError: neither or both ways to connect are given, or one that cannot be read.
@@ -82,7 +84,8 @@ async def open_cosmos_client(
                 description = answer.text()
 
         # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
-        transport = AioHttpTransport(use_env_settings=any_proxy())
+        transport = _Transport(use_env_settings=any_proxy())
+        transport.answered = answered
         client = CosmosClient(
             url,
             credential,
@@ -96,9 +99,21 @@ async def open_cosmos_client(
         stack.push_async_callback(client.close)
         async with translated():
             await client.__aenter__()
-        polls = partial(LeanPolls, transport, timeout_seconds=read_timeout_seconds)
+        polls = partial(LeanPolls, transport, timeout_seconds=read_timeout_seconds, answered=answered)
         _ACCOUNTS[client] = _account(description, url, polls)
         yield client
+
+
+class _Transport(AioHttpTransport):  # type: ignore[misc] # untyped, as all of its module
+    """A transport that reports each answer: a hook of the client would not hear what a call has a hook of its own for."""
+
+    answered: Answered | None = None
+
+    async def send(self, request: Any, **options: Any) -> Any:
+        response = await super().send(request, **options)
+        if self.answered is not None:
+            self.answered(request, response.status_code, response.headers)
+        return response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ then the SDK sends one again, to the region that it uses by now. A token that it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
@@ -40,8 +40,13 @@ _WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # the SDK does not verify the
 class SentRequest(Protocol):
     """A request as the SDK sent it."""
 
+    method: str
     url: str
     headers: Mapping[str, str]
+
+
+# Hears of each answer of the service: the request, the status and the headers
+Answered = Callable[[SentRequest, int, Mapping[str, str]], None]
 
 
 class LeanPolls:
@@ -51,10 +56,13 @@ class LeanPolls:
     Args:
         transport: of the SDK's client.
         timeout_seconds: of a whole poll.
+        answered: hears of each answer. Defaults to nothing.
     """
 
-    def __init__(self, transport: AioHttpTransport, *, timeout_seconds: float) -> None:
-        self._transport, self._timeout = transport, timeout_seconds
+    def __init__(
+        self, transport: AioHttpTransport, *, timeout_seconds: float, answered: Answered | None = None
+    ) -> None:
+        self._transport, self._timeout, self._answered = transport, timeout_seconds, answered
         self._known: dict[Hashable, _Known] = {}
         self._endpoint = ""  # of the SDK's last request, for any range
         self._pause, self._paused_until = _FIRST_PAUSE_SECONDS, 0.0
@@ -70,7 +78,11 @@ class LeanPolls:
         # What is new is read again, so one document is enough. A gateway must not compress what is not decoded here.
         headers |= {"x-ms-max-item-count": "1", "accept-encoding": "identity"}
         self._known[about] = _Known(
-            url=URL(request.url, encoded=True), headers=headers, endpoint=self._endpoint, until=until
+            request=request,
+            url=URL(request.url, encoded=True),
+            headers=headers,
+            endpoint=self._endpoint,
+            until=until,
         )
 
     async def nothing_new(
@@ -95,6 +107,8 @@ class LeanPolls:
         except (ClientError, TimeoutError, OSError):
             self._stop()
             return None
+        if self._answered is not None:
+            self._answered(known.request, status, received)
         if status not in (HTTPStatus.OK, HTTPStatus.NOT_MODIFIED) or "etag" not in received:
             self._stop()
             return None
@@ -130,6 +144,7 @@ class LeanPolls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
+    request: SentRequest
     url: URL
     headers: Mapping[str, str]
     endpoint: str

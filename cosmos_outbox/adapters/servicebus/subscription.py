@@ -14,7 +14,7 @@ from typing import Any, Self
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage
 from azure.servicebus import exceptions as sdk
 from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
-from opentelemetry import trace
+from opentelemetry import metrics, trace
 
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
@@ -22,6 +22,7 @@ from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_option
 from cosmos_outbox.correlation import processing_message
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.event_loop import Background, cancellations, end, raise_if_cancelled, within
+from cosmos_outbox.instrumentation import process_durations, tracer_of
 from cosmos_outbox.message_format import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
@@ -278,7 +279,9 @@ def processing(
     *,
     topic: str,
     subscription: str,
+    server_address: str | None = None,
     tracer_provider: trace.TracerProvider | None = None,
+    meter_provider: metrics.MeterProvider | None = None,
 ) -> Iterator[trace.Span]:
     """
     Handle a message inside this block: `with processing(message, topic="events", subscription="billing"):`.
@@ -290,7 +293,8 @@ def processing(
         message: as received.
         topic: where it was sent.
         subscription: where it was received.
-        tracer_provider: receives the span. Defaults to OpenTelemetry's global one.
+        server_address: host of the namespace. Defaults to none.
+        tracer_provider, meter_provider: receive the span, and how long the block took. Default to OpenTelemetry's global ones.
     """
     with processing_message(
         message.message_id or "",
@@ -298,7 +302,10 @@ def processing(
         delivery_count=message.delivery_count or 0,
         topic=topic,
         subscription=subscription,
-        tracer=trace.get_tracer("cosmos_outbox", tracer_provider=tracer_provider),
+        tracer=tracer_of(tracer_provider),
+        durations=process_durations(meter_provider),
         correlation_id=received_id(message.correlation_id),
+        enqueued_at=message.enqueued_time_utc,
+        server_address=server_address,
     ) as span:
         yield span

@@ -35,13 +35,13 @@ def test_a_query_parses_and_reads_columns_that_exist(name: str):
     ("old", "new", "said"),
     [
         ("| where ContainerAppName", "| were ContainerAppName", "syntax"),
-        ("ContainerAppName ==", "AppName ==", "'AppName' is no column"),
-        ("ContainerAppConsoleLogs", "ConsoleLogs", "no schema here describes"),
+        ("ContainerAppName in", "AppName in", "'AppName' is no column"),
+        ("ContainerAppSystemLogs", "SystemLogs", "no schema here describes"),
     ],
 )
 def test_a_planted_mistake_in_a_query_is_found(old: str, new: str, said: str):
-    assert old in QUERIES["lease-halted"]
-    (found,) = judge(QUERIES["lease-halted"].replace(old, new))
+    assert old in QUERIES["worker-failing"]
+    (found,) = judge(QUERIES["worker-failing"].replace(old, new))
     assert said in found
 
 

@@ -1,0 +1,68 @@
+"""Measured subscription: that of a consumer, with its deliveries counted, its settlements timed, and each answer of the broker reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cosmos_outbox.instrumentation import messaging_attributes
+from cosmos_outbox.message_format import Message
+from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
+from cosmos_outbox_worker.telemetry import Telemetry
+
+# As OpenTelemetry's conventions for Service Bus call them
+_OPERATIONS = {Complete: "complete", Retry: "abandon", DeadLetter: "dead_letter", Defer: "defer"}
+
+
+class MeasuredSubscription:
+    """
+    A subscription or queue that measures what is received and settled.
+
+    Args:
+        subscription: to be measured.
+        telemetry: counts and times.
+        source: what it is, as `topic/subscription`, or the queue.
+        host: of its namespace.
+        reached: called when the broker answered.
+    """
+
+    def __init__(
+        self,
+        subscription: Subscription,
+        telemetry: Telemetry,
+        *,
+        source: str,
+        host: str,
+        reached: Callable[[], None],
+    ) -> None:
+        self._subscription, self._telemetry, self._reached = subscription, telemetry, reached
+        topic, _, name = source.partition("/")
+        self._named = {
+            operation: messaging_attributes(operation, topic, name, host)
+            for operation in ("receive", *_OPERATIONS.values())
+        }
+        telemetry.consumed(self._named["receive"], 0)
+
+    async def accept(self, wait_seconds: float) -> Session | None:
+        session = await self._subscription.accept(wait_seconds)
+        self._reached()
+        return None if session is None else _MeasuredSession(session, self._telemetry, self._named)
+
+
+class _MeasuredSession:
+    def __init__(self, session: Session, telemetry: Telemetry, named: dict[str, dict[str, str]]) -> None:
+        self._session, self._telemetry, self._named = session, telemetry, named
+        self.renew, self.close = session.renew, session.close
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    async def receive(self, wait_seconds: float) -> Message | None:
+        message = await self._session.receive(wait_seconds)
+        if message is not None:
+            self._telemetry.consumed(self._named["receive"], 1)
+        return message
+
+    async def settle(self, message: Message, settlement: Settlement) -> None:
+        with self._telemetry.timed(self._named[_OPERATIONS[type(settlement)]], "settle"):
+            await self._session.settle(message, settlement)
