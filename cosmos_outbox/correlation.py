@@ -72,9 +72,7 @@ def created_message(
 
 def context_of(stored: Mapping[str, object]) -> Context:
     """Return the context whose current span is named by `meta`, or by the properties of a message."""
-    carrier = {
-        name: value for name in ("traceparent", "tracestate") if isinstance(value := stored.get(name), str)
-    }
+    carrier = {name: it for name in ("traceparent", "tracestate") if isinstance(it := stored.get(name), str)}
     return _propagator.extract(carrier, context=Context())
 
 

@@ -211,10 +211,12 @@ class PreconditionFailed(StoreError):
 
     expected        the etag that the write, or the caller, asked for.
     actual          the etag that the document has; None if it is not known.
+    overtaken       `run` read it anew for each of its attempts, and other programs were first each time.
     """
 
     expected: str | None = None
     actual: str | None = None
+    overtaken: bool = False
 
     def _said(self) -> str | None:
         return self.document_id and (

@@ -109,12 +109,12 @@ def message_of(event: StoredEvent) -> OutboundMessage:
         message_id=broker_id(event.id),
         session_id=broker_id(event.partition_key),
         body=json_bytes(event.data),
-        deliver_at=_time_of(event.meta["deliverAt"]) if "deliverAt" in event.meta else None,
+        deliver_at=time_of(event.meta["deliverAt"]) if "deliverAt" in event.meta else None,
     )
 
 
-def _time_of(value: Any) -> datetime | None:
-    """Return a time of an event's `meta`, in UTC; None of anything else that another program wrote there."""
+def time_of(value: Any) -> datetime | None:
+    """Return a time that an event names, in UTC; None of anything else that another program wrote there."""
     try:
         time = datetime.fromisoformat(value)
         return None if time.utcoffset() is None else time.astimezone(UTC)

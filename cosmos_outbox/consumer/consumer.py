@@ -96,10 +96,9 @@ class Consumer:
             raise ConfigurationError(
                 f"A consumer needs a name of 1 to {_LONGEST_NAME} characters without dots and slashes, not {name!r}."
             )
-        if attempts < 1:
-            raise ConfigurationError(f"A consumer needs at least one attempt, not {attempts}.")
-        if max_deliveries < 1:
-            raise ConfigurationError(f"max_deliveries must be at least 1, not {max_deliveries}.")
+        for limit, number in {"attempts": attempts, "max_deliveries": max_deliveries}.items():
+            if not isinstance(number, int) or number < 1:
+                raise ConfigurationError(f"{limit} must be a whole number from 1, such as 5, not {number!r}.")
         lengths = {"handler_timeout": handler_timeout, "longest_wait": longest_wait, "record_ttl": record_ttl}
         for limit, length in lengths.items():
             if not isinstance(length, timedelta) or length <= timedelta(0):
@@ -164,7 +163,7 @@ class Consumer:
     ) -> Callable[[Handler[EventT, UnitT]], Handler[EventT, UnitT]]: ...
     def on(
         self,
-        event_type: type[BaseModel],
+        event_type: Any = None,
         *,
         subject: str | None = None,
         version: int | None = None,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from cosmos_outbox.domain.events import DomainEvent, Upcaster
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
-from cosmos_outbox.message_format import Message
+from cosmos_outbox.message_format import Message, time_of
 from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES, CloudEvent, inner_json
 from cosmos_outbox.stored_documents import first_error
 from cosmos_outbox.write.unit_of_work import UnitOfWork
@@ -117,7 +117,7 @@ class Routes:
         if (versions := self._routes.get(message.subject)) is None:
             return None
         payload = _payload(message, event)
-        created_at = _created_at(payload)
+        created_at = time_of(payload.get("createdAt"))  # None from another producer
         version = None if None in versions else _schema_version(message)
         if (route := versions.get(version)) is None:
             route, steps = _next(message, versions)
@@ -173,14 +173,6 @@ def _payload(message: Message, event: CloudEvent | None) -> dict[str, Any]:
             f"The body of {_named(message)} is no JSON object but {type(body).__name__}: have its sender send one object in each message."
         )
     return body
-
-
-def _created_at(payload: Mapping[str, Any]) -> datetime | None:
-    try:
-        created_at = datetime.fromisoformat(payload["createdAt"])
-    except (KeyError, TypeError, ValueError):
-        return None  # of another producer
-    return created_at if created_at.tzinfo else None
 
 
 def _schema_version(message: Message) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.domain.events import (
@@ -15,6 +15,7 @@ from cosmos_outbox.domain.events import (
     MIN_TTL,
     DomainEvent,
     Progress,
+    did_you_mean,
     new_id,
     refuse_taken_names,
     refuse_unknown,
@@ -24,12 +25,8 @@ from cosmos_outbox.partition_key import MOST_LEVELS, KeyPart, PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
 # The `type` of the library's own documents: the relay would publish an entity with the first one as an event.
-EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, ANSWER_TYPE = (
-    "domainEvent",
-    "eventPayload",
-    "inboxRecord",
-    "requestAnswer",
-)
+EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
+INBOX_TYPE, ANSWER_TYPE = "inboxRecord", "requestAnswer"
 RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, ANSWER_TYPE, "parkedKey", "parkedEvent"})
 
 
@@ -60,6 +57,16 @@ class Entity(BaseModel):
         super().__init__(**data)
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    if not TYPE_CHECKING:  # or a type checker would take any name
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            try:
+                super().__setattr__(name, value)
+            except ValidationError as error:
+                if error.errors()[0]["type"] == "no_such_attribute":
+                    error.add_note(did_you_mean(type(self), name))
+                raise
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -94,11 +101,8 @@ class Entity(BaseModel):
         by_name = fields[len(parts) :]
         if not fields or len(parts) > len(fields) or named.keys() != set(by_name):
             given = ", ".join([*map(repr, parts), *(f"{name}={value!r}" for name, value in named.items())])
-            how = (
-                "one value for each, in this order or by name"
-                if fields
-                else "that, or name the fields as `key_fields`"
-            )
+            how = "one value for each, in this order or by name"
+            how = how if fields else "that, or name the fields as `key_fields`"
             raise UsageError(
                 f"The partition key of {cls.__name__} is made of {', '.join(fields) or 'what its `partition_key` says'}: give {how}, not ({given})."
             )

@@ -257,10 +257,8 @@ class Progress:
             created = created.model_copy(update=first)
         self.created = created
         # What comes later is not told by what is sent now
-        followed_by = (
-            event for event in self.recorded if not event.implied_by_creation or self.deliver_at.get(event.id)
-        )
-        return CommitEvents(events=(created, *followed_by), settled=settled)
+        rest = (one for one in self.recorded if not one.implied_by_creation or self.deliver_at.get(one.id))
+        return CommitEvents(events=(created, *rest), settled=settled)
 
     def committed(
         self,
@@ -354,8 +352,13 @@ def names_in(*aliases: Any) -> set[Any]:
 def refuse_unknown(kind: type[BaseModel], data: Mapping[str, Any]) -> None:
     """Raise TypeError where a constructor is given what its class has not."""
     if (taken := _arguments(kind)) and (unknown := data.keys() - taken):
-        near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
-        raise TypeError(f"{kind.__name__} has no field {min(unknown)!r}. Did you mean {near}?")
+        raise TypeError(did_you_mean(kind, min(unknown)))
+
+
+def did_you_mean(kind: type[BaseModel], name: str) -> str:
+    """Say that a class has no such field, and which one is most like it."""
+    near = " or ".join(get_close_matches(name, kind.model_fields, n=1) or kind.model_fields)
+    return f"{kind.__name__} has no field {name!r}. Did you mean {near}?"
 
 
 @functools.cache
@@ -384,9 +387,7 @@ def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:
         name = min(taken)
         advice = "Give the field another name, and an alias if the document needs this one."
         if name in base.__class_vars__:
-            advice = (
-                "That is a property of the type: declare it as a ClassVar, or give the field another name."
-            )
+            advice = "It is a property of the type: declare it as a ClassVar, or give the field another name."
         raise TypeError(
             f"{cls.__name__} cannot have a field named {name!r}: {base.__name__} uses that name. {advice}"
         )

@@ -106,24 +106,17 @@ def _etags(lines: Sequence[str] | None) -> tuple[str, ...]:
         return (ANY,)
     if not _ETAGS.fullmatch(text):
         # read as "no condition" it would let a change through that the caller wanted to guard
-        raise HTTPException(
-            HTTPStatus.BAD_REQUEST, "The header with etags is malformed; it must be * or a list of etags."
-        )
+        said = "The header with etags is malformed; it must be * or a list of etags."
+        raise HTTPException(HTTPStatus.BAD_REQUEST, said)
     # An unquoted etag, as some clients send it, means the quoted one.
     return tuple(tag if tag.endswith('"') else f'"{tag}"' for tag in _ETAG.findall(text))
 
 
 _Lines = list[str] | None
-_Guard = Annotated[
-    _Lines, Header(description="Go on only if the entity has one of these etags or, with *, exists.")
-]
-_Known = Annotated[
-    _Lines,
-    Header(
-        description="Go on only if the entity has none of these etags or, with *, does not exist. "
-        "Otherwise a read gets 304, a change 412."
-    ),
-]
+_ONE = "Go on only if the entity has one of these etags or, with *, exists."
+_NONE = "Go on only if the entity has none of these etags or, with *, does not exist. Otherwise a read gets 304, a change 412."
+_Guard = Annotated[_Lines, Header(description=_ONE)]
+_Known = Annotated[_Lines, Header(description=_NONE)]
 
 
 async def _if_match(if_match: _Guard = None) -> Match:
@@ -132,9 +125,8 @@ async def _if_match(if_match: _Guard = None) -> Match:
 
 async def _required_if_match(if_match: _Guard = None) -> Match:
     if if_match is None:
-        raise HTTPException(
-            HTTPStatus.PRECONDITION_REQUIRED, "Send If-Match with the etag that you read, or with *."
-        )
+        said = "Send If-Match with the etag that you read, or with *."
+        raise HTTPException(HTTPStatus.PRECONDITION_REQUIRED, said)
     return Match.of(if_match)
 
 

@@ -10,12 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Depends, Header, HTTPException, Request, Response
 
 from cosmos_outbox.domain.events import new_id
 from cosmos_outbox.errors import CommitOutcomeUnknown
+from cosmos_outbox.fastapi.problems import KEY_HEADER, MISSING_KEY
 from cosmos_outbox.fastapi.units_of_work import OutboxDep
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.write.idempotency import DEFAULT_REMEMBERED, IdempotencyKey, answer_once
@@ -24,9 +25,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 # In quotes, as the draft has it, or without, as most clients send it
 _KEY = re.compile(r'"([ !#-\[\]-~]{1,255})"|([!#-+\--:<-\[\]-~]{1,255})')
-_MISSING = "Send one Idempotency-Key of 1 to 255 ASCII characters, such as a UUID, in double quotes if it has spaces, commas or semicolons, and the same one when you repeat the request."
 _UNKNOWN = "It is not known whether the change was stored; repeat the request under the same Idempotency-Key to find out."
-_Lines = Annotated[list[str] | None, Header(alias="Idempotency-Key", description=_MISSING)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +80,18 @@ def idempotency_key(
     """
     IdempotencyKey(key="", scope=(), payload=None, remembered_for=remembered_for)
 
+    header = Header(... if required else None, alias=KEY_HEADER, description=MISSING_KEY)
+
     async def given(
         request: Request,
         outbox: OutboxDep,
-        lines: _Lines = None,
+        lines: list[str] | None = header,
         who: Any = Depends(caller or _the_only_one),  # noqa: B008 - made once for each route that asks
     ) -> IdempotentRequest:
         if lines is None and not required:
             return IdempotentRequest(outbox, None, new_id())
         if lines is None or len(lines) > 1 or (match := _KEY.fullmatch(lines[0])) is None:
-            raise HTTPException(HTTPStatus.BAD_REQUEST, _MISSING)
+            raise HTTPException(HTTPStatus.BAD_REQUEST, MISSING_KEY)
         key = IdempotencyKey(
             key=match[1] or match[2],
             scope=(request.method, request.url.path, who),

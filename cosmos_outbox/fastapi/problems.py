@@ -22,6 +22,10 @@ from cosmos_outbox.fastapi.request_correlation import CORRELATION_HEADER
 
 MEDIA_TYPE = "application/problem+json"
 DEFAULT_RETRY_SECONDS = 1.0
+KEY_HEADER, MISSING_KEY = (
+    "Idempotency-Key",
+    "Send one Idempotency-Key of 1 to 255 ASCII characters, such as a UUID, in double quotes if it has spaces, commas or semicolons, and the same one when you repeat the request.",
+)
 
 _logger = logging.getLogger("cosmos_outbox.fastapi")
 
@@ -80,6 +84,8 @@ def add_handlers(app: FastAPI, invalid_status: int) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         mistakes: dict[str, list[str]] = defaultdict(list)
         if isinstance(error, RequestValidationError):
+            if any(one["loc"] == ("header", KEY_HEADER) for one in error.errors()):
+                return _answer(request, 400, {"detail": MISSING_KEY})
             for mistake in error.errors():
                 place, *path = mistake["loc"]
                 field = ".".join(str(part) for part in path) if mistake["type"] != "json_invalid" else ""
@@ -139,11 +145,13 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
     if isinstance(error, errors.NotModified):
         return Response(status_code=304, headers={"ETag": error.etag} if error.etag else None)
     status, detail = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+    if overtaken := getattr(error, "overtaken", False):  # its caller asked for no etag
+        status, detail = 503, "Other requests were first each time, and nothing was changed; retry later."
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
     headers: dict[str, str] = {}
     # None for CommitOutcomeUnknown: a caller that repeats a creation would make a second one.
-    if isinstance(error, (*errors.BUSY, errors.RequestStillRunning)):
+    if overtaken or isinstance(error, (*errors.BUSY, errors.RequestStillRunning)):
         headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
     elif isinstance(error, errors.PreconditionFailed) and error.actual:
         headers["ETag"] = error.actual

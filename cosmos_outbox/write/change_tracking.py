@@ -395,10 +395,7 @@ class IdentityMap:
 
     def snapshot(self) -> Snapshot:
         """Return what is to be done now, for `put_back`."""
-        return tuple(
-            (place, copy(tracked), tuple(tracked.progress.recorded))
-            for place, tracked in self._tracked.items()
-        )
+        return tuple((place, copy(one), tuple(one.progress.recorded)) for place, one in self._tracked.items())
 
     def put_back(self, snapshot: Snapshot) -> None:
         """Undo what was tracked, asked for and recorded since; fields that were set keep their values."""

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -34,6 +35,7 @@ _FAILED = 400  # from this status on, nothing was done
 _HEADER = re.compile(r"[\t -~\x80-\xff]*")  # a line end in one would begin another
 _NO_HEADER = "cannot be a header of an answer: it is Latin-1 without line ends. Percent-encode what stands in a URL (urllib.parse.quote)."
 _ELSEWHERE = "a request writes under the `partition_key` that it names. Let it record an event, and a consumer of that event write the other key"
+_AS_JSON = partial(to_jsonable_python, by_alias=True)
 _running: set[object] = set()  # the requests of this process that have not ended
 
 
@@ -55,10 +57,8 @@ class IdempotencyKey:
 
     def __post_init__(self) -> None:
         # Cosmos DB would keep an answer of -1 s for ever
-        if not MIN_TTL <= self.remembered_for <= MAX_TTL:
-            raise errors.UsageError(
-                f"An answer is kept 1 s to {MAX_TTL.days} days, not {self.remembered_for}."
-            )
+        said = f"An answer is kept 1 s to {MAX_TTL.days} days, not {self.remembered_for}."
+        errors.require(MIN_TTL <= self.remembered_for <= MAX_TTL, said)
 
     @property
     def id(self) -> str:
@@ -92,8 +92,8 @@ class Answer:
     @property
     def text(self) -> str | None:
         """Return the body as JSON, the same for each repetition; None if there is none."""
-        body = to_jsonable_python(self.body, by_alias=True)
-        return None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False)
+        written = json.dumps(self.body, ensure_ascii=False, allow_nan=False, default=_AS_JSON)
+        return None if self.body is None else written
 
 
 async def answer_once(
@@ -133,7 +133,7 @@ async def answer_once(
         finally:
             committer.reset(token)
         answer = result if isinstance(result, Answer) else Answer(body=result)
-        answer = replace(answer, body=to_jsonable_python(answer.body, by_alias=True))
+        answer = replace(answer, body=_AS_JSON(answer.body))
         if answer.status < _FAILED:
             await (once.commit(uow, answer) if once else uow.commit())
             etag = answer.etag_of and answer.etag_of.etag

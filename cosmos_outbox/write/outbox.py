@@ -182,6 +182,7 @@ class Outbox:
 def is_last(attempt: int, attempts: int, refusal: PreconditionFailed) -> bool:
     """Say whether no attempt follows, and add to the error of the last one what to do."""
     if attempt >= attempts:
+        refusal.overtaken = attempts > 1
         refusal.add_note(
             f"Each of the {attempts} attempts of `run` was refused: other programs write the same document at the same time. Call it "
             "again later, or with more `attempts`."

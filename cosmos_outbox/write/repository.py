@@ -196,9 +196,7 @@ class Repository(Generic[EntityT]):
             InvalidRequest: the store did not give out `continuation` for this key.
         """
         check_partition_key(partition_key, self._store.key_paths)
-        return await self._listed(
-            partition_key, page_size=page_size, continuation=continuation, include_deleted=include_deleted
-        )
+        return await self._listed(partition_key, page_size, continuation, include_deleted)
 
     async def page_of_all_keys(
         self,
@@ -212,9 +210,7 @@ class Repository(Generic[EntityT]):
 
         Each page may ask every physical partition: a container of twenty costs up to twenty times as much as `page_of_key`.
         """
-        return await self._listed(
-            None, page_size=page_size, continuation=continuation, include_deleted=include_deleted
-        )
+        return await self._listed(None, page_size, continuation, include_deleted)
 
     async def query(
         self,
@@ -288,17 +284,18 @@ class Repository(Generic[EntityT]):
         return self._restored(document)
 
     async def _listed(
-        self, partition_key: PartitionKey | None, *, include_deleted: bool, **page: Any
+        self, partition_key: PartitionKey | None, size: int, continuation: str | None, include_deleted: bool
     ) -> EntityPage[EntityT]:
         marked = any(issubclass(kind, SoftDeletable) for kind in self._kinds.values())
         return await self._page(
             lambda: self._store.list(
                 tuple(self._kinds),
                 partition_key=partition_key,
+                page_size=size,
+                continuation=continuation,
                 include_deleted=include_deleted or not marked,
-                **page,
             ),
-            page_size=page["page_size"],
+            page_size=size,
             include_deleted=include_deleted,
         )
 

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
 from opentelemetry import trace
 
@@ -109,6 +109,13 @@ class UnitOfWork:
             self._entities.check()
             self._entities.warn_of_what_is_left("await uow.commit()")
         self._entities.end()  # also while another task commits: the error of the block must not be hidden
+
+    if not TYPE_CHECKING:  # a type checker says it by itself
+
+        def __enter__(self) -> Never:
+            raise errors.UsageError("A unit of work is entered by `async with`, not by `with`.")
+
+        def __exit__(self, *_: object) -> None: ...
 
     def close(self) -> None:
         """

@@ -214,9 +214,7 @@ class OutboxHarness:
         for key in await keys.list():
             held = (await keys.show(key.partition_key)).held
             if consumer is not None:
-                messages: list[Any] = [
-                    held_message(one.event, edited=one.original is not None) for one in held
-                ]
+                messages: list[Any] = [held_message(it.event, edited=it.original is not None) for it in held]
             else:
                 events = (stored_event(one.event, self.container.key_paths) for one in held)
                 messages = [message_of(event) for event in events if event is not None]
@@ -238,7 +236,7 @@ class OutboxHarness:
         Args:
             key: the parked key, or its text.
             consumer: whose key it is. Defaults to none: it is the worker's.
-            changes: fields of the first event, or message, that the operator edited.
+            changes: fields of the first event, or message, that the operator edited; of a structured CloudEvent, those of its `data`.
 
         Raises:
             KeyNotParked: it is not parked.
@@ -247,7 +245,10 @@ class OutboxHarness:
         first = await keys.first_held(name) if changes else None
         if first is None:
             return await keys.release(name)
-        return await keys.release(name, edited={**first.event["data"], **changes}, event_id=first.event_id)
+        data: dict[str, Any] = first.event["data"]
+        if data.keys() >= {"specversion", "id", "source", "type"} and isinstance(data.get("data"), dict):
+            changes = {"data": {**data["data"], **changes}}
+        return await keys.release(name, edited={**data, **changes}, event_id=first.event_id)
 
     async def _keys_on(self, store: ParkedStore, consumer: Consumer | None) -> ParkedKeys:
         if consumer is None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from asyncio import FIRST_COMPLETED
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
-from cosmos_outbox.event_loop import end
+from cosmos_outbox.event_loop import end, watched
 from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
@@ -56,6 +57,7 @@ class Progress:
     def __init__(self, *, attempts: int) -> None:
         self._attempts, self._loop = attempts, asyncio.get_running_loop()
         self._failures: list[BaseException] = []
+        self._blocked: list[Any] = []  # the reports of the watchdog
         self._moved_at = self._loop.time()
         # An event, as failures without a pause leave timers no turn
         self._looking = asyncio.Event()
@@ -84,27 +86,27 @@ class Progress:
         running = asyncio.create_task(processor.run())
         seconds, stopped = MOMENT.total_seconds(), False
         try:
-            while not running.done():
-                if (
-                    len(self._failures) >= self._attempts
-                    or self._loop.time() - self._moved_at > _PATIENCE_SECONDS
-                ):
-                    raise self._stuck()
-                self._looking.clear()
-                if not stopped and await until():
-                    stopped = True
-                    processor.stop()
-                looking = asyncio.create_task(self._looking.wait())
-                await asyncio.wait({running, looking}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-                looking.cancel()
-                seconds = min(1.5 * seconds, SHORT_WHILE.total_seconds())
-            await running
+            with watched(self._blocked.append, after_seconds=_PATIENCE_SECONDS / 4):
+                while not running.done():
+                    late = self._loop.time() - self._moved_at > _PATIENCE_SECONDS
+                    if late or len(self._failures) >= self._attempts:
+                        raise self._stuck()
+                    self._looking.clear()
+                    if not stopped and await until():
+                        stopped = True
+                        processor.stop()
+                    looking = asyncio.create_task(self._looking.wait())
+                    await asyncio.wait({running, looking}, timeout=seconds, return_when=FIRST_COMPLETED)
+                    looking.cancel()
+                    seconds = min(1.5 * seconds, SHORT_WHILE.total_seconds())
+                await running
         finally:
             await end({running})
 
     def _stuck(self) -> Stuck:
         if not self._failures:
-            return Stuck(f"There was no progress for {_PATIENCE_SECONDS:g} s.")
+            where = "".join(f": {it.where} blocks the event loop; {it.remedy}" for it in self._blocked[-1:])
+            return Stuck(f"There was no progress for {_PATIENCE_SECONDS:g} s{where}.")
         last = self._failures[-1]
         stuck = Stuck(f"There was no progress in {len(self._failures)} attempts: {last}")
         stuck.__cause__ = last

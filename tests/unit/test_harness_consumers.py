@@ -5,6 +5,7 @@ A consumer alone in the harness: what it is given without an outbox, what became
 from __future__ import annotations
 
 import json
+import time
 import traceback
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -17,7 +18,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Message, TryLater
 from cosmos_outbox.errors import MessageRejected
 from cosmos_outbox.ports import Complete, DeadLetter, Retry
-from cosmos_outbox_testing import Call, MessagesFailed, OutboxHarness, Outcome, Stuck, Subscribed
+from cosmos_outbox_testing import Call, MessagesFailed, OutboxHarness, Outcome, Stuck, Subscribed, running
 from tests.support.orders import place
 from tests.support.shop import Invoice, InvoiceIssued, OrderPaid, invoicing
 
@@ -146,6 +147,10 @@ async def test_a_cloud_event_without_an_id_of_its_message_tells_its_outcomes_too
     with pytest.raises(MessagesFailed, match="ended parked: ValueError: a total below"):
         await harness.consume_all(consumer)
     assert [5] == totals(harness.container)
+    assert (
+        await harness.release("o1", consumer, total=1)
+    ).handed_back  # a field of the event, not of its envelope
+    assert [5, 1] == totals(harness.container)
 
 
 async def test_a_message_waits_for_a_store_that_is_away_and_takes_effect_once_it_is_back():
@@ -158,6 +163,23 @@ async def test_a_message_waits_for_a_store_that_is_away_and_takes_effect_once_it
 
     assert ["handled"] == [one.outcome for one in await harness.consume_all(consumer)]
     assert {"waiting"} == {one.outcome for one in harness.subscriptions[consumer.name].delivered[:-1]}
+
+
+@pytest.mark.looptime(False)
+async def test_a_handler_that_blocks_the_loop_is_named_where_that_leaves_no_progress(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    async def block(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
+        time.sleep(1.0)  # noqa: ASYNC251 - the mistake
+
+    monkeypatch.setattr(running, "_PATIENCE_SECONDS", 0.4)
+    harness, consumer = OutboxHarness(), Consumer("blocking")
+    consumer.on(OrderPaid)(block)
+    harness.deliver(consumer, OrderPaid(order_id="o1"), key="o1")
+    with pytest.raises(
+        Stuck, match=r"test_harness_consumers\.py:\d+ in block blocks the event loop; await there"
+    ):
+        await harness.consume_all(consumer)
 
 
 @pytest.mark.parametrize("sessions", [True, False])

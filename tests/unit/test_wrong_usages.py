@@ -333,6 +333,27 @@ async def event_handlers_that_call_each_other() -> None:
     await committed(order, outbox=outbox)
 
 
+@wrong(ValueError, "no_such_attribute", "Order has no field 'note_'. Did you mean note?")
+async def a_misspelled_attribute_of_an_entity() -> None:
+    Order().note_ = "late"  # type: ignore[attr-defined]
+
+
+@wrong(UsageError, "entered by `async with`, not by `with`")
+async def a_unit_of_work_that_is_entered_by_with() -> None:
+    with an_outbox().unit_of_work():  # type: ignore[attr-defined]
+        pass
+
+
+@wrong(ConfigurationError, "attempts must be a whole number from 1, such as 5, not '5'")
+async def a_number_that_is_a_text() -> None:
+    Consumer("invoicing", attempts="5")  # type: ignore[arg-type]
+
+
+@wrong(TypeError, "as in `@consumer.on(OrderPaid)`")
+async def a_handler_of_nothing() -> None:
+    Consumer("invoicing").on()  # type: ignore[call-overload]
+
+
 @wrong(TypeError, "OrderPaid has no field 'amuont'. Did you mean amount?")
 async def an_event_of_a_field_that_its_class_has_not() -> None:
     OrderPaid(amuont=2.0)  # type: ignore[call-arg]

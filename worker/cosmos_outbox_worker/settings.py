@@ -20,6 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from cosmos_outbox.adapters.cosmos.client import connection_parts, is_url
 from cosmos_outbox.adapters.cosmos.containers import shared_containers
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
+from cosmos_outbox.changefeed.leases import parse_timestamp
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.domain.events import MAX_TTL
 from cosmos_outbox.errors import ConfigurationError
@@ -88,12 +89,11 @@ def start_named(text: str) -> StartFrom | datetime:
     with suppress(ValueError):
         return StartFrom(text)
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
+        moment = parse_timestamp(text)
+    except ConfigurationError:
         raise ValueError(
             "must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"
         ) from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment < datetime(1970, 1, 1, tzinfo=UTC):
         raise ValueError("must not be before 1970; say 'beginning'")
     return moment

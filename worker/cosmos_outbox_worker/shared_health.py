@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.changefeed.leases import parse_timestamp
+from cosmos_outbox.errors import ConfigurationError, ParkingError
 from cosmos_outbox.parking import Unreadable
 from cosmos_outbox.parking.keys_by_cause import Cause, by_cause
 from cosmos_outbox.parking.parked_documents import ParkedKey
@@ -217,9 +218,8 @@ def readable_time(stored: str | None) -> str | None:
 
 def _moment_of(stored: str | None) -> datetime | None:
     """Return a stored time; None where another program wrote something else."""
-    with suppress(ValueError):
-        moment = datetime.fromisoformat(stored or "")
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    with suppress(ConfigurationError):
+        return parse_timestamp(stored or "")
     return None
 
 

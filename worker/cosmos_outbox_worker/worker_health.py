@@ -112,9 +112,7 @@ class Snapshot(State):
             )
             for lease, error in damaged.items()
         ]
-        views += [
-            self._own(one, polled.pop(one.lease, None)) for one in self.mine if one.lease not in damaged
-        ]
+        views += [self._own(it, polled.pop(it.lease, None)) for it in self.mine if it.lease not in damaged]
         views += map(self._polled, polled.values())
         # Tokens of partitions are numbers.
         return sorted(views, key=lambda view: (not view.halted, len(view.token), view.token))

@@ -118,14 +118,15 @@ async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str
     return found
 
 
+_NOT_OPENED = "Override the fixture `opened`: it returns what opens the subscription under test."
+
+
 class SubscriptionContract:
     """The promises of a Subscription with sessions: override `opened`."""
 
     @pytest.fixture
     def opened(self) -> Opened:
-        raise NotImplementedError(
-            "Override the fixture `opened`: it returns what opens the subscription under test."
-        )
+        raise NotImplementedError(_NOT_OPENED)
 
     async def test_a_session_is_received_in_order_one_message_after_another(self, opened: Opened) -> None:
         """The next message of a session comes after the one before was settled (I2)."""
@@ -377,9 +378,7 @@ class SessionlessSubscriptionContract:
 
     @pytest.fixture
     def opened(self) -> Opened:
-        raise NotImplementedError(
-            "Override the fixture `opened`: it returns what opens the subscription under test."
-        )
+        raise NotImplementedError(_NOT_OPENED)
 
     async def test_without_sessions_messages_are_received_side_by_side(self, opened: Opened) -> None:
         """Each receiver locks one message."""

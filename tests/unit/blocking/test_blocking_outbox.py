@@ -104,10 +104,12 @@ def test_run_gives_up_after_its_attempts(outbox: BlockingOutbox):
     with pytest.raises(PreconditionFailed) as refused:
         outbox.run(overtaken, attempts=2)
     assert 2 == len(attempts)
+    assert refused.value.overtaken
     assert "Each of the 2 attempts" in refused.value.__notes__[0]
     with pytest.raises(PreconditionFailed) as refused:  # at once: an etag of the work's own stays what it is
         outbox.run(lambda uow: uow.repository(Note).update(uow.repository(Note).read("n"), '"old"'))
     assert not hasattr(refused.value, "__notes__")
+    assert not refused.value.overtaken
 
 
 def test_a_unit_of_work_ends_with_its_block_and_its_hooks_run_after_a_commit(outbox: BlockingOutbox):

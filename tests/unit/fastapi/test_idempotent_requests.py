@@ -127,6 +127,13 @@ async def test_a_request_without_one_usable_key_is_refused(keys: tuple[str, ...]
     assert () == container.documents()
 
 
+async def test_the_description_of_the_api_says_whether_the_key_is_required():
+    routes = make_app(MemoryContainer()).openapi()["paths"]
+    operations = routes["/shop/orders"]["post"], routes["/shop/orders/{order_id}"]["put"]
+    found = [one for of in operations for one in of["parameters"] if one["name"] == "Idempotency-Key"]
+    assert [True, False] == [one["required"] for one in found]
+
+
 async def test_where_the_key_is_not_required_a_request_without_it_is_carried_out_each_time():
     app = make_app(container := MemoryContainer())
     answers = [await ask(app, "PUT", "/shop/orders/a") for _ in range(2)]

@@ -76,6 +76,7 @@ async def test_every_error_of_the_tree_has_its_status_and_tells_no_secret(
         pytest.param(errors.StoreUnavailable(retry_after=2), "retry-after", "2", id="503"),
         pytest.param(errors.CommitOutcomeUnknown(), "retry-after", None, id="unknown outcome"),
         pytest.param(errors.PreconditionFailed(actual='"2"'), "etag", '"2"', id="412"),
+        pytest.param(errors.PreconditionFailed(overtaken=True), "retry-after", "1", id="503 of `run`"),
         pytest.param(errors.NotModified(etag='"3"'), "etag", '"3"', id="304"),
     ],
 )

@@ -55,9 +55,7 @@ async def describe(
         found = [one for one in breaks(was, now) if one.event not in (accept or ())]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"{check.name} is no description that this command wrote: {error!r}.") from error
-    lines = [
-        f"{one.event}, {one.field or 'the event'}: {one.problem}. Remedy: {one.remedy}." for one in found
-    ]
+    lines = [f"{it.event}, {it.field or 'the event'}: {it.problem}. Remedy: {it.remedy}." for it in found]
     if was != now:
         given = [*(("--topic", topic) if topic else ()), *(("--routes", routes) if routes else ())]
         again = shlex.join(["cosmos-outbox", "events", "describe", *modules, *given])
