@@ -22,7 +22,7 @@ from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
 _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
-_TOGETHER_SECONDS = 0.05
+_TOGETHER_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)

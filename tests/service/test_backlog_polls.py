@@ -112,9 +112,9 @@ async def test_a_look_that_never_ends_does_not_keep_the_worker_from_telling_how_
     async with watching(
         watched, feed=Silent(), notify=pytest.fail, observe=lambda: told.append(watched.snapshot())
     ):
-        await asyncio.sleep(62)
+        await asyncio.sleep(67)
     assert () == told[1].unready
-    assert "could not be listed for 61 s" in told[-1].unready[0]
+    assert "could not be listed for 65 s" in told[-1].unready[0]
 
 
 def vitals(instance: str = "w") -> WorkerVitals:
@@ -155,6 +155,20 @@ async def watching(
         task = group.create_task(poll(program, watched, outbox, topics, parked or MemoryParked()))
         yield
         task.cancel()
+
+
+async def test_a_look_that_failed_is_soon_repeated_however_seldom_others_are() -> None:
+    asked: list[None] = []
+
+    async def reach() -> None:
+        asked.append(None)
+        raise TopicUnavailable("Topic 'evnets' is missing.")
+
+    watched = vitals()
+    watched.poll_interval = timedelta(minutes=1)
+    async with watching(watched, notify=watched, reach=reach):
+        await asyncio.sleep(59)
+    assert 4 == len(asked)
 
 
 async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once() -> None:

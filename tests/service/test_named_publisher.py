@@ -62,6 +62,13 @@ def failing(topic: str, lanes: int) -> Publisher:
 def nothing(topic: str, lanes: int) -> None: ...
 
 
+class Blocking:
+    def __init__(self, topic: str, lanes: int) -> None:
+        self.lanes = lanes
+
+    def publish(self, lane: int, messages: object) -> None: ...
+
+
 def without_lanes(topic: str, lanes: int) -> Publisher:
     return plain(topic, lanes=0)
 
@@ -80,6 +87,7 @@ async def test_each_way_to_open_a_publisher_gives_one(name: str):
         (f"{MODULE}:number", "is 3, and should be a function that takes the topic and the lanes"),
         (f"{MODULE}:failing", "raised KeyError('BROKER_URL') in"),
         (f"{MODULE}:nothing", "opened None, which is no publisher"),
+        (f"{MODULE}:Blocking", "and `async def publish(lane, messages)`"),
         (f"{MODULE}:without_lanes", "which is no publisher: that has `lanes`, one or more"),
     ],
 )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,10 +19,13 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
-from cosmos_outbox_worker import load, running_worker, running_workers
+from cosmos_outbox_worker import load, running_worker, running_workers, several_containers
+from cosmos_outbox_worker.several_containers import Workers
+from cosmos_outbox_worker.several_containers_health import Snapshots
 from tests.support.event_documents import event
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import Site, eventually, fetched, json_of, opened_site
+from tests.support.worker_settings import worker_settings
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -151,12 +156,25 @@ async def commands_name_their_container(site: Site) -> bool:
     return True
 
 
+def told_of(event: str, snapshot: Snapshots) -> list[str]:
+    return [one.text for one in snapshot.errors if one.event == event]
+
+
+@pytest.mark.parametrize(("containers", "seconds"), [(2, 15), (8, 30), (20, 60)])
+async def test_the_more_containers_the_more_seldom_what_waits_is_polled(containers: int, seconds: float):
+    names = ",".join(f"c{number}" for number in range(containers))
+    telemetry: Any = SimpleNamespace(beside=lambda **_: None)
+    workers = Workers(worker_settings(cosmos_container=names), telemetry, telemetry)
+    assert seconds == workers.health.poll_interval.total_seconds()
+
+
 async def test_workers_run_inside_another_program_and_one_that_is_halted_stops_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ):
     async with several() as (site, broker):
         for name, value in site.environment.items():
             monkeypatch.setenv(name, value)
+        monkeypatch.setattr(several_containers, "_BLOCKED_LOOP_SECONDS", 0.2)
         with pytest.raises(ConfigurationError, match="running_workers"):
             running_worker(load())
         broker.set_disabled("orders", True)  # halts one, and no other
@@ -171,4 +189,9 @@ async def test_workers_run_inside_another_program_and_one_that_is_halted_stops_n
             broker.set_disabled("orders", False)
             await published(broker, "orders", 1)
             assert {"data", "orders", "lost"} == set(workers.snapshot().of)
+            time.sleep(0.5)  # noqa: ASYNC251 - the mistake
+            async with asyncio.timeout(HUNG_SECONDS):
+                while not (blocked := told_of("LoopBlocked", workers.snapshot())):  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(0.05)
+            assert ["data: "] == [one[:6] for one in blocked], "one watches the loop for all"
         assert all(not one.mine for one in workers.snapshot().of.values())

@@ -22,7 +22,8 @@ from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import parked_seen
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
-_OBSERVE_SECONDS = 1.0
+_OBSERVE_SECONDS = 5.0  # for exporters: what answers /metrics observes by itself
+_SOON_SECONDS = 15.0
 _BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
 
 
@@ -119,8 +120,8 @@ async def keep_polling(
     program: Program[Any, Any], polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]]
 ) -> None:
     """
-    Poll until cancelled, as often as the health of the program says. A poll that fails is reported; the program observes its health
-    every second, also while a poll gets no answer.
+    Poll until cancelled, as often as the health of the program says, or soon after a poll that failed, which is reported. The program
+    observes its health all the while, also while a poll gets no answer.
 
     Args:
         program: hears `WatchFailed`.
@@ -129,6 +130,7 @@ async def keep_polling(
 
     async def rounds() -> None:
         while True:
+            seconds = program.health.poll_interval.total_seconds()
             for subject, poll_once in polls.items():
                 try:
                     errors = await poll_once()
@@ -138,7 +140,8 @@ async def keep_polling(
                 raise_if_cancelled()
                 for error in errors:
                     program.notify(WatchFailed(subject=subject, error=error))
-            await asyncio.sleep(program.health.poll_interval.total_seconds())
+                    seconds = min(seconds, _SOON_SECONDS)
+            await asyncio.sleep(seconds)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(rounds())

@@ -135,10 +135,8 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
 
     def snapshot(self) -> ConsumerSnapshot:
         now = self._loop.time()
-        stalled, waiting = (
-            self._stalled(now),
-            [now - one.since for one in self._waits.values() if one.is_due(now)],
-        )
+        stalled = self._stalled(now)
+        waiting = [now - one.since for one in self._waits.values() if one.is_due(now)]
         sessions = tuple(sorted(self.processor.status(), key=lambda one: -(one.handling_seconds or 0)))
         if not self.handling.delayed:
             self._delayed = None

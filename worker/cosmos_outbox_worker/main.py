@@ -51,11 +51,8 @@ def consume(arguments: Sequence[str]) -> int:
     """Run the consumer that the arguments name; return its exit code."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
         return _shown(_usage("consume package.module:consumer", CONSUMER_FIELDS), arguments)
-    return _ended(
-        "consumer",
-        load_consumer,
-        lambda settings: assembled_consumer(consumer_named(arguments[0]), settings),
-    )
+    named = arguments[0]
+    return _ended("consumer", load_consumer, lambda it: assembled_consumer(consumer_named(named), it))
 
 
 def _ended(

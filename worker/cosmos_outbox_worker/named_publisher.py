@@ -41,9 +41,12 @@ async def opened_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterato
             raise ConfigurationError(
                 f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {raised(error)}."
             ) from error
-        if not callable(getattr(opened, "publish", None)) or not getattr(opened, "lanes", 0):
+        publish: Any = getattr(opened, "publish", None)
+        returns = getattr(publish, "__annotations__", {}).get("return", publish)
+        blocks = returns in (None, "None") and not inspect.iscoroutinefunction(inspect.unwrap(publish))
+        if blocks or not callable(publish) or not getattr(opened, "lanes", 0):
             raise ConfigurationError(
-                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: that has `lanes`, one or more, and `publish(lane, messages)`."
+                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: that has `lanes`, one or more, and `async def publish(lane, messages)`."
             )
         yield opened
 

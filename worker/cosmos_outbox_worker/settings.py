@@ -20,7 +20,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from cosmos_outbox.adapters.cosmos.client import connection_parts, is_url
 from cosmos_outbox.adapters.cosmos.containers import shared_containers
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
-from cosmos_outbox.changefeed.leases import parse_timestamp
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.domain.events import MAX_TTL
 from cosmos_outbox.errors import ConfigurationError
@@ -89,11 +88,13 @@ def start_named(text: str) -> StartFrom | datetime:
     with suppress(ValueError):
         return StartFrom(text)
     try:
-        moment = parse_timestamp(text)
-    except ConfigurationError:
-        raise ValueError(
-            "must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"
-        ) from None
+        moment = datetime.fromisoformat(
+            text
+        )  # not yet in UTC, which has no such time where it is an extreme one
+    except ValueError:
+        said = "must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"
+        raise ValueError(said) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if moment < datetime(1970, 1, 1, tzinfo=UTC):
         raise ValueError("must not be before 1970; say 'beginning'")
     return moment
@@ -239,9 +240,8 @@ class Settings(BaseSettings):
     def namespace(self) -> str | None:
         """Return the host of the Service Bus namespace, whichever setting names it."""
         secret = self.servicebus_connection_string
-        named = re.search(
-            "Endpoint=sb://([^;/]+)", secret.get_secret_value() if secret else "", re.IGNORECASE
-        )
+        said = secret.get_secret_value() if secret else ""
+        named = re.search("Endpoint=sb://([^;/]+)", said, re.IGNORECASE)
         return named[1] if named else self.servicebus_namespace
 
     @property

@@ -11,11 +11,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import OutboxError
-from cosmos_outbox.event_loop import within
+from cosmos_outbox.event_loop import watched, within
 from cosmos_outbox.records import LeasesBalanced, guarded, log_hook
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.program import Parts, Program, looked_at, opened_process, running
@@ -26,7 +27,7 @@ from cosmos_outbox_worker.where import Found, find_events
 from cosmos_outbox_worker.worker_assembly import Worker, assembled, memory_budget, put_together
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
-_FEW = 4
+_FEW, _BLOCKED_LOOP_SECONDS = 4, 5.0
 
 _logger = logging.getLogger("worker")
 
@@ -38,20 +39,22 @@ class Workers(Program[Any, Any]):
         self._each = {one.cosmos_container: one for one in settings.each()}
         self._vitals = {name: WorkerVitals(one) for name, one in self._each.items()}
         super().__init__(next(iter(self._vitals.values())), first)
-        if len(self._each) > _FEW:  # a poll of what waits costs as much as some twenty idle ones of the feed
-            for vitals in self._vitals.values():
-                vitals.poll_interval *= 2
+        # A poll of what waits costs as much as some twenty idle ones of the feed
+        for vitals in self._vitals.values():
+            vitals.poll_interval *= min(max(1, len(self._each) / _FEW), _FEW)
         self._measured = dict.fromkeys(self._each, first)
         for name in list(self._each)[1:]:
             self._measured[name] = first.beside(container=name)
         self._connection, self._running, self.search = connection, dict[str, Worker](), self._search
         self._stopping = asyncio.Event()
-        self._budget = Budget(memory_budget(), leases=self._leases_owned)
+        budget = Budget(memory_budget(), leases=self._leases_owned)
+        self._shared = {"budget": budget, "blocked_loop_after": timedelta(days=1)}  # `run` watches the loop
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            for one in self._each.values():
-                group.create_task(self._keep_running(one))
+        with watched(self.notify, after_seconds=_BLOCKED_LOOP_SECONDS):
+            async with asyncio.TaskGroup() as group:
+                for one in self._each.values():
+                    group.create_task(self._keep_running(one))
 
     def drain(self) -> None:
         self._stopping.set()
@@ -85,7 +88,7 @@ class Workers(Program[Any, Any]):
                     connection = self._connection.to(settings)
                     parked = await within(0, looked_at(connection, topics=True), asked=self._stopping)
                     parts = Parts(stack, telemetry, connection, parked)
-                    self._running[name] = worker = await put_together(parts, vitals, self._budget)
+                    self._running[name] = worker = await put_together(parts, vitals, **self._shared)
                     if self._stopping.is_set():
                         worker.drain()
                     await worker.run()

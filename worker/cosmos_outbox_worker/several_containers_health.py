@@ -31,9 +31,8 @@ class Snapshots(State):
         return _named(self.of, Snapshot.waits)
 
     def readiness(self) -> dict[str, Any]:
-        return State.readiness(self) | {
-            "containers": {name: one.readiness() for name, one in self.of.items()}
-        }
+        each = {name: one.readiness() for name, one in self.of.items()}
+        return State.readiness(self) | {"containers": each}
 
 
 def together(of: Mapping[str, Snapshot]) -> Snapshots:

@@ -10,10 +10,10 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import ConfigurationError, StoreError
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.parking.seen_leases_note import has_run
@@ -53,9 +53,8 @@ def running_worker(
     """
     settings = settings or load()
     if len(settings.containers) > 1:
-        raise ConfigurationError(
-            "OUTBOX_COSMOS_CONTAINER: names several containers; `running_workers` runs them"
-        )
+        said = "OUTBOX_COSMOS_CONTAINER: names several containers; `running_workers` runs them"
+        raise ConfigurationError(said)
     return running(assembled(settings), settings, serve_health=serve_health)
 
 
@@ -72,9 +71,9 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         yield await put_together(parts, WorkerVitals(settings))
 
 
-async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None = None) -> Worker:
+async def put_together(parts: Parts, health: WorkerVitals, **shared: Any) -> Worker:
     """
-    Return a worker of what is open; `budget` is the memory that it shares with those of other containers.
+    Return a worker of what is open; `shared` are options of its processor that those of other containers have too.
 
     Raises:
         ConfigurationError: as `assembled`.
@@ -115,7 +114,7 @@ async def put_together(parts: Parts, health: WorkerVitals, budget: Budget | None
         connection.feed,
         connection.leases,
         deletion,
-        replace(processor_options(settings), earlier_life=earlier_life, budget=budget),
+        replace(processor_options(settings), earlier_life=earlier_life, **shared),
         hooks=(notify, deletion.hear),
     )
     await stack.enter_async_context(connection.fleet.membership(settings.instance_name))
