@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from cosmos_outbox.errors import MessageUnreadable
 from cosmos_outbox.partition_key import broker_id, bytes_of
 from cosmos_outbox.received_cloudevents import CloudEvent, cloud_event_of
-from cosmos_outbox.stored_documents import StoredEvent, json_bytes
+from cosmos_outbox.stored_documents import StoredEvent, json_bytes, time_of
 
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
@@ -111,15 +111,6 @@ def message_of(event: StoredEvent) -> OutboundMessage:
         body=json_bytes(event.data),
         deliver_at=time_of(event.meta["deliverAt"]) if "deliverAt" in event.meta else None,
     )
-
-
-def time_of(value: Any) -> datetime | None:
-    """Return a time that an event names, in UTC; None of anything else that another program wrote there."""
-    try:
-        time = datetime.fromisoformat(value)
-        return None if time.utcoffset() is None else time.astimezone(UTC)
-    except (TypeError, ValueError, OverflowError):
-        return None
 
 
 def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:

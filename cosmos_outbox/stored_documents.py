@@ -126,6 +126,15 @@ def stripped(document: Mapping[str, Any]) -> Document:
     return {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
 
 
+def time_of(value: Any) -> datetime | None:
+    """Return a time that an event names, in UTC; None of anything else that another program wrote there."""
+    try:
+        time = datetime.fromisoformat(value)
+        return None if time.utcoffset() is None else time.astimezone(UTC)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
 def first_error(error: ValidationError) -> tuple[str, str]:
     """Return the path of the first field that pydantic refused, and why."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]

@@ -24,7 +24,7 @@ MAXIMA = {
     "blocking": 298,
     "changefeed": 1_787,
     "consumer": 1_146,
-    "domain": 433,
+    "domain": 422,
     "fastapi": 403,
     "parking": 924,
     "ports": 269,

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 
 from cosmos_outbox.domain.events import DomainEvent, Upcaster
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
-from cosmos_outbox.message_format import Message, time_of
+from cosmos_outbox.message_format import Message
 from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES, CloudEvent, inner_json
-from cosmos_outbox.stored_documents import first_error
+from cosmos_outbox.stored_documents import first_error, time_of
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
 _DIGITS = re.compile("[0-9]{1,9}")  # some clients send all properties as text

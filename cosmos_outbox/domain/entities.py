@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import copy
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic.alias_generators import to_camel
 
 from cosmos_outbox.domain.events import (
@@ -15,7 +15,6 @@ from cosmos_outbox.domain.events import (
     MIN_TTL,
     DomainEvent,
     Progress,
-    did_you_mean,
     new_id,
     refuse_taken_names,
     refuse_unknown,
@@ -57,16 +56,6 @@ class Entity(BaseModel):
         super().__init__(**data)
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
-
-    if not TYPE_CHECKING:  # or a type checker would take any name
-
-        def __setattr__(self, name: str, value: Any) -> None:
-            try:
-                super().__setattr__(name, value)
-            except ValidationError as error:
-                if error.errors()[0]["type"] == "no_such_attribute":
-                    error.add_note(did_you_mean(type(self), name))
-                raise
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

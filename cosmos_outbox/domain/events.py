@@ -352,13 +352,8 @@ def names_in(*aliases: Any) -> set[Any]:
 def refuse_unknown(kind: type[BaseModel], data: Mapping[str, Any]) -> None:
     """Raise TypeError where a constructor is given what its class has not."""
     if (taken := _arguments(kind)) and (unknown := data.keys() - taken):
-        raise TypeError(did_you_mean(kind, min(unknown)))
-
-
-def did_you_mean(kind: type[BaseModel], name: str) -> str:
-    """Say that a class has no such field, and which one is most like it."""
-    near = " or ".join(get_close_matches(name, kind.model_fields, n=1) or kind.model_fields)
-    return f"{kind.__name__} has no field {name!r}. Did you mean {near}?"
+        near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
+        raise TypeError(f"{kind.__name__} has no field {min(unknown)!r}. Did you mean {near}?")
 
 
 @functools.cache

@@ -333,11 +333,6 @@ async def event_handlers_that_call_each_other() -> None:
     await committed(order, outbox=outbox)
 
 
-@wrong(ValueError, "no_such_attribute", "Order has no field 'note_'. Did you mean note?")
-async def a_misspelled_attribute_of_an_entity() -> None:
-    Order().note_ = "late"  # type: ignore[attr-defined]
-
-
 @wrong(UsageError, "entered by `async with`, not by `with`")
 async def a_unit_of_work_that_is_entered_by_with() -> None:
     with an_outbox().unit_of_work():  # type: ignore[attr-defined]

@@ -117,9 +117,8 @@ async def serving_health(
         try:
             server = await loop.create_server(connected, host, int(port))
         except (OSError, socket.gaierror) as error:
-            raise ConfigurationError(
-                f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
-            ) from error
+            said = f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
+            raise ConfigurationError(said) from error
         shown = f"[{host}]" if ":" in host else host
         try:
             yield f"http://{shown}:{server.sockets[0].getsockname()[1]}"
