@@ -107,6 +107,11 @@ class Emulated:
         of = {"database": DATABASE, "container": data, "request_units": request_units}
         await self._tell("POST", "/cosmos/throttle", of)
 
+    async def throttled(self) -> int:
+        """Return how many requests were refused that had no low priority."""
+        stats = await self._tell("GET", "/cosmos/stats")
+        return int(stats["requests"].get("throttled", 0))
+
     async def published(self, topic: str) -> int:
         """Return how many messages a topic has accepted."""
         stats = await self._tell("GET", "/servicebus/stats")
