@@ -109,7 +109,8 @@ import json, os
 from azure.cosmos import CosmosClient
 client = CosmosClient.from_connection_string(os.environ["OUTBOX_COSMOS_CONNECTION_STRING"])
 container = client.get_database_client("contacts").get_container_client("directory")
-documents = [each for each in container.read_all_items() if "about" in each["data"]]
+# What the consumer remembers of messages lies there too.
+documents = [each for each in container.read_all_items() if "about" in each.get("data", {})]
 print(json.dumps({each["id"]: each["data"]["about"] for each in documents}))
 """
     found: dict[str, str] = json.loads(stack.python("consumer", program))
