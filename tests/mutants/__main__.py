@@ -41,7 +41,14 @@ TESTS = {
     "worker": (
         *(
             f"tests/service/test_{name}.py"
-            for name in ("shared_health", "consumer_health", "backlog_polls", "settings", "checks")
+            for name in (
+                "conventions",
+                "shared_health",
+                "consumer_health",
+                "backlog_polls",
+                "settings",
+                "checks",
+            )
         ),
         *(f"tests/service/test_{name}.py" for name in ("contract", "heartbeats", "http_server", "lifecycle")),
         "tests/cli/test_many_parked_keys.py",

@@ -250,7 +250,9 @@ async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
             pass
     assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
-    assert {"lease_container"} == read & relaying, "the client of its leases is made, and never used"
+    assert {"lease_container", "send_rate"} == read & relaying, (
+        "the client of its leases and the ceiling of a process are made, and never used"
+    )
 
 
 def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPatch):
