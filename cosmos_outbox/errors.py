@@ -41,6 +41,7 @@ All errors of this library: one sentence each, saying what happened and what to 
     │   └── TryLater              a handler asks for its message at a later time
     └── PublishError              Service Bus did not accept a message
         ├── BrokerUnavailable     (retriable)
+        │   └── TopicFull         its subscriptions have to be read, or it has to be larger
         ├── TopicUnavailable      (an operator has to fix it, then the relay goes on)
         │   └── TopicRefusesAll   (no message is at fault)
         └── MessageRejected       Service Bus will never accept this message
@@ -375,6 +376,12 @@ class BrokerUnavailable(PublishError):
     retriable = True
 
 
+class TopicFull(BrokerUnavailable):
+    """
+    The topic has no room, as where a subscription is without a reader; have each read or delete it, or make the topic larger.
+    """
+
+
 class TopicUnavailable(PublishError):
     """The topic is missing, disabled or may not be sent to; fix it, then the relay goes on by itself."""
 
@@ -469,6 +476,11 @@ def said(error: BaseException) -> str:
     except Exception:  # noqa: BLE001 - as above
         return f"a {type(error).__name__} that cannot be shown"
     return text if text.strip() else ", from ".join(["no text", *frames_of(error)[:1]])
+
+
+def named(error: BaseException) -> str:
+    """Return the class of an error and what it says: a KeyError alone would be a word in quotes."""
+    return f"{type(error).__name__}: {said(error)}"
 
 
 def frames_of(error: BaseException) -> tuple[str, ...]:

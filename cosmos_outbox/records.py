@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, dataclass_transform
 
-from cosmos_outbox.errors import OutboxError, said
+from cosmos_outbox.errors import OutboxError, named
 
 _logger = logging.getLogger("cosmos_outbox")
 
@@ -182,6 +182,19 @@ class SentTwice(Record):
     processor: str
     other: str
     reason: str
+
+
+class TopicFull(Record):
+    """
+    The topic has no room, so messages of one lane are sent again after `delay_seconds`, for as long as it takes. Is there a subscription
+    without a reader? It keeps every message until that expires. Emitted with every attempt.
+    """
+
+    level = logging.ERROR
+    lane: int
+    attempt: int
+    delay_seconds: float
+    error: BaseException
 
 
 class EventMalformed(Record):
@@ -482,12 +495,12 @@ def log_hook(record: Record) -> None:
             level,
             "%s %s",
             type(record).__name__,
-            " ".join(f"{name}={_shown(value)}" for name, value in values.items() if value is not None),
+            " ".join(f"{name}={shown(value)}" for name, value in values.items() if value is not None),
             exc_info=None if isinstance(error, OutboxError | str) and not values.get("handler") else error,
             extra={"event": type(record).__name__, "fields": values},
         )
 
 
-def _shown(value: object) -> object:
-    # A KeyError alone would be a word in quotes
-    return f"{type(value).__name__}: {said(value)}" if isinstance(value, BaseException) else value
+def shown(value: object) -> object:
+    """Return a value of a record as people read it."""
+    return named(value) if isinstance(value, BaseException) else value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -65,7 +66,8 @@ async def run(options: StackOptions) -> int:
             await asyncio.to_thread(
                 (directory / "env").write_text, exports(stack.environment), encoding="utf-8"
             )
-            console.print(_how_to_use(stack, directory), markup=False, highlight=False, soft_wrap=True)
+            pages = await children.guard(status_pages([*stack.workers, *stack.consumers]))
+            console.print(_how_to_use(stack, directory, pages), markup=False, highlight=False, soft_wrap=True)
 
             def told(child: Child) -> None:
                 said = f"{child.name} (pid {child.pid}) died: {child.state}. It is started again."
@@ -103,7 +105,18 @@ def exports(environment: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in sorted(settings.items()))
 
 
-def _how_to_use(stack: Stack, logs: Path) -> str:
+async def status_pages(programs: Sequence[Child]) -> str:
+    """Return where each worker and consumer shows its status page, once all of them have logged it."""
+    while True:
+        said = {
+            one.name: re.findall(r"status page at (http\S+/)", one.log.read_text("utf-8")) for one in programs
+        }
+        if all(said.values()):
+            return "".join(f"\n  {name:12} {urls[-1]}" for name, urls in said.items())
+        await asyncio.sleep(0.1)
+
+
+def _how_to_use(stack: Stack, logs: Path, pages: str) -> str:
     processes = ", ".join(f"{child.name} {child.pid}" for child in stack.children.all)
     outbox = Path(sys.executable).with_name("cosmos-outbox")
     of_consumers = " ".join(f"{name}={text}" for name, text in OF_CONSUMERS.items())
@@ -114,6 +127,9 @@ Service Bus   {stack.servicebus}
 fault control {stack.control}
 processes     {processes}
 logs          {logs}
+
+What each worker and consumer does, and what keeps it from going on, shows its status page:
+{pages}
 
 Create a contact; its event is printed here when the subscriber receives it:
 

@@ -19,7 +19,7 @@ from cosmos_outbox.changefeed.options import EXPIRATION
 from cosmos_outbox.changefeed.range_coverage import located
 from cosmos_outbox.changefeed.read_ahead import lsn_of, newest_below
 from cosmos_outbox.changefeed.restored_feed import AHEAD, ahead_of
-from cosmos_outbox.errors import RangeGone, StoreError
+from cosmos_outbox.errors import RangeGone, StoreError, named
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
@@ -137,7 +137,7 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
         except StoreError as error:
             if not error.retriable:
                 raise
-            page, unseen = None, str(error)
+            page, unseen = None, named(error)
         if page is None:  # there may be work, an unknown amount
             transactions += 1
         elif page.documents:

@@ -80,7 +80,7 @@ class Progress:
         idle = now - self.moved_at - self.rest
         if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):
             return None
-        reason = "A page is not done yet." if self.error is None else str(self.error)
+        reason = "A page is not done yet." if self.error is None else errors.named(self.error)
         said = f"No progress for {max(idle, 0.0):.0f} s, {self.failed_attempts} attempts failed: {reason}"
         return said[:_MOST_CHARACTERS]
 

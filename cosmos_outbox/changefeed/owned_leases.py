@@ -80,7 +80,7 @@ class OwnedLeases:
                 lag=progress.lag,
                 idle_seconds=now - progress.moved_at,
                 failed_attempts=progress.failed_attempts,
-                error=repr(progress.error) if progress.error else None,
+                error=errors.named(progress.error) if progress.error else None,
                 draining=owned is not None and owned.drain.is_set(),
                 stalled=progress.stalled(now, stalled_after),
             )

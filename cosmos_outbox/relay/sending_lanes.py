@@ -12,12 +12,14 @@ from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import partial
 
+from cosmos_outbox import errors
 from cosmos_outbox.correlation import call_inside_trace
 from cosmos_outbox.errors import MessageRejected, PublishError, TopicRefusesAll, TopicUnavailable
 from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.ports import ChangeBatch, Publisher
-from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, Record
+from cosmos_outbox.records import EventRejected, Hook, MessagesPublished, PublishFailed, Record, TopicFull
 from cosmos_outbox.relay.topics_and_refusals import Refusals, Topics
 from cosmos_outbox.retries import Backoff
 from cosmos_outbox.stored_documents import Document, StoredEvent, claims_to_be_an_event, stored_event
@@ -278,14 +280,12 @@ class LaneSender:
         delay = self._backoff.delay(failures, at_least=error.retry_after)
         # An expired token causes the same error until the next attempt signs in again.
         halted = isinstance(error, TopicUnavailable) and failures > 1
-        record = PublishFailed(
-            lane=lane,
-            outcome="halted" if halted else "retried",
-            attempt=failures,
-            delay_seconds=delay,
-            error=error,
+        kind = (
+            TopicFull
+            if isinstance(error, errors.TopicFull)
+            else partial(PublishFailed, outcome="halted" if halted else "retried")
         )
-        self.report(record, waiting)
+        self.report(kind(lane=lane, attempt=failures, delay_seconds=delay, error=error), waiting)
         await asyncio.sleep(delay)
 
     async def _not_parked(

@@ -22,6 +22,7 @@ from cosmos_outbox.records import (
     PageHandled,
     PublishFailed,
     Record,
+    TopicFull,
 )
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.stored_documents import claims_to_be_an_event
@@ -67,7 +68,8 @@ async def relay_everything(
 
     def heard(record: Record) -> None:
         records.append(record)
-        if isinstance(record, PageFailed | PublishFailed | LeasesBalanced) and record.error is not None:
+        failures = PageFailed | PublishFailed | TopicFull | LeasesBalanced
+        if isinstance(record, failures) and record.error is not None:
             progress.failed(record.error)
         elif isinstance(record, PageHandled | MessagesPublished):
             progress.moved()

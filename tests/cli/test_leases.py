@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox_worker.causes import cause_of
 from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat
 from tests.support.local import Local
 
@@ -50,7 +51,8 @@ def test_a_lease_that_its_owner_did_not_renew_is_expired_and_makes_no_worker(alo
 def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
     outbox.run("bootstrap")
     beat = Heartbeat(worker="worker-8", every=timedelta(seconds=15), phase="running")
-    unwell = replace(beat, worker="worker-9", unready=("The leases could not be listed for 90 s.",))
+    away = cause_of("StoreUnavailable: The leases could not be listed.", unready=True)
+    unwell = replace(beat, worker="worker-9", unready=(str(away),), causes=(away,))
 
     async def write(container):
         fleet = Fleet(CosmosLeases(container), processor="outbox", container=f"{outbox.database}/data")
@@ -58,16 +60,17 @@ def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
         await fleet.beat(unwell)
 
     outbox.on_leases(write)
-    seen = outbox.json("status")
+    seen = outbox.json("status", code=4)
+    assert [str(away)] == seen["errors"]
     assert {"worker-8": "stand-by", "worker-9": "not ready"} == {
         one["worker"]: one["state"] for one in seen["heartbeats"]
     }
     assert [] == seen["workers"]
-    assert "Worker worker-9: not ready, seen" in outbox.run("status").stdout
-    findings = [one for one in outbox.json("doctor", code=None)["findings"] if one["check"] == "workers"]
-    assert ["Worker worker-9 is not ready: The leases could not be listed for 90 s."] == [
-        one["message"] for one in findings
-    ]
+    shown = outbox.run("status", code=4).stdout
+    assert shown.startswith(f"{away} Wait: it goes on by itself."), "the cause comes first"
+    assert "Worker worker-9: not ready, seen" in shown
+    findings = [one for one in outbox.json("doctor", code=None)["findings"] if one["check"] == "standstill"]
+    assert [str(away)] == [one["message"] for one in findings]
 
 
 def starts(outbox: Local) -> set[tuple[object, object]]:

@@ -20,6 +20,7 @@ from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.changefeed.leases import Lease, new_lease
 from cosmos_outbox.errors import AccessDenied, StoreUnavailable
 from cosmos_outbox.partition_key import FeedRange
+from cosmos_outbox_worker.causes import cause_of
 from cosmos_outbox_worker.doctor import check as check_module
 from cosmos_outbox_worker.doctor import containers, leases, programs, service_bus
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, Severity, findings_of
@@ -117,7 +118,10 @@ PLANTED: dict[str, tuple[Asked, str]] = {
     "standstill": (of_lag(standstill="The topic is full."), "error"),
     "age of minutes": (of_lag(oldest_age=timedelta(minutes=6)), "warning"),
     "age of half a life": (of_lag(oldest_age=timedelta(days=5)), "error"),
-    "workers that are not ready": (of_leases(heartbeats=(replace(BEAT, unready=("No.",)),)), "warning"),
+    "standstill that begins": (
+        of_leases(heartbeats=(replace(BEAT, causes=(cause_of("AccessDenied: No."),)),)),
+        "warning",
+    ),
     "workers that were killed": (
         of_leases(heartbeats=(replace(BEAT, silent_for=timedelta(minutes=3)),)),
         "note",
@@ -125,6 +129,12 @@ PLANTED: dict[str, tuple[Asked, str]] = {
     "workers with an alarm": (of_leases(heartbeats=(replace(BEAT, alarms=("So.",)), BEAT)), "error"),
     "workers that differ": (of_leases(heartbeats=(of("a", topic="t"), of("b", topic="u"))), "warning"),
     "workers of two versions": (of_leases(heartbeats=(BEAT, replace(BEAT, worker="b", version="2"))), "note"),
+    "standstill that a heartbeat names": (
+        of_leases(
+            heartbeats=(replace(BEAT, causes=(cause_of("TopicFull: Topic 'events' is full.", stands=True),)),)
+        ),
+        "error",
+    ),
     "leases not there": (of_leases(leases=()), "warning"),
     "leases with a gap": (of_leases(gaps=(FeedRange(min="05", max="07"),)), "error"),
     "owners gone": (of_lag(owner=None), "warning"),

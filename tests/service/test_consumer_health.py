@@ -62,7 +62,8 @@ async def test_a_source_that_may_be_a_topic_says_which_setting_is_missing(state)
     said = "The consumer has not reached orders yet. If it is a topic, set OUTBOX_SUBSCRIPTION."
     assert (said,) == health.snapshot().unready
     health(refused())
-    assert (f"{said} no such thing",) == health.snapshot().unready, "before what the broker said"
+    (reason,) = health.snapshot().unready
+    assert reason.endswith("SubscriptionUnavailable: no such thing.")
 
 
 def refused(attempt: int = 1, *, lasting: float = 0.0) -> ReceivingFailed:
@@ -87,7 +88,7 @@ def handling(seconds: float | None) -> SessionStatus:
 async def test_what_waits_of_a_key_is_named_with_the_reason(health):
     health(delayed("a"))
     health(delayed("b", error=TryLater("after the night")))
-    assert ["Message 'm-b' waits for 0 s: after the night"] == health.waits_of("b")
+    assert ["Message 'm-b' waits for 0 s: TryLater: after the night"] == health.waits_of("b")
 
 
 async def test_it_is_not_ready_before_the_broker_answered_and_says_what_the_broker_said(health):
@@ -115,7 +116,8 @@ async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_w
         assert () == health.snapshot().unready
         await asyncio.sleep(10.1)
     (reason,) = health.snapshot().unready
-    assert "No session could be accepted or kept for 61 s: no such thing" in reason
+    assert "No message can be received (since " in reason
+    assert "SubscriptionUnavailable: no such thing" in reason
     state.receiving = True
     assert () == health.snapshot().unready
 
@@ -126,7 +128,8 @@ async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health,
     health(delayed())
     assert () == health.snapshot().unready
     await asyncio.sleep(61)
-    assert "for a store for 61 s: the store is away" in health.snapshot().unready[0]
+    (reason,) = health.snapshot().unready
+    assert "Cosmos DB does not answer (since " in reason
     state.delayed = False
     health(settled("k", "complete"))
     assert () == health.snapshot().unready
@@ -147,8 +150,8 @@ async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome
 async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_and_says_key_and_error(health):
     health.reached()
     await waiting(health, "bad")
-    said = "Key 'bad' has waited for 61 s, through no fault of its messages: the store is away"
-    assert (said,) == health.snapshot().unready
+    (reason,) = health.snapshot().unready
+    assert "StoreUnavailable: the store is away. It stops key 'bad' of invoicing" in reason
     assert ["bad"] == [one["key"] for one in health.snapshot().readiness()["stalled"]]
     health(settled("bad", "complete"))
     assert ((), ()) == (health.snapshot().unready, health.snapshot().stalled)
@@ -163,12 +166,13 @@ async def test_a_key_that_asks_for_a_later_time_is_shown_with_its_age_and_leaves
     await asyncio.sleep(61)
     seen = health.snapshot()
     assert ((), 61.0) == (seen.unready, seen.waiting_seconds)
-    said = "Key 'o1' has asked for a later time for 61 s: the bank is closed"
-    assert said in seen.waits()
-    assert said.replace("'", "&#39;") in page_of(seen)
+    (cause,) = seen.causes()
+    assert ("asked-later", "key 'o1' of invoicing", True) == (cause.kind, cause.whom, cause.words["waits"])
+    assert "the bank is closed" in cause.said
+    assert cause.whom.replace("'", "&#39;") in page_of(seen)
     assert [("later", "o1")] == [(one["why"], one["key"]) for one in seen.readiness()["stalled"]]
     health(settled("o1", "complete"))
-    assert ((), 0) == (tuple(health.snapshot().waits()), health.snapshot().waiting_seconds)
+    assert ((), 0) == (health.snapshot().causes(), health.snapshot().waiting_seconds)
 
 
 async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
@@ -176,7 +180,7 @@ async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
     await waiting(health, "a", "b", outcome="circuit")
     (said,) = health.snapshot().unready
     assert said.startswith(
-        "For 61 s messages have asked for a later time, whatever the key, so one at a time is tried"
+        "Messages have asked for a later time, whatever the key, so one at a time is tried"
     )
     await asyncio.sleep(32)
     assert () == health.snapshot().unready, "another process has them now"
@@ -190,7 +194,7 @@ async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_an
     await asyncio.sleep(31)
     assert () == health.snapshot().unready
     health(delayed("bad"))
-    assert "Key 'bad' has waited for 92 s" in health.snapshot().unready[0]
+    assert "It stops key 'bad'" in health.snapshot().unready[0]
     await asyncio.sleep(902)
     health(delayed("bad"))
     await asyncio.sleep(1)
@@ -205,7 +209,7 @@ async def test_of_very_many_stalled_keys_ten_are_named_and_a_thousand_known(heal
         await asyncio.sleep(31)
     seen = health.snapshot()
     assert 1000 == len(seen.stalled)
-    assert (11, "So have 990 more.") == (len(seen.unready), seen.unready[-1])
+    assert (1, True) == (len(seen.unready), "key '19' of invoicing; and 980 more." in seen.unready[0])
 
 
 async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, state):
@@ -222,7 +226,9 @@ async def test_a_message_that_is_handled_for_too_long_is_said_with_its_session(h
     state.sessions = (handling(59.0), handling(None))
     assert () == health.snapshot().unready
     state.sessions = (handling(61.0),)
-    assert ("A message of session 's-1' has been handled for 61 s.",) == health.snapshot().unready
+    (reason,) = health.snapshot().unready
+    assert "A message is being handled for long (since " in reason
+    assert "It stops session 's-1' of invoicing." in reason
     said = health.snapshot().readiness()
     assert ("unready", [{"session": "s-1", "messages": 2, "handling_seconds": 61.0}]) == (
         said["status"],
@@ -238,7 +244,7 @@ async def test_one_that_drains_or_has_ended_is_not_ready(health):
         health.snapshot().unready,
     )
     health.ended(ValueError("why"))
-    assert (Phase.ENDED, ("The consumer has ended: why",)) == (
+    assert (Phase.ENDED, ("The consumer has ended: why.",)) == (
         health.snapshot().phase,
         health.snapshot().unready,
     )
@@ -278,7 +284,7 @@ async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what
         "KeyError: &#39;&lt;total&gt;&#39;",
         "Oldest parked",
         "Messages handled",
-        "parked release KEY --consumer",
+        "--consumer MODULE:NAME",
     ):
         assert text in page
     assert "<k>" not in page
@@ -293,4 +299,6 @@ async def test_where_the_sdk_took_over_is_shown_until_the_process_ends(health: C
     snapshot = health.snapshot()
     assert "amqp:decode-error garbage" == snapshot.readiness()["fallback"]
     assert () == snapshot.unready
-    assert any("garbage" in one for one in snapshot.waits())
+    assert [("sdk-receives", "amqp:decode-error garbage")] == [
+        (one.kind, one.said) for one in snapshot.causes()
+    ]

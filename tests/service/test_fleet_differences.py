@@ -191,7 +191,7 @@ async def test_two_processors_on_one_topic_are_an_alarm_of_one_worker_of_each_th
     }
     assert {"a-1", "b-1"} == {name for name, _ in place.rung}
     for one in ours:
-        (said,) = one.snapshot().wrong()
+        (said,) = map(str, one.snapshot().causes())
         assert said.startswith(
             "Processor 'typo' (workers: b-1) sends the same events to the same topics as 'p'"
         )
@@ -213,7 +213,7 @@ async def test_what_does_not_send_the_same_twice_is_no_alarm(other: dict[str, An
     both = worker("a"), worker("b", **other)
     await place.beat(*both, *both)
     assert [] == place.rung
-    assert () == both[0].snapshot().wrong()
+    assert () == tuple(map(str, both[0].snapshot().causes()))
 
 
 async def test_a_processor_whose_workers_are_gone_or_older_than_this_check_is_no_alarm():
@@ -236,7 +236,9 @@ async def test_the_page_names_what_differs():
     place = Place()
     both = [worker("a"), worker("b")]
     await place.beat(*both, *both)
-    assert () == both[0].snapshot().wrong()
+    assert () == tuple(map(str, both[0].snapshot().causes()))
     both[1] = worker("b", start="now")
     await place.beat(*both, *both)
-    assert ("The workers differ in OUTBOX_START: beginning (a), now (b).",) == both[0].snapshot().wrong()
+    assert ("The workers differ in OUTBOX_START: beginning (a), now (b).",) == tuple(
+        map(str, both[0].snapshot().causes())
+    )

@@ -11,7 +11,13 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
-from cosmos_outbox.errors import AccessDenied, BrokerUnavailable, StoreUnavailable, TopicUnavailable
+from cosmos_outbox.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    StoreUnavailable,
+    TooManyRequests,
+    TopicUnavailable,
+)
 from cosmos_outbox.ports import Document
 from cosmos_outbox.records import (
     EventRejected,
@@ -36,7 +42,8 @@ def vitals(*leases: LeaseStatus, **times: Any) -> WorkerVitals:
     return vitals
 
 
-STALLED = status("7", stalled=True, error="no", idle_seconds=90.0)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+STALLED = status("7", stalled=True, error="TopicUnavailable: no", idle_seconds=90.0)
 
 
 @pytest.mark.parametrize(
@@ -46,16 +53,27 @@ STALLED = status("7", stalled=True, error="no", idle_seconds=90.0)
         ((status(),), True, False, ()),
         ((), False, False, ("The worker has not seen the leases yet.",)),
         ((status(), STALLED), True, True, ("The worker is draining.",)),
-        ((status(), STALLED), True, False, ("Lease 7 did not move for 90 s: no.",)),
+        (
+            (status(), STALLED),
+            True,
+            False,
+            (
+                "The topic may not be sent to (since 2025-12-31 23:58:30 UTC): TopicUnavailable: no. It stops range 7 of w.",
+            ),
+        ),
     ],
 )
 async def test_what_keeps_a_worker_from_being_ready_is_said(leases, listed: bool, drained: bool, said):
-    watched = vitals(*leases)
+    watched = vitals(*leases, utcnow=lambda: NOW)
     if listed:
         watched(LeasesBalanced(owner="w", outcome="listed"))
     if drained:
         watched.draining()
     assert said == watched.snapshot().unready
+
+
+def unready_for(watched: WorkerVitals) -> list[str]:
+    return [one.kind for one in watched.snapshot().causes() if one.unready]
 
 
 async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
@@ -65,7 +83,7 @@ async def test_a_worker_that_no_longer_sees_the_leases_becomes_unready():
     await asyncio.sleep(60)
     assert () == watched.snapshot().unready
     await asyncio.sleep(1)
-    assert ("The leases could not be listed for 61 s.",) == watched.snapshot().unready
+    assert ["store-away"] == unready_for(watched)
     watched(LeasesBalanced(owner="w", outcome="listed"))
     assert () == watched.snapshot().unready
 
@@ -74,12 +92,13 @@ async def test_a_worker_that_is_refused_the_leases_says_why_until_it_sees_them()
     watched = vitals(status())
     refused = LeasesBalanced(owner="w", outcome="failed", error=AccessDenied("Grant the role."))
     watched(refused)
-    assert ("The worker has not seen the leases yet: Grant the role.",) == watched.snapshot().unready
+    assert ["store-refuses"] == unready_for(watched)
+    assert "AccessDenied: Grant the role." in watched.snapshot().unready[0]
     watched(LeasesBalanced(owner="w", outcome="listed"))
     await asyncio.sleep(61)
-    assert ("The leases could not be listed for 61 s.",) == watched.snapshot().unready
+    assert ["store-away"] == unready_for(watched)
     watched(refused)
-    assert ("The leases could not be listed for 61 s: Grant the role.",) == watched.snapshot().unready
+    assert ["store-refuses"] == unready_for(watched)
 
 
 async def test_a_worker_that_sees_leases_but_cannot_give_every_range_one_is_not_ready():
@@ -131,18 +150,44 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
     assert "request 100" in watched.snapshot().errors[0].text
 
 
-async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_was_told_last():
-    now = datetime(2026, 1, 1, tzinfo=UTC)
-    still = status("7", stalled=True, idle_seconds=90.0)
-    watched = vitals(still, utcnow=lambda: now)
+@pytest.mark.parametrize("seconds", [0, 29, 90])
+async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_fails_as_long_as_a_lane_sleeps(
+    seconds: int,
+):
+    watched = vitals(status("7", stalled=True, idle_seconds=90.0), utcnow=lambda: NOW)
     watched(LeasesBalanced(owner="w", outcome="listed"))
-    watched(PublishFailed(outcome="halted", error=TopicUnavailable("The topic is missing")))
-    assert (
-        "PublishFailed outcome='halted' error=TopicUnavailable('The topic is missing')"
-        in watched.snapshot().unready[0]
+    assert ["standstill"] == unready_for(watched)
+    watched(
+        PublishFailed(outcome="halted", lane=2, delay_seconds=30, error=TopicUnavailable("It is missing."))
     )
-    now += timedelta(seconds=61)
-    assert "no error known" in watched.snapshot().unready[0]
+    await asyncio.sleep(seconds)
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    said = "The topic may not be sent to (since 2026-01-01 00:00:00 UTC): TopicUnavailable: It is missing. It stops range 7 of w."
+    assert (said,) == watched.snapshot().unready
+    watched(MessagesPublished(lane=1, messages=1, seconds=0.1))
+    assert ["topic-refuses"] == unready_for(watched)
+    watched(MessagesPublished(lane=2, messages=1, seconds=0.1))
+    assert ["standstill"] == unready_for(watched)
+
+
+async def test_what_fails_is_named_within_seconds_and_until_it_works():
+    now = NOW
+    watched = vitals(status("0"), status("1"), utcnow=lambda: now)
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    for lane in (0, 1):
+        watched(
+            PublishFailed(
+                outcome="retried", lane=lane, attempt=1, delay_seconds=1, error=BrokerUnavailable("away")
+            )
+        )
+    watched(WatchFailed(subject="what waits", error=TooManyRequests("429")))
+    assert () == watched.snapshot().causes()
+    now += timedelta(seconds=5)
+    assert ["store-throttles", "broker-away"] == [one.kind for one in watched.snapshot().causes()]
+    watched.works("what waits")
+    for lane in (0, 1):
+        watched(MessagesPublished(lane=lane, messages=1, seconds=0.1))
+    assert () == watched.snapshot().causes()
 
 
 async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():

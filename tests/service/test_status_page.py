@@ -11,19 +11,33 @@ import pytest
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.errors import ParkingError
+from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.recent_errors import RecentError
 from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.version import version
 from cosmos_outbox_worker.worker_health import Snapshot
-from tests.service.fleets import AT, EMPTY, HEALTHY, HOSTILE, LARGE, PODS, TROUBLED, beat, lag, parked, seen
+from tests.service.fleets import (
+    AT,
+    BUSY,
+    EMPTY,
+    HEALTHY,
+    HOSTILE,
+    LARGE,
+    PODS,
+    TROUBLED,
+    beat,
+    lag,
+    parked,
+    seen,
+)
 from tests.support.lease_statuses import status
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 ALONE = replace(HEALTHY, mine=(status("0"),), others=())
-STALLED = status("0", stalled=True, idle_seconds=200, error="No topic.", failed_attempts=3)
-FULL = "No progress for 60 s: The store is full."
+STALLED = status("0", stalled=True, idle_seconds=200, error="TopicUnavailable: No topic.", failed_attempts=3)
+FULL = "No progress for 60 s, 2 attempts failed: ParkingFull: The store is full."
 
 
 class Page(HTMLParser):
@@ -67,7 +81,10 @@ def with_leases(*leases: LeaseLag, **changes: Any) -> Snapshot:
         (HEALTHY, ["4,218,377", "38.4", "moving", "elsewhere", "As of 2026-11-21 12:00:00 UTC"]),
         (TROUBLED, ["Not ready", "stalled for 5 min", "1,325", "free", "no owner", "stands still"]),
         (TROUBLED, ["order-00376", "2026-11-21 11:22:00 UTC", "PublishFailed", "not ready", "silent"]),
-        (with_leases(lag("1", None, 1234)), ["Range 1 has no owner; changes that wait: 1,234."]),
+        (
+            with_leases(lag("1", None, 1234)),
+            ["No worker owns a range in which changes wait", "It stops range 1.", "1,234"],
+        ),
         (replace(HEALTHY, parked=ParkedSeen(count=5000)), ["5,000 in all:"]),
         (
             replace(HEALTHY, parked=ParkedSeen(count=1, unreadable={"ada": ParkingError("So.")})),
@@ -86,12 +103,12 @@ def test_it_shows_what_the_worker_knows(snapshot: Snapshot, texts: list[str]):
 
 
 def test_a_damaged_lease_is_named_with_its_mistake_and_no_worker_counts_as_its_owner():
-    damaged = {"p..7": "Lease 'p..7' is damaged."}
+    damaged = {"p..7": "Lease 'p..7' is damaged: so."}
     leases = (lag("0", PODS[0], 3, 4), lag("2", None, 70, 540))
-    failing = status("7", stalled=True, error="so")
+    failing = status("7", stalled=True, error="ConfigurationError: Lease 'p..7' is damaged: so.")
     text = page_of(replace(ALONE, mine=(*ALONE.mine, failing), lag=Lag(leases=leases, damaged=damaged)))
     (row,) = [line for line in text.splitlines() if ">7<" in line]
-    assert ["7", "none", "unknown", "unknown", "damaged", "Lease 'p..7' is damaged."] == Page(row).texts
+    assert ["7", "none", "unknown", "unknown", "damaged", failing.error] == Page(row).texts
     texts = Page(text).texts
     assert {"at least 73", "at least 9 min"} <= set(texts)
     assert "1" == texts[texts.index("Leases of this worker") + 1]
@@ -123,12 +140,19 @@ def test_names_and_errors_are_escaped_and_nothing_is_loaded_from_anywhere():
         assert [] == [tag for name in ("link", "img", "iframe") for tag in page.all(name)]
         assert all(str(link["href"]).startswith("/") for link in page.all("a"))
         assert not any(word in text for word in ("url(", "@import"))
-    assert HOSTILE.unready[0] in page.texts
+    assert HOSTILE.failing[0].said in page.texts
 
 
 def test_a_name_turns_no_text_around_it_and_steers_no_terminal():
     turned = "\u202eabc\u2066\x1b[2J\x9b"
-    page = page_of(replace(HEALTHY, topic=turned, instance=turned, unready=(turned,)))
+    page = page_of(
+        replace(
+            HEALTHY,
+            topic=turned,
+            instance=turned,
+            failing=(Cause(kind="starting", said=turned, unready=True),),
+        )
+    )
     assert not set(turned) & set(page) - set("abc[2J")
     assert "\u05d0" in page_of(replace(HEALTHY, topic="\u05d0")), "a script that runs to the left is no trick"
 
@@ -148,42 +172,42 @@ def test_it_is_accessible_and_neither_moves_nor_is_loaded_anew_under_its_reader(
     assert ["errors", "figures", "footer", "leases", "parked", "state", "workers"] == sorted(map(str, live))
 
 
+NO = Cause(kind="starting", said="No.", unready=True)
+
+
 @pytest.mark.parametrize(
-    ("snapshot", "mood", "wrong"),
+    ("snapshot", "mood", "kinds"),
     [
         (ALONE, "good", []),
         (replace(ALONE, others=(beat(PODS[2]), beat(PODS[3], ago=190))), "good", []),
-        (replace(ALONE, parked=ParkedSeen(count=1)), "waits", ["1 parked key."]),
-        (with_leases(lag("0", PODS[0], 3, 360)), "waits", ["The oldest unsent change waits for 6 min."]),
-        (
-            replace(with_leases(lag("0", PODS[0], 3, 360)), ceiling=50.0),
-            "waits",
-            ["The oldest unsent change waits for 6 min: OUTBOX_SEND_RATE lets 50 messages a second through."],
-        ),
-        (with_leases(lag("1", None, 1)), "waits", ["Range 1 has no owner; changes that wait: 1."]),
-        (
-            replace(ALONE, others=(beat(PODS[2], unready="No."),)),
-            "waits",
-            [f"Worker {PODS[2]} is not ready: No."],
-        ),
-        (replace(ALONE, unready=("No.",)), "bad", ["No."]),
-        (
-            with_leases(
-                replace(lag("1", PODS[1], 3), standstill=FULL), mine=(STALLED,), unready=("Lease 0 stands.",)
-            ),
-            "bad",
-            ["Lease 0 stands.", f"Range 1 ({PODS[1]}): {FULL}"],
-        ),
+        (replace(ALONE, parked=ParkedSeen(count=1)), "waits", ["keys-parked"]),
+        (replace(ALONE, parked=None), "waits", ["unknown"]),
+        (replace(ALONE, unseen=timedelta(seconds=80)), "waits", ["unknown"]),
+        (with_leases(lag("1", PODS[1], 3)), "waits", ["unknown"]),
+        (with_leases(replace(lag("1", PODS[1], 1), unseen=BUSY)), "waits", ["store-throttles"]),
+        (with_leases(lag("0", PODS[0], 3, 360)), "waits", ["late"]),
+        (replace(with_leases(lag("0", PODS[0], 3, 360)), ceiling=50.0), "waits", ["late"]),
+        (replace(ALONE, of_fleet=("They differ.", "They fight.")), "waits", ["fleet", "fleet"]),
+        (with_leases(lag("1", None, 1, 2)), "waits", ["no-owner"]),
+        (with_leases(lag("1", PODS[1]), others=(beat(PODS[1], ago=40),)), "waits", ["worker-silent"]),
+        (replace(ALONE, others=(beat(PODS[2], cause_of(BUSY, unready=True)),)), "waits", ["store-throttles"]),
+        (replace(ALONE, failing=(NO,)), "bad", ["starting"]),
+        (with_leases(replace(lag("1", PODS[1], 3), standstill=FULL), mine=(STALLED,)), "bad", ["topic-refuses", "parking-full"]),
+        (TROUBLED, "bad", ["topic-refuses", "store-throttles", "store-refuses", "no-owner", "keys-parked"]),
     ],
-)
-def test_the_banner_is_green_only_when_nothing_waits_for_a_person(
-    snapshot: Snapshot, mood: str, wrong: list[str]
+)  # fmt: skip
+def test_the_banner_names_each_cause_once_and_is_green_only_when_nothing_waits_for_a_person(
+    snapshot: Snapshot, mood: str, kinds: list[str]
 ):
-    page = Page(page_of(snapshot))
+    page, causes = Page(page_of(snapshot)), snapshot.causes()
     assert [f"state {mood}"] == [tag["class"] for tag in page.all("div") if tag.get("id") == "state"]
-    assert wrong == list(snapshot.wrong())
-    assert set(wrong) <= set(page.texts)
-    assert list(snapshot.unready) == snapshot.readiness()["reasons"]
+    assert kinds == [one.kind for one in causes]
+    for one in causes:
+        assert 1 == page.texts.count(one.words["what"] or one.said)
+        assert {one.words["page"], *([f"It stops {one.whom}."] if one.whom else ())} <= set(page.texts)
+        assert {" ".join(part.split()) for part in one.words["remedy"].split("`")} - {""} <= set(page.texts)
+    assert [str(one) for one in causes if one.unready] == snapshot.readiness()["reasons"]
+    assert kinds == [one["kind"] for one in snapshot.readiness()["causes"]]
 
 
 def test_trouble_comes_first_and_ranges_are_sorted_as_numbers():
@@ -206,10 +230,10 @@ def test_all_workers_are_shown_with_what_they_own_and_what_is_wrong_with_them():
         if 'data-head="Worker">' in line
     ]
     assert [
+        ["w-2", "by its leases", "2", "5", "unknown", "1"],
         ["w-4", "silent", "3 min ago", "0", "0", "nothing waits"],
         ["w-5", "not ready", "4 s ago", "0", "0", "nothing waits"],
         [PODS[0], "running", "now: this page", "1", "2", "4 s", version()],
-        ["w-2", "by its leases", "2", "5", "unknown"],
         ["w-3", "stand-by", "8 s ago", "0", "0", "nothing waits", "0.2.0"],
         ["w-6", "draining", "4 s ago", "0", "0", "nothing waits"],
         ["w-5", "403"],

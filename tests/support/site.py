@@ -61,7 +61,7 @@ class WorkerProcess:
 
     async def health_url(self) -> str:
         line = await self.said(".started as")
-        return re.search(r"health at (\S+?)\"?[,}\s]", line)[1]  # type: ignore[index] # the line was just found
+        return re.search(r"status page at (\S+?)/\"?[,}\s]", line)[1]  # type: ignore[index] # the line was just found
 
     async def exit_code(self) -> int:
         async with asyncio.timeout(HUNG_SECONDS):

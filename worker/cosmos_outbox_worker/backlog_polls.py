@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from cosmos_outbox.errors import OutboxError, StoreUnavailable
+from cosmos_outbox.errors import OutboxError, StoreUnavailable, named
 from cosmos_outbox.event_loop import raise_if_cancelled
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.parking.seen_leases_note import note_first_run
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import WatchFailed
 from cosmos_outbox.relay.topics_and_refusals import Topics
+from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.program import Program
@@ -67,37 +68,30 @@ async def poll(
         health.seen_parked(seen)
         return seen.unreadable.values()
 
-    beating = True
-
     async def poll_workers() -> Iterable[Exception]:
-        nonlocal beating
         try:
             async with asyncio.timeout(_BEAT_SECONDS):
                 await _beat(program, health, outbox.fleet)
         except (OutboxError, TimeoutError) as error:
+            said = error if isinstance(error, OutboxError) else StoreUnavailable("No answer in time.")
             # Report it once: no task waits for it, and the other polls report the same outage.
-            beating, news = False, beating
-            return [error] if news else ()
-        beating = True
+            return [said] * health.fails("heartbeats", cause_of(named(said)))
+        health.works("heartbeats")
         return ()
 
-    reached = False
-    health.unreached("it is tried now.")
+    reached, topics = False, "whether events can be sent"
+    said = "No link to the topics was opened yet: it is tried now."
+    health.fails(topics, Cause(kind="starting", said=said, unready=True))
 
     async def reach_topics() -> Iterable[Exception]:
         nonlocal reached
         if not reached:
-            try:
-                await _check(publisher)
-            except OutboxError as error:
-                health.unreached(str(error))
-                raise
+            await _check(publisher)
             reached = True
-            health.unreached(None)
         return ()
 
     polls = {
-        "whether events can be sent": reach_topics,
+        topics: reach_topics,
         "what waits": poll_lag,
         "what is parked": poll_keys,
         "the other workers": poll_workers,
@@ -133,7 +127,9 @@ async def keep_polling(
             seconds = program.health.poll_interval.total_seconds()
             for subject, poll_once in polls.items():
                 try:
-                    errors = await poll_once()
+                    errors = list(await poll_once())
+                    if not errors:
+                        program.health.works(subject)
                 # Broadly: any program may have written what is read, and polling must not end the work.
                 except Exception as failure:  # noqa: BLE001 - see above
                     errors = [failure]

@@ -60,10 +60,13 @@ def running_consumer(
 
 @asynccontextmanager
 async def assembled_consumer(
-    source: ConsumerSource, settings: ConsumerSettings
+    source: ConsumerSource, settings: ConsumerSettings, *, named: str = ConsumerVitals.named
 ) -> AsyncIterator[RunningConsumer]:
     """
     Open everything the settings name, yield the consumer, close everything again.
+
+    Args:
+        named: how commands name the consumer, for those that the page shows.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
@@ -76,6 +79,7 @@ async def assembled_consumer(
             unset = finding("parked-container.unset", consumer)
             raise ConfigurationError(f"{unset.message} {unset.fix}")
         health = ConsumerVitals(settings, consumer.name)
+        health.named = named
         program = RunningConsumer(health, telemetry)
         notify = program.notify
         parking = None if parked is None else Parking(parked, references=False)

@@ -5,12 +5,14 @@ Consumer health: how a consumer is at one moment, which keys wait through no fau
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from typing import Any
 
 from cosmos_outbox import records
-from cosmos_outbox.errors import said
+from cosmos_outbox.errors import named
 from cosmos_outbox.sessions import SessionStatus
+from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.shared_health import State, Vitals
 
@@ -42,6 +44,7 @@ class ConsumerSnapshot(State):
     A consumer's health at one moment.
 
     source: the subscription, as `topic/subscription`, or the queue.
+    named: how commands name the consumer, if that is known.
     stalled: keys that have waited for too long; the longest first.
     waiting_seconds: for how long the message waits that has waited longest; 0 if none does.
     """
@@ -54,13 +57,7 @@ class ConsumerSnapshot(State):
     stalled: tuple[StalledKey, ...]
     waiting_seconds: float
     fallback: str | None  # why the SDK receives in place of the lean receiver
-
-    def waits(self) -> Iterable[str]:
-        yield from State.waits(self)
-        for one in [key for key in self.stalled if key.why == "later"][:_MOST_SHOWN]:
-            yield f"Key {one.key!r} has asked for a later time for {one.waited_seconds:.0f} s: {one.error}"
-        if self.fallback is not None:
-            yield f"The SDK receives until this process ends, in place of the lean receiver: {self.fallback}"
+    named: str = "MODULE:NAME"
 
     def readiness(self) -> dict[str, Any]:
         sessions = [asdict(session) for session in self.sessions]
@@ -93,14 +90,12 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
 
     name = "consumer"
     handling: Any  # what has the handlers take messages; the assembly sets it
+    named = "MODULE:NAME"
 
     def __init__(self, settings: ConsumerSettings, consumer: str, **clock: Any) -> None:
         super().__init__(settings, **clock)
         self._consumer, self._source = consumer, settings.source
         self._reached = False
-        self._cut_off: tuple[float, BaseException] | None = None  # since when, and the last error
-        self._delayed: tuple[float, BaseException] | None = None
-        self._halted_by: BaseException | None = None
         self._fallback: str | None = None
         self._waits: dict[str, _Wait] = {}  # by message
 
@@ -108,15 +103,16 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         if isinstance(record, records.MessageHandled) and record.outcome == "handled":
             self._count(1)
         elif isinstance(record, records.ReceivingFailed):
-            self._cut_off = (now - record.lasting_seconds, record.error)
+            self.fails("receiving", cause_of(named(record.error)))
         elif isinstance(record, records.ConsumingDelayed):
             if record.outcome == "outage":
-                self._delayed = (self._delayed[0] if self._delayed else now, record.error)
+                self.fails("store", cause_of(named(record.error)))
             self._wait(record, now)
         elif isinstance(record, records.MessageSettled) and record.outcome != "retry":
             self._waits.pop(record.message_id, None)
         elif isinstance(record, records.ConsumerHalted):
-            self._halted_by = record.error
+            halted = Cause(kind="handlers-fail", said=named(record.error), stands=True, unready=True)
+            self.fails("handlers", halted)
         elif isinstance(record, records.SdkFallback) and record.part == "receiver":
             self._fallback = record.reason
 
@@ -138,10 +134,9 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         stalled = self._stalled(now)
         waiting = [now - one.since for one in self._waits.values() if one.is_due(now)]
         sessions = tuple(sorted(self.processor.status(), key=lambda one: -(one.handling_seconds or 0)))
-        if not self.handling.delayed:
-            self._delayed = None
-        if self.processor.receiving:
-            self._cut_off = None
+        self.works("store", so=not self.handling.delayed)
+        self.works("receiving", so=self.processor.receiving)
+        self.works("handlers", so=not self.handling.halted)
         return ConsumerSnapshot(
             **self._state(self._reasons(sessions, stalled), starting=not self._reached),
             consumer=self._consumer,
@@ -152,50 +147,48 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             stalled=stalled,
             waiting_seconds=max(waiting, default=0),
             fallback=self._fallback,
+            named=self.named,
         )
 
-    def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[str]:
-        """Yield what keeps it from being ready."""
-        now, least, source = self._loop.time(), self._stalled_seconds, self._source
+    def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[Cause]:
+        """Yield what keeps messages from being handled; each but the last two keeps the consumer from being ready."""
+        least, source = self._stalled_seconds, self._source
         if not self._reached:
             hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
-            said_last = f" {self._cut_off[1]}" if self._cut_off else ""
-            yield f"The consumer has not reached {source} yet.{hint}{said_last}"
-        elif self._cut_off and (seconds := now - self._cut_off[0]) > least:
-            yield f"No session could be accepted or kept for {seconds:.0f} s: {self._cut_off[1]}"
-        circuits = [key for key in stalled if key.why == "circuit"]
-        stalled = tuple([key for key in stalled if key.why == "outage"])
-        if circuits:
-            tried = "have asked for a later time, whatever the key, so one at a time is tried"
-            yield f"For {circuits[0].waited_seconds:.0f} s messages {tried}: {circuits[0].error}"
-        if self._delayed and (seconds := now - self._delayed[0]) > least:
-            yield f"Messages have waited for a store for {seconds:.0f} s: {self._delayed[1]}"
-        else:  # it would be said of each key
-            for key in stalled[:_MOST_SHOWN]:
-                waited = f"has waited for {key.waited_seconds:.0f} s, through no fault of its messages"
-                yield f"Key {key.key!r} {waited}: {key.error}"
-            if len(stalled) > _MOST_SHOWN:
-                yield f"So have {len(stalled) - _MOST_SHOWN} more."
-        if self.handling.halted:
-            yield f"The handlers fail on every key, so messages wait: {self._halted_by or 'see the errors'}"
+            starting = Cause(kind="starting", said=f"The consumer has not reached {source} yet.{hint}")
+            failed, *_ = self._failing.get("receiving", (starting,))
+            yield replace(failed, unready=True)
+        yield from (*self.lasting("receiving"), *self.lasting("store"))
+        yield from map(self._of_key, stalled)
         for one in sessions:
             if one.handling_seconds is not None and one.handling_seconds > least:
-                message = f"A message{f' of session {one.session!r}' if one.session else ''}"
-                yield f"{message} has been handled for {one.handling_seconds:.0f} s."
+                session = f"session {one.session!r}" if one.session else ""
+                yield self._stopped(Cause(kind="handler-slow"), one.handling_seconds, session)
+        if self._fallback is not None:
+            yield Cause(kind="sdk-receives", said=self._fallback)
+
+    def _of_key(self, key: StalledKey) -> Cause:
+        kind = {"circuit": "circuit-open", "later": "asked-later"}.get(key.why)
+        cause = Cause(kind=kind, said=key.error) if kind else cause_of(key.error)
+        return self._stopped(cause, key.waited_seconds, f"key {key.key!r}")
+
+    def _stopped(self, cause: Cause, seconds: float, what: str) -> Cause:
+        since, stands = self._utcnow() - timedelta(seconds=seconds), not cause.words["waits"]
+        return replace(cause, since=since, stops=((self._consumer, what),), stands=stands, unready=stands)
 
     def waits_of(self, key: str) -> list[str]:
         """Return which messages of a key wait through no fault of theirs, as this process knows, and why."""
         now = self._loop.time()
         waits = [(name, one) for name, one in self._waits.items() if one.key == key and one.is_due(now)]
         return [
-            f"Message {name!r} waits for {now - one.since:.0f} s: {said(one.error)}" for name, one in waits
+            f"Message {name!r} waits for {now - one.since:.0f} s: {named(one.error)}" for name, one in waits
         ]
 
     def _stalled(self, now: float) -> tuple[StalledKey, ...]:
         stalled = [
             StalledKey(
                 waited_seconds=now - one.since,
-                error=said(one.error),
+                error=named(one.error),
                 why=one.why,
                 key=one.key,
                 message_id=name,

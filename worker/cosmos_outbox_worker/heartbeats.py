@@ -20,11 +20,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import Document, LeaseStore, Listing
+from cosmos_outbox_worker.causes import Cause
 
 _ANY = "heartbeat."
-_MOST_CHARACTERS = 300
+_MOST = 300
 _MOST_TEXTS = 3
-_LATE, _KEPT = timedelta(seconds=30), timedelta(minutes=10)
+_KEPT = timedelta(minutes=10)
 _SLOW_POLL = timedelta(seconds=10)  # a slow Cosmos DB may delay a sign by this much
 _LEAVING_SECONDS = 2.0
 
@@ -46,6 +47,7 @@ class Heartbeat:
     every: time between two signs.
     unready: why it was not ready.
     errors: its newest.
+    causes: what keeps its work from going on.
     silent_for: time since then, on the service's clock.
     processor, container: which it works for.
     topics: its topics, each with its host.
@@ -58,6 +60,7 @@ class Heartbeat:
     phase: str
     unready: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()
     silent_for: timedelta = timedelta(0)
     version: str = ""
     processor: str = ""
@@ -68,10 +71,8 @@ class Heartbeat:
 
     @property
     def silent(self) -> bool:
-        """
-        Return whether several signs are missing: the worker ended without a word, or is cut off from Cosmos DB.
-        """
-        return self.silent_for > 3 * self.every + _LATE
+        """Return whether its next sign is missing: it ended without a word, is frozen, or is cut off from Cosmos DB."""
+        return self.silent_for > self.every + _SLOW_POLL
 
     @property
     def forgotten(self) -> bool:
@@ -83,9 +84,9 @@ class Heartbeat:
         return 4 * self.every + _KEPT
 
     @property
-    def troubled(self) -> bool:
-        """Return whether it works, says so, and is not ready."""
-        return bool(self.unready) and self.phase == Phase.RUNNING and not self.silent
+    def works(self) -> bool:
+        """Return whether it works, and what it said last is so."""
+        return self.phase == Phase.RUNNING and not self.silent
 
     def state(self, *, owns: bool) -> str:
         """
@@ -96,13 +97,11 @@ class Heartbeat:
         """
         if self.silent:
             return "silent"
-        if self.troubled:
+        if self.works and self.unready:
             return "not ready"
         if owns and self.phase == Phase.STARTING:  # its first sign comes before its first lease
             return str(Phase.RUNNING)
-        if self.phase != Phase.RUNNING or owns:
-            return self.phase
-        return "late" if self.silent_for > max(2 * self.every, _SLOW_POLL) else "stand-by"
+        return self.phase if self.phase != Phase.RUNNING or owns else "stand-by"
 
 
 _STORED = TypeAdapter(Heartbeat)
@@ -142,7 +141,9 @@ class Fleet:
         """
         by_id, name = await self._leases.partitioned_by_id(), self._id_of(own.worker)
         listed = _listed(await self._leases.list(self._head))
-        own = replace(own, unready=_short(own.unready), errors=_short(own.errors), alarms=_short(own.alarms))
+        causes, alarms = tuple(map(_brief, own.causes[:_MOST_TEXTS])), _short(own.alarms)
+        unready, errors = _short(own.unready), _short(own.errors)
+        own = replace(own, unready=unready, errors=errors, alarms=alarms, causes=causes)
         sign = {
             "id": name,
             **({} if by_id else {"partitionKey": name}),
@@ -203,7 +204,11 @@ def _listed(listing: Listing) -> list[tuple[Heartbeat, Document]]:
 
 
 def _short(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(text[:_MOST_CHARACTERS] for text in texts[:_MOST_TEXTS])
+    return tuple(text[:_MOST] for text in texts[:_MOST_TEXTS])
+
+
+def _brief(cause: Cause) -> Cause:
+    return replace(cause, said=cause.said[:_MOST], stops=cause.stops[:_MOST])
 
 
 def _hash(*names: str) -> str:

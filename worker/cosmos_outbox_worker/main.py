@@ -52,7 +52,9 @@ def consume(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or arguments[0].startswith("-"):
         return _shown(_usage("consume package.module:consumer", CONSUMER_FIELDS), arguments)
     named = arguments[0]
-    return _ended("consumer", load_consumer, lambda it: assembled_consumer(consumer_named(named), it))
+    return _ended(
+        "consumer", load_consumer, lambda it: assembled_consumer(consumer_named(named), it, named=named)
+    )
 
 
 def _ended(
@@ -79,7 +81,7 @@ def _ended(
         asyncio.get_running_loop().set_default_executor(DaemonThreads())
         try:
             async with assemble(settings) as program, program.serving(settings.health_port) as url:
-                logger.info("%s.started as %s, health at %s", name, settings.instance_name, url)
+                logger.info("%s.started as %s, status page at %s/", name, settings.instance_name, url)
                 collect_seldom()
                 await run_until_signalled(program.run(), drain=program.drain, name=name)
             logger.info("%s.stopped", name)

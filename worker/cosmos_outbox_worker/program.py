@@ -28,6 +28,8 @@ from cosmos_outbox_worker.where import Search
 ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)
 ProgramT = TypeVar("ProgramT", bound="Program[Any, Any]")
 
+_GONE_SECONDS = 30.0  # a cause that comes back sooner is not logged again
+
 _logger = logging.getLogger(__name__)
 
 
@@ -40,7 +42,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
     search: Search | None = None  # what became of a key; the assembly sets it
 
     def __init__(self, health: Vitals[SnapshotT], telemetry: Telemetry) -> None:
-        self.health, self._telemetry = health, telemetry
+        self.health, self._telemetry, self._named = health, telemetry, dict[tuple[str, ...], float]()
         self.notify = guarded(log_hook, health, telemetry)
 
     async def run(self) -> None:
@@ -71,8 +73,15 @@ class Program(Generic[ProcessorT, SnapshotT]):
         return self.health.snapshot()
 
     def observe(self) -> None:
-        """Have the gauges show the health as it is now."""
-        self._telemetry.observed = self.snapshot()
+        """Have the gauges show the health as it is now, and the log each cause once, as long as it lasts."""
+        self._telemetry.observed = seen = self.snapshot()
+        now = asyncio.get_running_loop().time()
+        self._named = {cause: at for cause, at in self._named.items() if now - at < _GONE_SECONDS}
+        for one in seen.own():
+            if one.key not in self._named and not one.words["quiet"]:
+                level = logging.ERROR if one.stands or one.unready else logging.WARNING
+                _logger.log(level, "cause.%s %s %s", one.kind, one, one.advice)
+            self._named[one.key] = now
 
     def metrics(self) -> tuple[bytes, str]:
         """Return the Prometheus exposition as it is now, and its content type."""

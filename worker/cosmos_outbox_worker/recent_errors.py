@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from cosmos_outbox.changefeed.leases import token_of
-from cosmos_outbox.records import Record
+from cosmos_outbox.records import Record, shown
 
 _KEPT = 20
 # Fields that identify a record's subject, and what becomes of it. Lane and attempt are left out: a missing topic is one entry, however often it
@@ -48,16 +48,11 @@ class RecentErrors:
         """Return all errors that are kept."""
         return tuple(reversed(self._kept.values()))
 
-    def last_since(self, moment: datetime) -> str | None:
-        """Return the newest error as text, unless it is older than a moment."""
-        last = next(reversed(self._kept.values()), None)
-        return None if last is None or last.at < moment else f"{last.event} {last.text}"
-
 
 def _text(record: Record) -> str:
     values = ((field.name, getattr(record, field.name)) for field in fields(record))
     return " ".join(
-        f"{name}={token_of(value) if name == 'lease' else value!r}"
+        f"{name}={token_of(value) if name == 'lease' else f'{value:.1f}' if isinstance(value, float) else shown(value)}"
         for name, value in values
         if value is not None
     )

@@ -1,11 +1,12 @@
-"""Health of several containers: how the workers of several containers are in one process; each sentence begins with the container's name."""
+"""Health of several containers: how the workers of several containers are in one process; a cause that several have is named once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from cosmos_outbox_worker.causes import Cause
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.shared_health import State
 from cosmos_outbox_worker.worker_health import Snapshot
@@ -24,11 +25,11 @@ class Snapshots(State):
 
     of: Mapping[str, Snapshot]
 
-    def halted(self) -> Iterable[str]:
-        return _named(self.of, Snapshot.halted)
-
-    def waits(self) -> Iterable[str]:
-        return _named(self.of, Snapshot.waits)
+    def found(self) -> Iterator[Cause]:
+        for name, container in self.of.items():
+            for one in container.causes():
+                stops = tuple((f"{who} in {name}" if who else name, what) for who, what in one.stops)
+                yield replace(one, stops=stops or ((name, ""),), unready=str(one) in container.unready)
 
     def readiness(self) -> dict[str, Any]:
         each = {name: one.readiness() for name, one in self.of.items()}
@@ -48,10 +49,5 @@ def together(of: Mapping[str, Snapshot]) -> Snapshots:
         parked=None,
         parked_at=None,
         errors=tuple(sorted(errors, key=lambda one: one.at, reverse=True)[:_MOST_ERRORS]),
-        unready=tuple(_named(of, lambda one: one.unready)),
         of=of,
     )
-
-
-def _named(of: Mapping[str, Snapshot], said: Callable[[Snapshot], Iterable[str]]) -> Iterable[str]:
-    return [f"{name}: {sentence}" for name, one in of.items() for sentence in said(one)]

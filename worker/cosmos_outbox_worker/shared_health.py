@@ -6,21 +6,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from cosmos_outbox.changefeed.leases import parse_timestamp
-from cosmos_outbox.errors import ConfigurationError, ParkingError
-from cosmos_outbox.parking import Unreadable
-from cosmos_outbox.parking.keys_by_cause import Cause, by_cause
+from cosmos_outbox.changefeed import LeaseStatus
+from cosmos_outbox.errors import ParkingError, named
+from cosmos_outbox.parking import Unreadable, keys_by_cause
 from cosmos_outbox.parking.parked_documents import ParkedKey
-from cosmos_outbox.records import LeaseMoved, Record, level_of
+from cosmos_outbox.records import LeaseMoved, LoopBlocked, Record, WatchFailed, level_of
+from cosmos_outbox_worker.causes import Cause, cause_of, of_own_work, together
 from cosmos_outbox_worker.heartbeats import Phase
+from cosmos_outbox_worker.readable_times import moment_of
 from cosmos_outbox_worker.recent_errors import RecentError, RecentErrors
 from cosmos_outbox_worker.settings import Settings
 
@@ -42,10 +43,17 @@ class ParkedSeen:
 
     count: int
     keys: tuple[ParkedKey, ...] = ()
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[keys_by_cause.Cause, ...] = ()
     unreadable: Mapping[str, ParkingError] = field(default_factory=dict)
     events: int | None = None
     oldest_at: datetime | None = None
+
+    def found(self) -> Iterator[Cause]:
+        """Yield what waits for an operator."""
+        for key, error in self.unreadable.items():
+            yield cause_of(named(error), stops=(("", f"key {key!r}"),))
+        if self.count:
+            yield Cause(kind="keys-parked", said=f"{self.count:,} in all.", since=self.oldest_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +64,8 @@ class State:
     container: that a worker reads, or of a consumer's effects, as `database/container`.
     parked: of all processes, as of the last poll; None without a parked container, before the first poll, or while polls fail.
     parked_at: the time of the last poll of parked keys.
-    unready: reasons; none if the process is ready.
+    failing: what fails now, as the process itself knows it.
+    mine: the leases that it works on; a consumer has none.
     """
 
     at: datetime
@@ -67,25 +76,35 @@ class State:
     parked: ParkedSeen | None
     parked_at: datetime | None
     errors: tuple[RecentError, ...]
-    unready: tuple[str, ...]
+    failing: tuple[Cause, ...] = ()
+    mine: tuple[LeaseStatus, ...] = ()
 
-    def wrong(self) -> tuple[str, ...]:
-        """Return what is wrong, a sentence each, the worst first."""
-        return tuple(dict.fromkeys((*self.unready, *self.halted(), *self.waits())))
+    def found(self) -> Iterator[Cause]:
+        """Yield what keeps work from going on, as it is found: one cause perhaps several times."""
+        yield from self.own()
+        if self.parked is None and self.parked_at is not None and not self.own():
+            yield Cause(kind="unknown", said="Parked keys could not be listed.", since=self.parked_at)
+        yield from self.parked.found() if self.parked else ()
 
-    def halted(self) -> Iterable[str]:
-        """Return what stands still, besides the reasons why the process is unready."""
-        return ()
+    def own(self) -> tuple[Cause, ...]:
+        """Return what keeps the process's own work from going on."""
+        return together(of_own_work(self.at, self.instance, self.failing, self.mine))
 
-    def waits(self) -> Iterable[str]:
-        """Return what waits for a person, one sentence each."""
-        parked = self.parked.count if self.parked else 0
-        return ("1 parked key." if parked == 1 else f"{parked:,} parked keys.",) if parked else ()
+    def causes(self) -> tuple[Cause, ...]:
+        """Return what keeps work from going on: each cause once, the worst first."""
+        return together(self.found())
+
+    @property
+    def unready(self) -> tuple[str, ...]:
+        """Return the reasons why the process is not ready; none if it is."""
+        ends = {Phase.DRAINING, Phase.ENDED} & {self.phase}
+        return tuple(str(one) for one in self.causes() if one.unready and (not ends or one.kind in ends))
 
     def readiness(self) -> dict[str, Any]:
         """Return what `/readyz` answers, as JSON."""
-        status = "unready" if self.unready else "ready"
-        return {"status": status, "phase": self.phase, "reasons": list(self.unready)}
+        reasons, causes = self.unready, [one.facts() for one in self.causes()]
+        status = "unready" if reasons else "ready"
+        return {"status": status, "phase": self.phase, "reasons": list(reasons), "causes": causes}
 
 
 SnapshotT = TypeVar("SnapshotT", bound=State)
@@ -117,6 +136,7 @@ class Vitals(Generic[SnapshotT]):
         self._done = 0
         self._recent: deque[tuple[float, int]] = deque()
         self._errors = RecentErrors()
+        self._failing: dict[Hashable, tuple[Cause, float, float]] = {}  # by what fails; since and until when
 
     def __call__(self, record: Record) -> None:
         """Hear a record, from any thread: the watchdog of the event loop has its own."""
@@ -125,6 +145,11 @@ class Vitals(Generic[SnapshotT]):
             return
         if level_of(record) >= logging.WARNING or (isinstance(record, LeaseMoved) and record.error):
             self._errors.note(record, at=self._utcnow())
+        if isinstance(record, WatchFailed):
+            self.fails(record.subject, cause_of(named(record.error)))
+        elif isinstance(record, LoopBlocked):
+            said = f"{record.task} in {record.where}, for {record.seconds:.0f} s."
+            self.fails("loop", Cause(kind="loop-blocked", said=said), lasts=60.0)
         self._hear(record, self._loop.time())
 
     def _hear(self, record: Record, now: float) -> None:
@@ -166,13 +191,39 @@ class Vitals(Generic[SnapshotT]):
         since = timedelta(seconds=self._loop.time() - polled_at)
         return since if since > self.poll_interval + self.stalled_after else timedelta(0)
 
-    def _state(self, unready: Iterable[str], *, starting: bool) -> dict[str, Any]:
-        """Return what each snapshot has; `unready` says what keeps a process from being ready that does not drain."""
-        phase = Phase.STARTING if starting else Phase.RUNNING
+    def fails(self, what: Hashable, cause: Cause, *, lasts: float = math.inf) -> bool:
+        """
+        Note that something fails until it works, or for so many seconds; what it kept unready, it does until then. Return whether
+        it is news.
+        """
+        now, since = self._loop.time(), cause.since or self._utcnow()
+        news = what not in self._failing
+        before, began_at, _ = self._failing.get(what, (replace(cause, since=since), now, now))
+        cause = replace(cause, since=before.since, unready=cause.unready or before.unready)
+        self._failing[what] = cause, began_at, now + lasts
+        return news
+
+    def lasting(self, what: Hashable) -> Iterator[Cause]:
+        """Yield the cause of what has failed for too long, which keeps the process from being ready."""
+        for cause, began_at, _ in [self._failing[what]] if what in self._failing else ():
+            if self._loop.time() - began_at > self._stalled_seconds:
+                yield replace(cause, stands=True, unready=True)
+
+    def works(self, what: Hashable, *, so: bool = True) -> None:
+        """Note that something works that failed, if it is so."""
+        if so:
+            self._failing.pop(what, None)
+
+    def _state(self, failing: Iterable[Cause], *, starting: bool) -> dict[str, Any]:
+        """Return what each snapshot has; `failing` is what this kind of process knows besides what was noted."""
+        phase, said = Phase.STARTING if starting else Phase.RUNNING, ""
         if self._draining:
-            phase, unready = Phase.DRAINING, (f"The {self.name} is draining.",)
+            phase, said = Phase.DRAINING, f"The {self.name} is draining."
         if self._end:
-            phase, unready = Phase.ENDED, (self._end,)
+            phase, said = Phase.ENDED, self._end
+        ending = (Cause(kind=phase, said=said, unready=True),) if said else ()
+        now = self._loop.time()
+        self._failing = {what: one for what, one in self._failing.items() if one[2] >= now}
         parked, parked_at, polled_at = self._parked or (None, None, 0.0)
         return {
             "instance": self._settings.instance_name,
@@ -183,7 +234,7 @@ class Vitals(Generic[SnapshotT]):
             "parked": None if self._unseen(polled_at) else parked,
             "parked_at": parked_at,
             "errors": self._errors.newest_first(),
-            "unready": tuple(unready),
+            "failing": (*ending, *failing, *(cause for cause, *_ in self._failing.values())),
         }
 
 
@@ -194,35 +245,8 @@ def parked_seen(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSeen:
     return ParkedSeen(
         count=len(listed),
         keys=keys,
-        causes=by_cause(keys),
+        causes=keys_by_cause.by_cause(keys),
         unreadable=unreadable,
         events=None if unreadable else sum(key.held for key in keys),
-        oldest_at=min(filter(None, (_moment_of(key.parked_at) for key in keys)), default=None),
+        oldest_at=min(filter(None, (moment_of(key.parked_at) for key in keys)), default=None),
     )
-
-
-def duration_text(length: timedelta) -> str:
-    """Return a length of time in its largest unit of which it has two."""
-    seconds = int(length.total_seconds())
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
-
-
-def readable_time(stored: str | None) -> str | None:
-    """Return a stored time in UTC and to the second, as people read it; anything else unchanged."""
-    moment = _moment_of(stored)
-    return clock_time(moment) if moment else stored
-
-
-def _moment_of(stored: str | None) -> datetime | None:
-    """Return a stored time; None where another program wrote something else."""
-    with suppress(ConfigurationError):
-        return parse_timestamp(stored or "")
-    return None
-
-
-def clock_time(moment: datetime) -> str:
-    """Return a moment as people read it."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

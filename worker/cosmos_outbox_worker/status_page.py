@@ -4,6 +4,7 @@ The status page: what a worker or a consumer knows, from the templates beside th
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,8 +15,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from cosmos_outbox_worker.heartbeats import Heartbeat
+from cosmos_outbox_worker.readable_times import clock_time, duration_text, readable_time
 from cosmos_outbox_worker.several_containers_health import Snapshots
-from cosmos_outbox_worker.shared_health import State, clock_time, duration_text, readable_time
+from cosmos_outbox_worker.shared_health import State
 from cosmos_outbox_worker.version import version
 from cosmos_outbox_worker.where import Found
 from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
@@ -44,9 +46,9 @@ def page_of(
     option = ""
     if isinstance(snapshot, Snapshots) and container is not None and container in snapshot.of:
         snapshot, option = snapshot.of[container], f" --container {shlex.quote(container)}"
-    said = snapshot.wrong()
-    mood = "bad" if snapshot.unready or list(snapshot.halted()) else "waits" if said else "good"
-    facts: dict[str, Any] = {"snapshot": snapshot, "mood": mood, "said": said, "option": option}
+    causes = snapshot.causes()
+    mood = "bad" if any(one.unready or one.stands for one in causes) else "waits" if causes else "good"
+    facts: dict[str, Any] = {"snapshot": snapshot, "mood": mood, "causes": causes, "option": option}
     facts |= {"key": None if isinstance(snapshot, Snapshots) else key, "found": found, "of": container}
     kind = "worker" if isinstance(snapshot, Snapshot | Snapshots) else "consumer"
     template = "workers" if isinstance(snapshot, Snapshots) else kind
@@ -65,21 +67,14 @@ def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str,
     others = {other.worker: other for other in snapshot.others or ()}
     shown = []
     for worker in sorted({snapshot.instance, *owned, *others}):
-        known = all(lease.age_known for lease in owned[worker])
-        ages = [lease.age for lease in owned[worker] if lease.age is not None]
-        waiting = [lease.waiting for lease in owned[worker]]
-        state, seen = _seen(snapshot, worker, others.get(worker), owns=bool(waiting))
+        lags = [lease.lag for lease in owned[worker]]
+        waiting = "unknown" if None in lags else f"{sum(lag.transactions for lag in lags if lag):,}"
+        ages = [lag.oldest_age for lag in lags if lag and lag.oldest_age is not None]
+        oldest = _age(max(ages, default=None)) if all(lag and lag.age_known for lag in lags) else "unknown"
+        state, seen = _seen(snapshot, worker, others.get(worker), owns=bool(lags))
         troubled = ", ".join(lease.token for lease in owned[worker] if lease.trouble)
-        row = (
-            worker,
-            state,
-            seen,
-            f"{len(waiting):,}",
-            "unknown" if None in waiting else f"{sum(filter(None, waiting)):,}",
-            _age(max(ages, default=None)) if known else "unknown",
-            troubled,
-            version() if worker == snapshot.instance else others[worker].version if worker in others else "",
-        )
+        its = version() if worker == snapshot.instance else others[worker].version if worker in others else ""
+        row = worker, state, seen, f"{len(lags):,}", waiting, oldest, troubled, its
         shown.append((not troubled and state not in ("not ready", "silent"), row))
     return [row for _, row in sorted(shown)]
 
@@ -88,9 +83,8 @@ def _seen(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: boo
     if worker == snapshot.instance:
         return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
     # A program of another kind, or an older worker, is known by its leases alone.
-    return (
-        (other.state(owns=owns), f"{duration_text(other.silent_for)} ago") if other else ("", "by its leases")
-    )
+    state = other.state(owns=owns) if other else ""
+    return state, f"{duration_text(other.silent_for)} ago" if other else "by its leases"
 
 
 def _age(age: timedelta | None) -> str:
@@ -112,4 +106,6 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": clock_time}
 _TEMPLATES.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
+# A release of it would be refused again
+_TEMPLATES.tests["too_large"] = re.compile("too large|exceeds the limit|message-size-exceeded").search
 _TEMPLATES.filters |= {"number": "{:,}".format, "quote": shlex.quote, "stored_moment": readable_time}

@@ -27,7 +27,7 @@ from cosmos_outbox.partition_key import PartitionKey, key_text
 from cosmos_outbox.ports import Document
 from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox_worker.connection import Connection
-from cosmos_outbox_worker.shared_health import readable_time
+from cosmos_outbox_worker.readable_times import readable_time
 
 _MOST_DOCUMENTS, _MOST_PAGES = 100, 20
 _LONGEST_SECONDS = 8.0

@@ -35,6 +35,8 @@ _REJECTIONS = frozenset(
     }
 )
 
+_ROOM = "entity size"  # "The maximum entity size has been reached or exceeded": no quota of connections or sessions
+
 _RETRY_AFTER: dict[type[Exception], float] = {
     sdk.ServiceBusQuotaExceededError: QUOTA_SECONDS,
     sdk.ServiceBusServerBusyError: BUSY_SECONDS,
@@ -48,9 +50,10 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishEr
     repeated = inner.rpartition("Error Description:")[2].strip() in str(error)
     said = " ".join(f"{error} {'' if repeated else inner}".split())
     meaning = _meaning(error)
-    if meaning is errors.BrokerUnavailable:
-        return errors.BrokerUnavailable(
-            f"Topic {topic!r} cannot be reached for now: {said}",
+    if issubclass(meaning, errors.BrokerUnavailable):
+        full = "is full; is there a subscription without a reader?" if meaning is errors.TopicFull else ""
+        return meaning(
+            f"Topic {topic!r} {full or 'cannot be reached for now:'} {said}",
             retry_after=_RETRY_AFTER.get(type(error)),
             # The SDK has a class for every other condition that names a fault of the broker.
             condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
@@ -109,6 +112,8 @@ def says_link_was_cut(error: BaseException | None) -> bool:
 def _meaning(error: sdk.ServiceBusError) -> type[errors.PublishError]:
     if _condition(error) in _REJECTIONS:
         return errors.MessageRejected
+    if isinstance(error, sdk.ServiceBusQuotaExceededError) and _ROOM in str(error):
+        return errors.TopicFull
     # From the credential, wrapped as unknown
     if isinstance(error.inner_exception, ClientAuthenticationError):
         return errors.TopicUnavailable

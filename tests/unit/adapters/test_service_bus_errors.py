@@ -9,7 +9,7 @@ from azure.core.exceptions import ClientAuthenticationError
 from azure.servicebus import exceptions as sdk
 
 from cosmos_outbox.adapters.servicebus.errors import leaves_link_usable, publish_error, receive_error
-from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
+from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicFull, TopicUnavailable
 from cosmos_outbox_amqp import errors as amqp_errors
 from cosmos_outbox_amqp.errors import AmqpError
 
@@ -43,7 +43,14 @@ EXPECTED: list[tuple[sdk.ServiceBusError, type[PublishError]]] = [
     (sdk.ServiceBusCommunicationError(), BrokerUnavailable),
     (sdk.ServiceBusConnectionError(), BrokerUnavailable),
     (sdk.ServiceBusError("what?"), BrokerUnavailable),
-    (sdk.ServiceBusQuotaExceededError(), BrokerUnavailable),
+    (
+        sdk.ServiceBusQuotaExceededError(message="The maximum number of connections was reached."),
+        BrokerUnavailable,
+    ),
+    (
+        sdk.ServiceBusQuotaExceededError(message="The maximum entity size has been reached for Topic: 't'."),
+        TopicFull,
+    ),
     (sdk.ServiceBusServerBusyError(), BrokerUnavailable),
     (sdk.SessionLockLostError(), BrokerUnavailable),
 ]

@@ -36,7 +36,7 @@ async def test_a_page_that_keeps_failing_raises_the_alarm_and_keeps_the_lease():
     assert {"halted"} == {record.outcome for record in failures if record.attempt in alarms}
     assert {"a": 1} == await world.owners()
     (status,) = processor.status()
-    assert (True, "RuntimeError('poison')") == (status.stalled, status.error)
+    assert (True, "RuntimeError: poison") == (status.stalled, status.error)
     await world.stop_all()
 
 

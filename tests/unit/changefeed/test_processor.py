@@ -120,7 +120,7 @@ async def test_a_range_that_answers_nonsense_stops_no_other_and_goes_on_when_it_
     await world.write_many(100)
     await asyncio.sleep(90)
     stalled = [one for one in processor.status(stalled_after=timedelta(minutes=1)) if one.stalled]
-    assert [repr(error())] == [one.error for one in stalled]
+    assert [error.__name__] == [(one.error or "").partition(":")[0] for one in stalled]
     assert 0 < sum(map(len, world.handled.values())) < 100
 
     spoiled = False

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 import pytest
 
+from cosmos_outbox import errors, records
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import MessageRejected, PublishError
 from cosmos_outbox.message_format import OutboundMessage
-from cosmos_outbox.records import EventMalformed, EventRejected, MessagesPublished, PublishFailed, Record
+from cosmos_outbox.records import (
+    EventMalformed,
+    EventRejected,
+    MessagesPublished,
+    PublishFailed,
+    Record,
+    level_of,
+)
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.retries import Backoff
 from tests.support.event_documents import batch, entity, event
@@ -76,6 +85,27 @@ async def test_a_missing_topic_is_an_alarm_with_every_attempt_after_the_first_un
     outcomes = [record.outcome for record in world.told if isinstance(record, PublishFailed)]
     assert ["retried", *["halted"] * 6] == outcomes
     assert ["k/1", "k/2"] == world.ids
+
+
+async def test_a_full_topic_is_an_alarm_of_its_own_with_every_attempt_and_parks_nothing() -> None:
+    class Filled(MemoryBroker):
+        full = 4
+
+        async def send(self, batch: Sequence[OutboundMessage]) -> None:
+            self.full -= 1
+            if self.full >= 0:
+                raise errors.TopicFull("Topic 'events' is full.", retry_after=10.0)
+            await super().send(batch)
+
+    told: list[Record] = []
+    broker = Filled(clock=lambda: asyncio.get_running_loop().time())
+    await Relay(broker.publisher(lanes=1), notify=told.append)(batch(event("k", 1)))
+    full = [record for record in told if isinstance(record, records.TopicFull)]
+    assert [(attempt, logging.ERROR) for attempt in (1, 2, 3, 4)] == [
+        (one.attempt, level_of(one)) for one in full
+    ]
+    assert [MessagesPublished] == [type(record) for record in told if record not in full]
+    assert 40.0 <= asyncio.get_running_loop().time()
 
 
 async def test_a_busy_broker_is_left_alone_for_as_long_as_it_asks() -> None:

@@ -18,8 +18,8 @@ from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, answer, c
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, command_each, opened
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.logs import printable
+from cosmos_outbox_worker.readable_times import clock_time, readable_time
 from cosmos_outbox_worker.settings import start_named
-from cosmos_outbox_worker.shared_health import clock_time, readable_time
 
 app = typer.Typer(
     help="Leases: the position of each range of the container, and its owner.", no_args_is_help=True

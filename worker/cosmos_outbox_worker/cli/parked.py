@@ -21,7 +21,7 @@ from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, cou
 from cosmos_outbox_worker.cli.parked_key_owner import Holder, OfConsumer, opened_holder, operator_of
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Yes, command, command_each
 from cosmos_outbox_worker.exit_codes import ExitCode
-from cosmos_outbox_worker.shared_health import readable_time
+from cosmos_outbox_worker.readable_times import readable_time
 
 app = typer.Typer(
     help="Partition keys that are parked because an event of theirs cannot be sent, or a message not be handled.",

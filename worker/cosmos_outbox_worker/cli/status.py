@@ -4,7 +4,7 @@ Status: what waits, what is parked, and of an outbox the leases, as the stores s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +13,10 @@ import typer
 from cosmos_outbox.adapters.servicebus.administration import messages_counted
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.changefeed.leases import START, readable, token_of
-from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.errors import ConfigurationError, named
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
+from cosmos_outbox_worker.causes import Cause, cause_of, of_leases, of_workers, together
 from cosmos_outbox_worker.cli.leases import in_order
 from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, Table, answer, table_of, text_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
@@ -23,16 +24,15 @@ from cosmos_outbox_worker.cli.running import AsJson, Expiration, command_each, o
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.heartbeats import Phase
-from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen, readable_time
-from cosmos_outbox_worker.worker_health import troubles
+from cosmos_outbox_worker.readable_times import readable_time
+from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen
 
 _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")
 _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 
 
-# An outbox or a consumer at one moment: as programs read it, as people do, and what is wrong with it: leases and parked keys that cannot
-# be read, ranges that do not answer, and leases that stand still or ahead of their ranges.
-_Status = tuple[Mapping[str, Any], Sequence[Table | str], Sequence[str]]
+# An outbox or a consumer at one moment: as programs read it, as people do, and what keeps work from going on.
+_Status = tuple[Mapping[str, Any], Sequence[Table | str], Sequence[Cause]]
 
 
 @command_each
@@ -42,15 +42,17 @@ async def status(
     """
     Show leases, owners, and what waits; with --consumer, what waits for it and what it parked.
 
-    Exit code 4 if a lease or a parked key is damaged, a range does not answer, or a lease stands still or ahead of its range;
-    the others are shown.
+    What keeps work from going on comes first, with its remedy. Exit code 4 if there is such a cause that does not just wait for an
+    operator, as parked keys do.
     """
     if consumer is None:
         async with opened() as outbox:
-            facts, shown, errors = await _status_of(outbox, timedelta(seconds=expiration))
+            facts, shown, causes = await _status_of(outbox, timedelta(seconds=expiration))
     else:
-        facts, shown, errors = await _status_of_consumer(consumer)
-    answer({**facts, "errors": list(errors)}, *shown, *errors, as_json=as_json)
+        facts, shown, causes = await _status_of_consumer(consumer)
+    errors = [str(one) for one in causes if not one.words["waits"]]
+    facts = {**facts, "causes": [one.facts() for one in causes], "errors": errors}
+    answer(facts, *(f"{one} {one.advice}" for one in causes), *shown, as_json=as_json)
     if errors:
         raise typer.Exit(ExitCode.WRONG)
 
@@ -60,15 +62,17 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
     processor, lag = outbox.settings.processor_name, await outbox.lag(expiration)
     if not listing.documents and (known := await outbox.others()):
         raise NothingMatches(f"No processor {processor!r} has leases; these have: {', '.join(known)}.")
-    parked: ParkedSeen | None = None
-    unlisted: tuple[str, ...] = ()
+    fleet, now = await outbox.fleet.heartbeats(), listing.read_at
+    found, parked = [*of_workers(now, fleet, lag), *of_leases(now, lag)], None
     try:
         parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
+        found += parked.found() if parked else ()
     except ConfigurationError as error:  # the rest is known
-        unlisted = (str(error),)
-    rows = _rows(listing, lag)
-    workers = sorted({row["owner"] for row in rows if row["state"] == "owned"})
-    heartbeats = [(one, one.state(owns=one.worker in workers)) for one in await outbox.fleet.heartbeats()]
+        found.append(cause_of(named(error)))
+    causes = together(found)
+    rows = _rows(listing, lag, {what for one in causes if one.stands for _, what in one.stops})
+    workers = sorted({row["owner"] for row in rows if row["state"] in ("owned", "stands still")})
+    heartbeats = [(one, one.state(owns=one.worker in workers)) for one in fleet]
     unaged = "unknown" if lag.transactions else "none"
     oldest = unaged if lag.oldest_age is None else lag.oldest_age
     shown = [{name: row[name] for name in _COLUMNS} | {"start": readable_time(row["start"])} for row in rows]
@@ -86,17 +90,16 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
         "leases": rows,
     }
     others = [
-        f"Worker {one.worker}: {state}, seen {text_of(one.silent_for)} ago. {' '.join(one.unready)}"
+        f"Worker {one.worker}: {state}, seen {text_of(one.silent_for)} ago."
         for one, state in heartbeats
         if state != Phase.RUNNING
     ]
     figures = {"workers": len(workers), "waiting": lag.transactions, "oldest unsent": oldest}
     table = table_of(shown, empty=NO_LEASES)
-    errors = (*unlisted, *troubles(lag, parked))
-    return facts, (_head(processor, figures, parked, "events"), table, *others), errors
+    return facts, (_head(processor, figures, parked, "events"), table, *others), causes
 
 
-def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:
+def _rows(listing: Listing, lag: Lag, still: Collection[str]) -> list[dict[str, Any]]:
     """Return a row for each lease of a listing; the estimator says which of them are held, and what waits."""
     leases, damaged = readable(listing.documents)
     measured = {one.lease: one for one in lag.leases}
@@ -104,10 +107,11 @@ def _rows(listing: Listing, lag: Lag) -> list[dict[str, Any]]:
     for lease in leases:
         seen = measured.get(lease.id)
         owner, unowned = seen and seen.owner, "expired" if lease.owned else "free"
+        owned = "stands still" if f"range {lease.token}" in still else "owned"
         row: dict[str, Any] = {
             "range": lease.token,
             "owner": owner or lease.owner,
-            "state": "owned" if owner else unowned,
+            "state": owned if owner else unowned,
             "continuation": lease.continuation,
             "start": lease.properties.get(START),
             "written_ago": max(timedelta(0), listing.read_at - lease.written_at()),
@@ -142,7 +146,7 @@ async def _status_of_consumer(named: str) -> _Status:
     }
     figures = {"waiting": waiting, "dead-lettered": dead_lettered}
     head = _head(f"{consumer.name} of {settings.source}", figures, parked, "messages")
-    return facts, (head,), tuple(map(str, parked.unreadable.values())) if parked else ()
+    return facts, (head,), together(parked.found()) if parked else ()
 
 
 def _of_parked(parked: ParkedSeen | None, held: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import combinations
@@ -19,11 +19,11 @@ from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, Sto
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.causes import LATE, Cause, of_leases, of_workers, together
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
 from cosmos_outbox_worker.fleet_differences import alarms_of, differences, versions
 from cosmos_outbox_worker.heartbeats import Heartbeat
-from cosmos_outbox_worker.worker_health import LATE, standing
 
 _SECONDS_A_RANGE = 5.0
 # Each call makes several requests, which have limits of their own.
@@ -87,6 +87,13 @@ class Leases:
         return (self.lag.oldest_age or timedelta()).total_seconds()
 
     @property
+    def causes(self) -> tuple[Cause, ...]:
+        """Return what keeps work from going on and has no check of its own."""
+        now = datetime.now(UTC)
+        found = together((*of_workers(now, self.heartbeats, self.lag), *of_leases(now, self.lag)))
+        return tuple(one for one in found if not (one.words["waits"] or one.words["checked"]))
+
+    @property
     def skewed(self) -> str:
         side = "ahead of" if self.skew > timedelta() else "behind"
         return f"{abs(self.skew).total_seconds():.0f} s {side}"
@@ -119,11 +126,9 @@ OF_LEASES: Checks[Leases] = {
     "overlapping-leases.twice": lambda it: [
         " and ".join(one.tokens) for one in it.overlaps if not one.unfinished
     ],
-    "standstill.owned": lambda it: standing(it.lag),
+    "standstill.owned": lambda it: [one for one in it.causes if one.stands],
+    "standstill.failing": lambda it: [one for one in it.causes if not one.stands],
     "age.late": lambda it: bool(it.late) and worse(if_=it.age_seconds >= it.event_ttl.total_seconds() / 2),
-    "workers.unready": lambda it: [
-        f"{one.worker} is not ready: {' '.join(one.unready)}" for one in it.heartbeats if one.troubled
-    ],
     "workers.silent": lambda it: [one for one in it.heartbeats if one.silent],
     "workers.alarmed": lambda it: dict.fromkeys(alarms_of(it.heartbeats)),
     "workers.unlike": lambda it: differences(it.heartbeats),
@@ -165,7 +170,8 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
         if leases is not None:
             for name, reason in leases.lag.unseen.items():
                 found.note(f"read what waits for lease {name}", StoreUnavailable(reason))
-            found.judge(OF_LEASES, leases)
+            whole = tuple(replace(one, unseen=None) for one in leases.lag.leases)
+            found.judge(OF_LEASES, replace(leases, lag=replace(leases.lag, leases=whole)))
 
 
 async def _read_any_range(feed: ChangeFeed) -> None:

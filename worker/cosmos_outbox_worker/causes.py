@@ -1,0 +1,198 @@
+"""
+Causes: what keeps work from going on, each named once: what refuses, since when, whom it stops, and what to do about it.
+
+Pure functions of what fails now, of leases and of heartbeats; `causes.toml` has the words. Page, readiness, `status`, `doctor` and log read
+them, so that all five say the same.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cosmos_outbox.changefeed import Lag, LeaseStatus
+from cosmos_outbox.changefeed.leases import token_of
+from cosmos_outbox_worker.readable_times import clock_time, duration_text
+
+if TYPE_CHECKING:
+    from cosmos_outbox_worker.heartbeats import Heartbeat
+
+A_WHILE = timedelta(seconds=5)  # what fails for less passes by itself
+LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
+_MOST_NAMED = 20
+_WORDS = tomllib.loads(Path(__file__).with_name("causes.toml").read_text("utf-8"))
+_KINDS: Mapping[str, Mapping[str, Any]] = {
+    kind: _WORDS["defaults"] | words for kind, words in _WORDS["kinds"].items()
+}
+# How an owner writes into its lease that it makes no progress
+_STANDSTILL = re.compile(r"No progress for (\d+) s, \d+ attempts failed: ")
+
+# A worker or a consumer, and what of it is stopped: a range or a key; "" for all of it
+Stopped = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """
+    Something that keeps work from going on.
+
+    said: what the service said, or else what is known.
+    stops: whom; empty as long as it stops no range and no key.
+    stands: what it stops makes no progress.
+    unready: the process that says so is not ready, because of it.
+    """
+
+    kind: str
+    said: str = ""
+    since: datetime | None = None
+    stops: tuple[Stopped, ...] = ()
+    stands: bool = False
+    unready: bool = False
+
+    @property
+    def words(self) -> Mapping[str, Any]:
+        """Return what `causes.toml` says of its kind; a newer worker may know more kinds."""
+        return _KINDS.get(self.kind, _KINDS["failing"])
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Return what two of the same cause have in common."""
+        return self.kind, *re.findall(self.words["each"], self.said)[:1]
+
+    @property
+    def whom(self) -> str:
+        """Return whom it stops, as people read it."""
+        named, more = defaultdict[str, list[str]](list), len(self.stops) - _MOST_NAMED
+        for who, what in self.stops[:_MOST_NAMED]:
+            named[who].append(what)
+        said = [" of ".join(filter(None, (", ".join(things), who))) for who, things in named.items()]
+        return "; ".join(said) + (f"; and {more:,} more" if more > 0 else "")
+
+    @property
+    def advice(self) -> str:
+        """Return what to do, and where the documentation says more."""
+        return f"{self.words['remedy']} ({self.words['page']})"
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as programs read it."""
+        said = {name: self.words[name] for name in ("what", "remedy", "page")}
+        return asdict(self) | said | {"since": self.since and self.since.isoformat()}
+
+    def __str__(self) -> str:
+        since = f" (since {clock_time(self.since)})" if self.since else ""
+        said = ": ".join(filter(None, (self.words["what"] and f"{self.words['what']}{since}", self.said)))
+        end = "" if said.endswith((".", "!", "?")) else "."
+        return f"{said}{end} It stops {self.whom}." if self.stops else f"{said}{end}"
+
+
+def cause_of(text: str, **known: Any) -> Cause:
+    """Return the cause that an error names: as its class and what it says, or as an owner wrote it into its lease."""
+    said = _STANDSTILL.sub("", text, count=1)
+    fitting = (kind for kind, words in _KINDS.items() if re.match(words["when"], said, re.DOTALL))
+    return Cause(kind=next(fitting), said=said, **known)
+
+
+def together(found: Iterable[Cause]) -> tuple[Cause, ...]:
+    """Return each cause once, the worst first, with all that it stops; a mere symptom counts as what else stops the same."""
+    found = [part for one in found for part in [replace(one, stops=(each,)) for each in one.stops] or [one]]
+    reasons = {stopped: one for one in found if not one.words["symptom"] for stopped in one.stops}
+    groups = defaultdict[tuple[str, ...], list[Cause]](list)
+    for one in found:
+        why = reasons.get(one.stops[0]) if one.words["symptom"] and one.stops else None
+        groups[(why or one).key] += [replace(why, stands=one.stands, unready=one.unready) if why else one]
+    order = [*_KINDS, *(kind for kind, *_ in groups)]
+    causes = sorted(map(_one_of, groups.values()), key=lambda one: order.index(one.kind))
+    return tuple(sorted(causes, key=lambda one: (not one.unready, not one.stands)))
+
+
+def _one_of(group: Sequence[Cause]) -> Cause:
+    return replace(
+        group[0],
+        said=next((one.said for one in group if one.said), ""),
+        since=min((one.since for one in group if one.since), default=None),
+        stops=tuple(dict.fromkeys(stopped for one in group for stopped in one.stops)),
+        stands=any(one.stands for one in group),
+        unready=any(one.unready for one in group),
+    )
+
+
+def of_own_work(
+    now: datetime, me: str, failing: Sequence[Cause], mine: Sequence[LeaseStatus] = ()
+) -> Iterator[Cause]:
+    """
+    Yield the causes that a process knows of itself.
+
+    Args:
+        failing: what fails now. What holds up sends, or else all of it, stops each lease that makes no progress and names no error.
+        mine: the leases that it works on.
+    """
+    still = [one for one in mine if one.stalled or one.idle_seconds >= A_WHILE.total_seconds()]
+    sends = [one for one in failing if one.words["sends"]]
+    suspects = sends or [one for one in failing if not one.words["quiet"]]
+    for one in failing:
+        if (
+            one.unready
+            or one.since is None
+            or now - one.since >= A_WHILE
+            or any(one.stalled for one in still)
+        ):
+            held = [_stopped(me, lease.token) for lease in still if lease.error is None and one in suspects]
+            yield replace(one, stops=(*one.stops, *held))
+    for lease in still:
+        if lease.error or lease.stalled:
+            since, stops = now - timedelta(seconds=lease.idle_seconds), (_stopped(me, lease.token),)
+            error, stands = lease.error or "A page is not done yet.", lease.stalled
+            yield cause_of(error, since=since, stops=stops, stands=stands, unready=stands)
+
+
+def of_workers(
+    now: datetime, workers: Iterable[Heartbeat], lag: Lag, *, known: Collection[str] = ()
+) -> Iterator[Cause]:
+    """
+    Yield the causes that heartbeats name, to a worker or to an operator; `lag` says what each worker owns.
+
+    Args:
+        known: the tokens of the ranges that the caller works on, and so knows better.
+    """
+    ours = {what for _, what in (_stopped("", token) for token in known)}
+    for worker in workers:
+        if worker.works:
+            for one in worker.causes:
+                yield replace(one, unready=False, stops=tuple(one for one in one.stops if one[1] not in ours))
+        elif worker.silent:
+            owned = [_stopped(worker.worker, one.token) for one in lag.leases if one.owner == worker.worker]
+            said = f"{worker.worker} gave its last sign of life {duration_text(worker.silent_for)} ago."
+            if stops := tuple(one for one in owned if one[1] not in ours):
+                yield Cause(kind="worker-silent", said=said, since=now - worker.silent_for, stops=stops)
+
+
+def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = (), late: str = "") -> Iterator[Cause]:
+    """Yield the causes that leases show; what the owner of the `known` ones wrote, it knows better. `late`: why some may be."""
+    for name, error in lag.damaged.items():
+        yield Cause(kind="lease-damaged", said=error, stops=(_stopped("", token_of(name)),), stands=True)
+    for lease in lag.leases:
+        stops = (_stopped(lease.owner or "", lease.token),)
+        if lease.ahead:
+            yield Cause(kind="position-ahead", said=lease.ahead, stops=stops, stands=True)
+        elif lease.standstill and lease.token not in known:
+            idle = _STANDSTILL.match(lease.standstill)
+            since = now - timedelta(seconds=int(idle[1])) if idle else None
+            yield cause_of(lease.standstill, since=since, stops=stops, stands=True)
+        if lease.unseen:
+            yield cause_of(lease.unseen, stops=stops)
+        since = None if lease.oldest_age is None else now - lease.oldest_age
+        if lease.owner is None and lease.transactions:
+            yield Cause(kind="no-owner", since=since, stops=stops)
+        elif not lease.age_known or (lease.oldest_age and lease.oldest_age >= LATE):
+            kind, said = ("late", late) if lease.age_known else ("unknown", "")
+            yield Cause(kind=kind, said=said, since=since, stops=stops)
+
+
+def _stopped(owner: str, token: str) -> Stopped:
+    return owner, f"range {token}"
