@@ -9,7 +9,7 @@ fixed ids and times, and events compared by what they say.
     assert_messages(await harness.relay_all(), OrderPlaced(total=5))
 
 Read in this order: `harness` (commit, relay, consume in memory), `faults` (what may go wrong), `crash_point_runs` (a crash before and after each
-request), `emulated` (the same over the wire), `contracts` (what an adapter of your own has to hold).
+request), `emulated` (the same over the wire), `contracts` (what an adapter of your own has to hold), `verify` (what an account answers).
 
 pytest gets fixtures of it: `cosmos_outbox_testing.pytest_plugin`. It imports this package at each of its starts, which therefore
 imports what it gives out only when that is asked for.

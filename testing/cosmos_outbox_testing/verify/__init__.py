@@ -1,0 +1,10 @@
+"""
+For `cosmos-outbox verify`: asks an account of Azure, or the emulators, whether they answer as this library and its emulators believe.
+
+A claim is one sentence about Azure with the answer that is expected; a probe asks. What the run writes carries the run's id and a short time
+to live, and is deleted at the end; nothing is created beside it.
+
+Read in this order: `claims` (a sentence, and how it is asked), `results` (what was found, and what that means), `site` (what a run works on),
+`cosmos_claims` (what Cosmos DB answers). Each other part is a module with `run` and `cost`: `suites`, `service_bus_claims`, `main_job`,
+`figures`.
+"""

@@ -1,0 +1,81 @@
+"""Claims: one plain sentence about what Azure answers, with the probe that asks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+
+from cosmos_outbox_testing.verify.results import Held, Outcome, Tell
+from cosmos_outbox_testing.verify.site import Site
+
+_LONGEST_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """
+    What Azure answers, as this library or its emulators believe.
+
+    Attributes:
+        name: of `--only AREA/NAME`.
+        area: "cosmos" or "servicebus".
+        statement: one plain sentence.
+        expected: the answer, as text.
+        meaning: what another answer means for the guarantees, and what to set.
+        promise: the guarantee (G1 to G6, I1 to I6) that rests on it; None if none does.
+        probe: returns the answer as text, equal to `expected` where the claim holds. Raises `NotRun` where it cannot be asked.
+    """
+
+    name: str
+    area: str
+    statement: str
+    expected: str
+    meaning: str
+    promise: str | None
+    probe: Callable[[Site], Awaitable[str]]
+
+
+class NotRun(Exception):
+    """A claim cannot be asked here, and why."""
+
+
+async def ask(claim: Claim, site: Site) -> Outcome:
+    """Ask, and return both answers; an error that the probe does not expect is an answer too."""
+    started, charged = time.monotonic(), site.request_units
+    held = None
+    try:
+        async with asyncio.timeout(_LONGEST_SECONDS):
+            found = await claim.probe(site)
+    except NotRun as why:
+        found, held = str(why), Held.NOT_RUN
+    except TimeoutError:
+        found = f"no answer within {_LONGEST_SECONDS:.0f} s"
+    except Exception as error:  # noqa: BLE001 - whatever a service answers is the finding
+        found = site.without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+    if held is None:
+        otherwise = Held.BROKEN if claim.promise else Held.DIFFERENT
+        held = Held.HELD if found == claim.expected else otherwise
+    return Outcome(
+        name=claim.name,
+        area=claim.area,
+        held=held,
+        statement=claim.statement,
+        expected=claim.expected,
+        found=found,
+        meaning=claim.meaning,
+        promise=claim.promise,
+        seconds=time.monotonic() - started,
+        request_units=site.request_units - charged,
+    )
+
+
+async def ask_all(claims: Iterable[Claim], site: Site, tell: Tell) -> list[Outcome]:
+    """Ask, one after another, each claim that the run wants."""
+    outcomes = []
+    for claim in claims:
+        if site.wants(claim.area, claim.name):
+            outcomes.append(outcome := await ask(claim, site))
+            tell(outcome)
+    return outcomes

@@ -1,0 +1,97 @@
+"""Cleaning: deletes the documents and messages of a run, and of no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
+from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
+
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+
+if TYPE_CHECKING:
+    from azure.cosmos.aio import ContainerProxy
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver
+
+    from cosmos_outbox_testing.verify.site import Site
+
+_BATCH = 100
+_EMPTY_SECONDS = 1.0  # of waiting, then nothing is there
+_MOST_SESSIONS, _AT_ONCE = 1_000, 4
+
+
+async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPaths) -> int:
+    """Delete what has the run's id in its id or its partition key, and return how many documents that were."""
+    first = "".join(f'["{name}"]' for name in paths.levels[0])
+    query = f"SELECT * FROM c WHERE CONTAINS(c.id, @run) OR CONTAINS(c{first}, @run)"  # noqa: S608 - the container's own path
+    parameters: list[dict[str, object]] = [{"name": "@run", "value": site.run}]
+
+    async def read() -> list[dict[str, Any]]:
+        return [one async for one in container.query_items(query, parameters=parameters)]
+
+    by_key: defaultdict[PartitionKey | None, list[str]] = defaultdict(list)
+    for document in await site.must(read):
+        by_key[paths.key_of(document)].append(document["id"])
+    gone = 0
+    for key, ids in by_key.items():
+        sdk_key: Any = list(key) if isinstance(key, tuple) else key
+        for start in range(0, len(ids), _BATCH):
+            some = ids[start : start + _BATCH]
+            deletions = [("delete", (one,)) for one in some]
+            if await site.answer(partial(container.execute_item_batch, deletions, sdk_key)) == "ok":
+                gone += len(some)
+                continue
+            for one in some:  # an id that the service does not take hinders no other
+                gone += await site.answer(partial(container.delete_item, one, sdk_key)) == "ok"
+    return gone
+
+
+async def delete_messages(
+    bus: ServiceBusClient, topic: str, subscription: str, run: str, *, sessions: bool
+) -> int:
+    """Delete what has the run's id in its id or its session, also of the dead letters, and return how many messages that were."""
+    receiver_of = partial(bus.get_subscription_receiver, topic, subscription, max_wait_time=_EMPTY_SECONDS)
+
+    async def drain(**options: Any) -> int:
+        async with receiver_of(**options) as receiver:
+            return await _take(receiver, run)
+
+    async def drain_sessions() -> int:
+        gone = 0
+        with suppress(OperationTimeoutError):  # no other session has messages
+            for _ in range(_MOST_SESSIONS):
+                async with AsyncExitStack() as opening:
+                    receiver = receiver_of(session_id=NEXT_AVAILABLE_SESSION)
+                    await opening.enter_async_context(receiver)
+                    gone += await _take(receiver, run)
+                    if run not in (receiver.session.session_id or ""):
+                        await held.enter_async_context(opening.pop_all())
+        return gone
+
+    # A session of others is held until all are seen, or it would be the next one again.
+    async with AsyncExitStack() as held:
+        live = [drain_sessions() for _ in range(_AT_ONCE)] if sessions else [drain()]
+        return sum(await asyncio.gather(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live))
+
+
+async def _take(receiver: ServiceBusReceiver, run: str) -> int:
+    """Complete what is the run's; what is not is held until all is seen."""
+    gone, strange = 0, []
+    while messages := await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_SECONDS):
+        for message in messages:
+            if run not in f"{message.session_id} {message.message_id}":
+                strange.append(message)
+                continue
+            with suppress(ServiceBusError):  # its lock may be lost; its time to live ends it
+                await receiver.complete_message(message)
+                gone += 1
+        if len(strange) > _BATCH:
+            break
+    for message in strange:
+        with suppress(ServiceBusError):
+            await receiver.abandon_message(message)
+    return gone

@@ -1,0 +1,65 @@
+"""Results: what one part of a run found, and the exit code of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class Held(StrEnum):
+    """What became of a claim or of a part."""
+
+    HELD = "held"
+    DIFFERENT = "different"  # the answer is another one, and no guarantee rests on it
+    BROKEN = "broken"  # a guarantee rests on it
+    NOT_RUN = "not run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """
+    What was found.
+
+    Attributes:
+        name, area: `area/name` is what `--only` takes.
+        statement: a plain sentence: what Azure answers, or what was run.
+        expected, found: both answers.
+        meaning: what a difference means for the guarantees, and what to set; of what was not run, why.
+        promise: the guarantee that rests on it.
+        figures: numbers by name, with their unit: `p50 ms`.
+    """
+
+    name: str
+    area: str
+    held: Held
+    statement: str = ""
+    expected: str = ""
+    found: str = ""
+    meaning: str = ""
+    promise: str | None = None
+    seconds: float = 0.0
+    request_units: float = 0.0
+    figures: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a part is expected to take, and what it touches, as `--dry-run` says."""
+
+    requests: int
+    request_units: int
+    seconds: float
+    touches: str
+
+
+# Hears a sentence of what is going on, and each outcome as soon as it is known
+Tell = Callable[[str | Outcome], None]
+
+
+def exit_code(outcomes: Iterable[Outcome]) -> int:
+    """Return 2 if a promise is broken, 1 if something is different, 0 if nothing is; 3 if nothing could be run."""
+    found = {one.held for one in outcomes}
+    if not found or found == {Held.NOT_RUN}:
+        return 3
+    return 2 if Held.BROKEN in found else 1 if Held.DIFFERENT in found else 0

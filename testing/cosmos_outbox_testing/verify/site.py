@@ -1,0 +1,221 @@
+"""Site: what a run works on, and what it wrote there, which is deleted at the end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from azure.core.exceptions import HttpResponseError
+
+from cosmos_outbox.adapters.cosmos.client import connection_parts
+from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
+from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox_testing.verify.cleaning import delete_documents, delete_messages
+
+if TYPE_CHECKING:
+    from azure.cosmos.aio import ContainerProxy, CosmosClient
+    from azure.servicebus.aio import ServiceBusClient
+
+    from cosmos_outbox_worker.connection import Connection
+
+TTL_SECONDS = 600
+_THROTTLED, _THROTTLED_TRIES = 429, 30
+_CLEAN_SECONDS = 120.0
+_SENDING = ("servicebus", "suites", "job", "figures")
+_SHORT = 12  # a part of a connection string that is no secret, as `true`
+
+
+class Site:
+    """
+    The containers, the topic and its two subscriptions that the caller named, open.
+
+    Attributes:
+        run: begins every partition key, document id, session id, message id, and processor's name of the run.
+        connection: the worker's, with its settings, credential and change feed.
+        client, data, leases, parked: the SDK's client and the containers; `parked` is None where none is named.
+        key_paths, lease_paths: where `data` and `leases` keep their partition key.
+        bus: the SDK's client; None where no namespace is named.
+        topic, sessions, plain: the topic, its subscription with sessions, and the one without.
+        seconds: how long the main job runs.
+        only: `area/name` or `area` of what is wanted; empty: all. The areas: preflight, suites, cosmos, servicebus, job, figures.
+        request_units: charged so far. throttled: answers of 429 so far.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        key_paths: KeyPaths,
+        lease_paths: KeyPaths,
+        bus: ServiceBusClient | None,
+        *,
+        sessions: str,
+        plain: str,
+        seconds: float = 60.0,
+        only: tuple[str, ...] = (),
+        meter: Meter,
+    ) -> None:
+        self.run = f"verify-{secrets.token_hex(4)}"
+        self.connection = connection
+        self.client: CosmosClient = connection.client
+        self.data: ContainerProxy = connection.data
+        self.leases: ContainerProxy = connection.lease_container
+        self.parked: ContainerProxy | None = connection.parked
+        self.key_paths, self.lease_paths, self.bus = key_paths, lease_paths, bus
+        self.topic, self.sessions, self.plain = connection.settings.topic, sessions, plain
+        self.seconds, self.only = seconds, only
+        self.throttled = 0
+        self._meter = meter
+        self._numbers = 0
+
+    @property
+    def request_units(self) -> float:
+        return self._meter.request_units
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """Return the variables that a worker or a consumer of this run needs, in a process of its own; they hold secrets."""
+        own = {"OUTBOX_PROCESSOR_NAME": self.run, "OUTBOX_HEALTH_PORT": "0"}
+        return {**os.environ, **own}
+
+    def wants(self, area: str, name: str = "") -> bool:
+        """Return whether `--only` leaves a part in; without a name, whether anything of the area."""
+        full = f"{area}/{name}" if name else area
+        return not self.only or any(
+            asked in (full, area) or (not name and asked.startswith(f"{area}/")) for asked in self.only
+        )
+
+    def name(self, of: str = "") -> str:
+        """Return a name that no other has, and that begins with the run's id."""
+        self._numbers += 1
+        return f"{self.run}-{self._numbers}{of and '-'}{of}"
+
+    def key(self, name: str) -> PartitionKey:
+        """Return the partition key of the data container that a name makes: the name on each of its levels."""
+        return name if len(self.key_paths.levels) == 1 else (name,) * len(self.key_paths.levels)
+
+    def sdk_key(self, name: str) -> Any:
+        """Return the same as the SDK takes it."""
+        return name if len(self.key_paths.levels) == 1 else [name] * len(self.key_paths.levels)
+
+    def document(self, key: str, document_id: str = "", **fields: object) -> dict[str, Any]:
+        """Return a document of the data container, of a partition key that `name` made."""
+        given = {"id": document_id or self.name(), "ttl": TTL_SECONDS, "type": "verify"}
+        return {**given, **fields, **self.key_paths.fields(self.key(key))}
+
+    async def answer(self, call: Callable[[], Awaitable[Any]]) -> str:
+        """Return the status of a request as text: "ok", or "404/0" as status and substatus; a throttled one is sent again."""
+        return (await self.answered(call))[0]
+
+    async def answered(self, call: Callable[[], Awaitable[Any]]) -> tuple[str, Any]:
+        """Return that text, and what was returned: an error of the SDK, where it was one."""
+        for _ in range(_THROTTLED_TRIES):
+            try:
+                return "ok", await call()
+            except HttpResponseError as error:
+                if error.status_code != _THROTTLED:
+                    return f"{error.status_code}/{getattr(error, 'sub_status', None) or 0}", error
+                self.throttled += 1
+                headers: Mapping[str, str] = getattr(error, "headers", None) or {}
+                await asyncio.sleep(float(headers.get("x-ms-retry-after-ms") or 100) / 1000)
+        return "429", None
+
+    async def must(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what a request returns; a throttled one is sent again."""
+        said, returned = await self.answered(call)
+        if said != "ok":
+            raise RuntimeError(f"A request of the probe itself was answered with {said}.") from returned
+        return returned
+
+    def without_secrets(self, text: str) -> str:
+        """Return a text without what signs in, and without the names of the account and of the namespace."""
+        settings = self.connection.settings
+        namespace = settings.namespace or ""
+        names = dict.fromkeys([namespace, namespace.removesuffix(".servicebus.windows.net")], "NAMESPACE")
+        for name, word in {**names, **dict.fromkeys(_account_names(settings), "ACCOUNT")}.items():
+            text = text.replace(name, word) if name else text
+        for secret in (settings.cosmos_connection_string, settings.servicebus_connection_string):
+            for part in (secret.get_secret_value() if secret else "").split(";"):
+                value = part.partition("=")[2]
+                text = text.replace(value, "…") if len(value) > _SHORT else text
+        return text
+
+    async def clean(self) -> int:
+        """Delete all that the run wrote, and return how many documents and messages that were; what cannot be deleted expires."""
+        containers = [(self.data, self.key_paths), (self.leases, self.lease_paths)]
+        if self.parked is not None:
+            containers.append((self.parked, KeyPaths((("partitionKey",),))))
+        async with asyncio.timeout(_CLEAN_SECONDS):
+            gone = sum([await delete_documents(self, *one) for one in containers])
+            if self.bus is not None and any(map(self.wants, _SENDING)):
+                each = partial(delete_messages, self.bus, self.topic, run=self.run)
+                gone += sum(
+                    await asyncio.gather(each(self.sessions, sessions=True), each(self.plain, sessions=False))
+                )
+        return gone
+
+
+class Meter:
+    """Counts what the account charges for."""
+
+    def __init__(self) -> None:
+        self.requests, self.request_units = 0, 0.0
+
+    def hear(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
+        """Count an answer."""
+        self.requests += 1
+        self.request_units += float(headers.get("x-ms-request-charge") or 0)
+
+
+@asynccontextmanager
+async def opened(
+    *, sessions: str, plain: str, seconds: float = 60.0, only: tuple[str, ...] = ()
+) -> AsyncIterator[Site]:
+    """
+    Open what the OUTBOX_ variables name, and delete at the end what the run wrote, also where the run is broken off.
+
+    Args:
+        sessions, plain: subscriptions of OUTBOX_TOPIC: one that requires sessions, one that does not.
+        seconds, only: as of `Site`.
+
+    Raises:
+        ConfigurationError, AccessDenied, StoreUnavailable: what is named cannot be used, refuses, or does not answer.
+    """
+    from cosmos_outbox_worker.connection import connected  # noqa: PLC0415 - the kit does without the worker
+    from cosmos_outbox_worker.settings import load  # noqa: PLC0415 - as above
+
+    meter, settings = Meter(), load(for_command=True)
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(connected(settings, answered=meter.hear))
+        described = await connection.feed.describe()
+        async with translated():
+            leases = await connection.lease_container.read()
+        paths = KeyPaths(tuple((path.strip("/"),) for path in leases["partitionKey"]["paths"]))
+        bus = None
+        if settings.topic and settings.namespace:
+            bus = await stack.enter_async_context(connection.service_bus())
+        options: Any = {
+            "sessions": sessions,
+            "plain": plain,
+            "seconds": seconds,
+            "only": only,
+            "meter": meter,
+        }
+        site = Site(connection, described.key_paths, paths, bus, **options)
+        try:
+            yield site
+        finally:
+            await site.clean()
+
+
+def _account_names(settings: Any) -> list[str]:
+    given = settings.cosmos_connection_string
+    url = connection_parts(given.get_secret_value())["accountendpoint"] if given else settings.cosmos_endpoint
+    host = urlsplit(str(url)).hostname or ""
+    return [host, *([host.partition(".")[0]] if ".documents." in host else [])]

@@ -1,0 +1,54 @@
+"""A run deletes what it wrote, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+
+from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify.site import Site, opened
+
+pytestmark = pytest.mark.looptime(False)
+
+
+async def _write(site: Site, name: str, message_id: str) -> None:
+    await site.data.create_item(site.document(name, name))
+    await site.leases.create_item({"id": name})
+    assert site.parked is not None
+    assert site.bus is not None
+    await site.parked.create_item({"id": name, "partitionKey": name})
+    async with site.bus.get_topic_sender(site.topic) as sender:
+        await sender.send_messages(ServiceBusMessage("", message_id=message_id, session_id=name))
+
+
+async def _left(outbox: OutboxEmulators) -> tuple[list[str], int]:
+    async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
+        assert site.parked is not None
+        documents = [
+            item["id"]
+            for container in (site.data, site.leases, site.parked)
+            async for item in container.read_all_items()
+        ]
+    subscriptions = outbox.servicebus.stats()["topics"][outbox.topic]["subscriptions"].values()
+    return documents, sum(one["active"] for one in subscriptions)
+
+
+async def test_what_the_run_wrote_is_deleted_at_the_end_and_what_it_did_not_stays(verified: OutboxEmulators):
+    async with opened(sessions="all", plain="relayed") as site:
+        await _write(site, "stranger", "1")
+        await _write(site, site.name(), site.name())
+        await _write(site, site.name(), site.name())
+
+    assert (["stranger"] * 3, 2) == await _left(verified)
+
+
+async def test_what_the_run_wrote_is_deleted_where_the_run_is_broken_off(verified: OutboxEmulators):
+    async def run() -> None:
+        async with opened(sessions="all", plain="relayed") as site:
+            await _write(site, site.name(), site.name())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await run()
+
+    assert ([], 0) == await _left(verified)
