@@ -1,5 +1,6 @@
 """
-Correlation: the ids that tie an event to the request and the message that caused it, per task, and to its trace.
+Correlation: the ids that tie an event to the request and the message that caused it, per task, and to its trace; the library's tracer
+and meter, and the names that OpenTelemetry's conventions give to their spans and metrics.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
+from functools import lru_cache
 from time import monotonic
 
 from opentelemetry import context, metrics, trace
@@ -16,8 +18,11 @@ from opentelemetry.trace import Link, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-from cosmos_outbox.instrumentation import messaging_attributes
-
+SERVICE_BUS = "servicebus"  # of a publisher that names no other system
+# Of the conventions that names and attributes follow
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
+# As the conventions say
+_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # fmt: skip
 # Of the conversation, and of the message that is handled
 _ids: ContextVar[tuple[str | None, str | None]] = ContextVar(
     "cosmos_outbox.correlation", default=(None, None)
@@ -56,6 +61,41 @@ def current_correlation(*, traced: bool = True) -> dict[str, str]:
     if traced:
         _propagator.inject(found)  # traceparent and, if there is one, tracestate
     return found
+
+
+def tracer_of(provider: trace.TracerProvider | None) -> trace.Tracer:
+    """Return the library's tracer, of OpenTelemetry's global provider where none is given."""
+    return trace.get_tracer("cosmos_outbox", None, provider, SCHEMA_URL)
+
+
+def meter_of(provider: metrics.MeterProvider | None) -> metrics.Meter:
+    """Return the library's meter, of OpenTelemetry's global provider where none is given."""
+    return metrics.get_meter("cosmos_outbox", "", provider, SCHEMA_URL)
+
+
+@lru_cache(maxsize=16)  # a caller may ask for each message, and OpenTelemetry keeps what it makes
+def process_durations(provider: metrics.MeterProvider | None) -> metrics.Histogram:
+    """Return what measures how long messages are processed."""
+    return meter_of(provider).create_histogram(
+        "messaging.process.duration",
+        unit="s",
+        description="How long an attempt to process a message took, with the commit of its effect.",
+        explicit_bucket_boundaries_advisory=_BUCKETS,
+    )
+
+
+def messaging_attributes(
+    operation: str, topic: str, subscription: str | None, host: str | None, *, system: str = SERVICE_BUS
+) -> dict[str, str]:
+    """Return what spans and metrics of an operation on messages have in common."""
+    attributes = {
+        "messaging.system": system,
+        "messaging.operation.name": operation,
+        "messaging.destination.name": topic,
+        "messaging.destination.subscription.name": subscription,
+        "server.address": host,
+    }
+    return {name: value for name, value in attributes.items() if value}
 
 
 def created_message(

@@ -12,16 +12,11 @@ import pytest
 from cosmos_outbox import errors, records
 from cosmos_outbox_testing import pytest_plugin
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
-from tests.support.pages import PAGES, ROOT, blocks_of
+from tests.support.pages import PAGES, ROOT, anchors_of, blocks_of
 
 PROSE = {page.relative_to(ROOT): page.read_text() for page in PAGES}
 API = "".join(text for page, text in PROSE.items() if page.parent == Path("docs/reference/api"))
 LINK = re.compile(r"\]\((?!https?://)([^)#\s]*)(#[^)\s]*)?[^)]*\)")
-
-
-def anchors_of(page: Path) -> set[str]:
-    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PROSE, ids=str)

@@ -22,10 +22,9 @@ from cosmos_outbox import errors
 from cosmos_outbox.consumer.failure_policy import OnUnknown, Policy
 from cosmos_outbox.consumer.handler_threads import calls_of_handler
 from cosmos_outbox.consumer.routes import Routes
-from cosmos_outbox.correlation import processing_message
+from cosmos_outbox.correlation import process_durations, processing_message, tracer_of
 from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.domain.events import utc_now
-from cosmos_outbox.instrumentation import process_durations, tracer_of
 from cosmos_outbox.message_format import REMEMBERED_FOR, Message
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded

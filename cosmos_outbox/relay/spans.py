@@ -9,8 +9,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-from cosmos_outbox.correlation import context_of
-from cosmos_outbox.instrumentation import SERVICE_BUS, messaging_attributes, tracer_of
+from cosmos_outbox.correlation import SERVICE_BUS, context_of, messaging_attributes, tracer_of
 from cosmos_outbox.message_format import OutboundMessage
 
 _MAX_LINKS = 128  # what the SDKs keep of a span's links by default

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 
 from cosmos_outbox import errors
-from cosmos_outbox.instrumentation import SERVICE_BUS
+from cosmos_outbox.correlation import SERVICE_BUS
 from cosmos_outbox.message_format import REMEMBERED_FOR, OutboundMessage
 from cosmos_outbox.ports import Publisher
 from cosmos_outbox.relay.ceiling import Ceiling

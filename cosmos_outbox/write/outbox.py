@@ -10,10 +10,10 @@ from typing import Any, TypeVar, overload
 
 from opentelemetry import trace
 
+from cosmos_outbox.correlation import tracer_of
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import PreconditionFailed, UsageError, require
-from cosmos_outbox.instrumentation import tracer_of
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions

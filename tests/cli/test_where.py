@@ -20,7 +20,7 @@ from tests.cli.test_consumer import CONSUMER, OF, message
 from tests.cli.test_consumer import park as hold
 from tests.cli.test_own_container import ADA, VARIABLES, events  # noqa: F401 - a fixture
 from tests.cli.test_parked import PARKED, park
-from tests.service.fleets import HEALTHY
+from tests.support.fleets import HEALTHY
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]

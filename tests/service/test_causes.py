@@ -24,10 +24,10 @@ from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.worker_health import Snapshot
-from tests.service.fleets import AT, HEALTHY, NO_TOPIC, REFUSED, beat, lag
 from tests.support.effort import PHASES, examples
+from tests.support.fleets import AT, HEALTHY, NO_TOPIC, REFUSED, beat, lag
 from tests.support.lease_statuses import status
-from tests.test_docs_names import anchors_of
+from tests.support.pages import anchors_of
 
 ROOT = Path(__file__).parents[2]
 WORKERS = ("w-1", "w-2", "w-3")

@@ -26,9 +26,9 @@ from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.consumer import Consumer
+from cosmos_outbox.correlation import SCHEMA_URL
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import BrokerUnavailable
-from cosmos_outbox.instrumentation import SCHEMA_URL
 from cosmos_outbox.message_format import Message, OutboundMessage, message_of
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.relay.topics_and_refusals import Topics
@@ -36,7 +36,7 @@ from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox_worker.measured_subscription import MeasuredSubscription
 from cosmos_outbox_worker.request_charges import charge_of
 from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
-from tests.service.fleets import HEALTHY, lag
+from tests.support.fleets import HEALTHY, lag
 from tests.support.lease_statuses import status
 from tests.support.notes import Note, NoteFiled
 

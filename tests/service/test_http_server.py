@@ -13,7 +13,7 @@ from aiohttp import web
 from cosmos_outbox_worker import http_server
 from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.worker_health import Snapshot
-from tests.service.fleets import HEALTHY, TROUBLED
+from tests.support.fleets import HEALTHY, TROUBLED
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)

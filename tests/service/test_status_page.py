@@ -18,7 +18,7 @@ from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.version import version
 from cosmos_outbox_worker.worker_health import Snapshot
-from tests.service.fleets import (
+from tests.support.fleets import (
     AT,
     BUSY,
     EMPTY,

@@ -17,8 +17,8 @@ import pytest
 
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox_worker.http_server import serving_health
-from tests.service.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
 from tests.support.browser import Browser, axe_core, size_of, started_chromium, violations
+from tests.support.fleets import ALL, HEALTHY, HOSTILE, LARGE, TROUBLED
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)

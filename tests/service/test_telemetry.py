@@ -42,8 +42,8 @@ from demo.child_processes import Children
 from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
-from tests.service.fleets import HEALTHY
 from tests.service.otlp import receiving, values
+from tests.support.fleets import HEALTHY
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import eventually, json_of, opened_site
 

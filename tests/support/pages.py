@@ -187,3 +187,8 @@ def follow(
 def _says(page: str, printed: str) -> bool:
     pattern = re.escape(" ".join(page.split())).replace("…", ".*")
     return re.fullmatch(pattern, " ".join(printed.split())) is not None
+
+
+def anchors_of(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {"#" + re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}

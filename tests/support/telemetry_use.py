@@ -10,8 +10,8 @@ from typing import get_args, get_type_hints
 
 from cosmos_outbox import records
 from cosmos_outbox.changefeed import Lag, LeaseLag
+from cosmos_outbox.correlation import messaging_attributes, process_durations
 from cosmos_outbox.errors import BrokerUnavailable
-from cosmos_outbox.instrumentation import messaging_attributes, process_durations
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals

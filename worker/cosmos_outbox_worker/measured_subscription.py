@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from cosmos_outbox.instrumentation import messaging_attributes
+from cosmos_outbox.correlation import messaging_attributes
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 from cosmos_outbox_worker.telemetry import Telemetry

@@ -30,8 +30,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
+from cosmos_outbox.correlation import messaging_attributes, meter_of
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.instrumentation import messaging_attributes, meter_of
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import Record, level_of, names_of
 from cosmos_outbox.relay.spans import Around, spans_of_sends

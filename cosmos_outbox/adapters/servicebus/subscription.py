@@ -19,10 +19,9 @@ from opentelemetry import metrics, trace
 from cosmos_outbox.adapters.servicebus.errors import receive_error
 from cosmos_outbox.adapters.servicebus.publisher import CLOSE_SECONDS
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_options, sendable, trusted_seconds
-from cosmos_outbox.correlation import processing_message
+from cosmos_outbox.correlation import process_durations, processing_message, tracer_of
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.event_loop import Background, cancellations, end, raise_if_cancelled, within
-from cosmos_outbox.instrumentation import process_durations, tracer_of
 from cosmos_outbox.message_format import Message, received_id, received_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
