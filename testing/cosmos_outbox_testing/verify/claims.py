@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+import tomllib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from cosmos_outbox_testing.verify.results import Held, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
 
 _LONGEST_SECONDS = 120.0
+Probe = Callable[[Site], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,16 @@ class Claim:
     expected: str
     meaning: str
     promise: str | None
-    probe: Callable[[Site], Awaitable[str]]
+    probe: Probe
+
+
+def claims_in(file: Path, area: str, probes: Mapping[str, Probe]) -> tuple[Claim, ...]:
+    """Return the claims whose words a TOML file has, each with its probe."""
+    words = tomllib.loads(file.read_text(encoding="utf-8"))
+    return tuple(
+        Claim(name=name, area=area, probe=probes[name], **{"promise": None, **said})
+        for name, said in words.items()
+    )
 
 
 class NotRun(Exception):

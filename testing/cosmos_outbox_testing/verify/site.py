@@ -17,6 +17,7 @@ from cosmos_outbox.adapters.cosmos.client import connection_parts
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_testing.verify.cleaning import delete_documents, delete_messages
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Site:
         topic, sessions, plain: the topic, its subscription with sessions, and the one without.
         seconds: how long the main job runs.
         only: `area/name` or `area` of what is wanted; empty: all. The areas: preflight, suites, cosmos, servicebus, job, figures.
-        request_units: charged so far. throttled: answers of 429 so far.
+        request_units, throttled: charged so far; answers of 429 so far.
     """
 
     def __init__(
@@ -70,13 +71,16 @@ class Site:
         self.key_paths, self.lease_paths, self.bus = key_paths, lease_paths, bus
         self.topic, self.sessions, self.plain = connection.settings.topic, sessions, plain
         self.seconds, self.only = seconds, only
-        self.throttled = 0
         self._meter = meter
         self._numbers = 0
 
     @property
     def request_units(self) -> float:
         return self._meter.request_units
+
+    @property
+    def throttled(self) -> int:
+        return self._meter.throttled
 
     @property
     def environ(self) -> dict[str, str]:
@@ -121,7 +125,6 @@ class Site:
             except HttpResponseError as error:
                 if error.status_code != _THROTTLED:
                     return f"{error.status_code}/{getattr(error, 'sub_status', None) or 0}", error
-                self.throttled += 1
                 headers: Mapping[str, str] = getattr(error, "headers", None) or {}
                 await asyncio.sleep(float(headers.get("x-ms-retry-after-ms") or 100) / 1000)
         return "429", None
@@ -165,11 +168,12 @@ class Meter:
     """Counts what the account charges for."""
 
     def __init__(self) -> None:
-        self.requests, self.request_units = 0, 0.0
+        self.requests, self.throttled, self.request_units = 0, 0, 0.0
 
     def hear(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
         """Count an answer."""
         self.requests += 1
+        self.throttled += status == _THROTTLED
         self.request_units += float(headers.get("x-ms-request-charge") or 0)
 
 
@@ -193,9 +197,13 @@ async def opened(
     meter, settings = Meter(), load(for_command=True)
     async with AsyncExitStack() as stack:
         connection = await stack.enter_async_context(connected(settings, answered=meter.hear))
-        described = await connection.feed.describe()
-        async with translated():
-            leases = await connection.lease_container.read()
+        described = await retry_reads(connection.feed.describe, RetryOptions())
+
+        async def read() -> Mapping[str, Any]:
+            async with translated():
+                return await connection.lease_container.read()
+
+        leases = await retry_reads(read, RetryOptions())
         paths = KeyPaths(tuple((path.strip("/"),) for path in leases["partitionKey"]["paths"]))
         bus = None
         if settings.topic and settings.namespace:
