@@ -9,7 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
 from cosmos_outbox_emulators.process import CONTROL_PORT, HOST, serve
+from cosmos_outbox_emulators.servicebus import deviations as servicebus_deviations
 from cosmos_outbox_emulators.steering import run_command
 from cosmos_outbox_emulators.usage import OneLineParser, UsageError
 
@@ -104,6 +106,12 @@ def _serve_options() -> OneLineParser:
         "--strict-ids",
         action="store_true",
         help="refuse ids of items that the service's gateway was seen to refuse",
+    )
+    start.add_argument(
+        "--deviate",
+        choices=(*cosmos_deviations.DEVIATIONS, *servicebus_deviations.DEVIATIONS),
+        metavar="NAME",
+        help="answer otherwise than Azure in one way, to prove a verifier",
     )
     start.add_argument("--json", action="store_true", help="print one line of JSON")
     return parser

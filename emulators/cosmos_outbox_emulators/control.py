@@ -14,14 +14,17 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.deviating import Deviating
 from cosmos_outbox_emulators.explorer import explorer_routes
 from cosmos_outbox_emulators.http_log import log
 from cosmos_outbox_emulators.keys import KeyPair
+from cosmos_outbox_emulators.servicebus import deviations as servicebus_deviations
 from cosmos_outbox_emulators.servicebus.broker import Broker
 
 _FURTHEST_ADVANCE_S = 10 * 365 * 86400.0
@@ -52,7 +55,14 @@ class ControlServer:
         self._host = host
         self.port = port
         self._runner: web.AppRunner | None = None
+        self._cosmos_deviating = Deviating(cosmos, cosmos_deviations.DEVIATIONS)
+        self._servicebus_deviating = Deviating(broker, servicebus_deviations.DEVIATIONS)
         self._delay_broker()
+
+    def deviate(self, name: str) -> None:
+        """Let the emulator that knows the deviation deviate."""
+        of_broker = name in servicebus_deviations.DEVIATIONS
+        (self._servicebus_deviating if of_broker else self._cosmos_deviating).switch(name)
 
     @property
     def url(self) -> str:
@@ -79,6 +89,8 @@ class ControlServer:
                 web.post("/cosmos/throttle", _answer(self._throttle)),
                 web.post("/cosmos/faults", _answer(self._add_cosmos_fault)),
                 web.delete("/cosmos/faults", _answer(lambda _: self._cosmos.faults.clear())),
+                *_deviations("/cosmos/deviation", self._cosmos_deviating),
+                *_deviations("/servicebus/deviation", self._servicebus_deviating),
                 web.get("/servicebus/stats", _answer(lambda _: self._broker.stats())),
                 web.post("/servicebus/keys", _answer(lambda fields: _keys(self._broker.first_keys, fields))),
                 web.post("/servicebus/faults", _answer(self._add_servicebus_fault)),
@@ -194,6 +206,13 @@ class ControlServer:
         """
         if self._servicebus_latency_s:
             self._broker.faults.add({"action": "latency", "seconds": self._servicebus_latency_s})
+
+
+def _deviations(path: str, deviating: Deviating[Any]) -> list[web.RouteDef]:
+    return [
+        web.post(path, _answer(lambda fields: deviating.switch(_text(fields, "name")))),
+        web.delete(path, _answer(lambda _: deviating.switch(None))),
+    ]
 
 
 def _keys(keys: KeyPair, fields: Fields) -> Any:

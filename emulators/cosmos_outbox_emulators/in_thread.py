@@ -17,12 +17,15 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from cosmos_outbox_emulators.certificate import server_context
+from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
 from cosmos_outbox_emulators.cosmos import offers
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.deviating import Deviating
+from cosmos_outbox_emulators.servicebus import deviations as servicebus_deviations
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
@@ -36,6 +39,7 @@ class CosmosEmulator:
         self._server = server
         self._clock = clock
         self._loop = loop
+        self._deviating = Deviating(server, cosmos_deviations.DEVIATIONS)
 
     @property
     def connection_string(self) -> str:
@@ -167,6 +171,10 @@ class CosmosEmulator:
         """Remove every fault rule."""
         _call(self._loop, self._server.faults.clear)
 
+    def deviate(self, name: str | None) -> None:
+        """Answer otherwise than Azure in one way, in the place of the one before; None ends it."""
+        _call(self._loop, lambda: self._deviating.switch(name))
+
     def requests(self) -> dict[str, int]:
         """Return how many requests came in so far, by operation."""
         return _call(self._loop, lambda: dict(self._server.gateway.counts))
@@ -182,6 +190,7 @@ class ServiceBusEmulator:
     def __init__(self, server: ServiceBusServer, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
         self._loop = loop
+        self._deviating = Deviating(server.broker, servicebus_deviations.DEVIATIONS)
 
     @property
     def connection_string(self) -> str:
@@ -242,6 +251,10 @@ class ServiceBusEmulator:
     def clear_faults(self) -> None:
         """End every fault, an outage too."""
         _call(self._loop, self._server.broker.faults.clear)
+
+    def deviate(self, name: str | None) -> None:
+        """Answer otherwise than Azure in one way, in the place of the one before; None ends it."""
+        _call(self._loop, lambda: self._deviating.switch(name))
 
     def stats(self) -> dict[str, Any]:
         """

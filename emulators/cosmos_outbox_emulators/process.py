@@ -65,6 +65,8 @@ async def serve(options: argparse.Namespace) -> None:
             host=options.host,
             port=CONTROL_PORT if options.control_port is None else options.control_port,
         )
+        if options.deviate is not None:
+            control.deviate(options.deviate)
         for server in (cosmos, servicebus, control):
             try:
                 await stack.enter_async_context(server)

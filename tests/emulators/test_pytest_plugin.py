@@ -69,6 +69,23 @@ async def test_a_topic_takes_messages_and_faults(servicebus_emulator):
     assert 2 == servicebus_emulator.stats()["topics"]["orders"]["published"]
 
 
+def test_each_emulator_can_be_told_to_deviate(cosmos_emulator, servicebus_emulator):
+    cosmos_emulator.create_container("shop", "orders")
+    statuses = []
+    with CosmosClient.from_connection_string(cosmos_emulator.connection_string) as client:
+        orders = client.get_database_client("shop").get_container_client("orders")
+        for name in ("missing-is-1003", None):
+            cosmos_emulator.deviate(name)
+            with pytest.raises(CosmosHttpResponseError) as refused:
+                orders.read_item("1", "ada")
+            statuses.append(refused.value.sub_status)
+    servicebus_emulator.deviate("bus-slow")
+    slow = servicebus_emulator.stats()["faults"]
+    assert ([1003, 0], 2) == (statuses, len(slow))
+    with pytest.raises(ValueError, match="no deviation 'none'; there are duplicates-kept, "):
+        servicebus_emulator.deviate("none")
+
+
 def test_a_mistake_is_an_error_in_the_test(cosmos_emulator, servicebus_emulator):
     with pytest.raises(ValueError, match="unknown field 'operations'"):
         cosmos_emulator.add_fault({"operations": "batch"})

@@ -15,7 +15,8 @@ server      sockets, added latency, injected faults                     (asyncio
       transaction, patch, sql, walk, changefeed                         what can be done with it
 ```
 
-`seed` fills an account at its start, `persistence` keeps a copy of it in a file; the engine knows of neither.
+`seed` fills an account at its start, `persistence` keeps a copy of it in a file, `deviations` stand between server and gateway; the engine
+knows of none.
 
 Nothing of a partition changes before a transaction commits, therefore no error on the way can leave half of a batch behind.
 """

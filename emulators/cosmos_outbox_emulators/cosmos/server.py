@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from email.utils import formatdate
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -17,6 +18,10 @@ from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults, When
 from cosmos_outbox_emulators.cosmos.gateway import Gateway
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, Route
 from cosmos_outbox_emulators.http_log import log
+
+# Stands between the server and the true answer of a request
+Answer = Callable[[Request, Route], Reply]
+Around = Callable[[Answer, Request, Route], Reply]
 
 _MOST_BYTES_READ = 16 * 1024 * 1024
 _IDLE_SECONDS = 3600.0  # a shorter one would close connections under clients that are about to use them
@@ -40,6 +45,7 @@ class CosmosServer:
         self.account = account or Account()
         self.gateway = Gateway(self.account)
         self.faults = Faults()
+        self.around: Around | None = None
         self.latency_s = latency_s
         self.host = host
         self.port = port
@@ -116,11 +122,20 @@ class CosmosServer:
         fault = self.faults.strike(
             route.kind, route.container, partition=lambda: self.gateway.partition_of(asked, route)
         )
-        return self.gateway.answer(asked, route) if fault is None else await self._fail(asked, route, fault)
+        return self.answer(asked, route) if fault is None else await self._fail(asked, route, fault)
+
+    def answer(self, asked: Request, route: Route, fault: FaultRule | None = None) -> Reply:
+        """Answer a request that was admitted, as far as a deviation lets it."""
+        if self.around is None:
+            return self.gateway.answer(asked, route, fault)
+        try:
+            return self.around(partial(self.gateway.answer, fault=fault), asked, route)
+        except CosmosError as error:
+            return self.gateway.refuse(asked, error)
 
     async def _fail(self, asked: Request, route: Route, fault: FaultRule) -> Reply | None:
         """Let a fault strike one request; None means that the connection is cut instead of an answer."""
-        reply = self.gateway.answer(asked, route) if fault.when is When.AFTER else None
+        reply = self.answer(asked, route) if fault.when is When.AFTER else None
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
         if fault.drop:
@@ -133,7 +148,7 @@ class CosmosServer:
                 retry_after_ms=fault.retry_after_ms,
             )
             return self.gateway.refuse(asked, refusal)
-        return reply or self.gateway.answer(asked, route, fault)
+        return reply or self.answer(asked, route, fault)
 
 
 def _origin_form(target: str) -> str:

@@ -1,7 +1,8 @@
 """
 An emulator of Azure Service Bus: topics, subscriptions, sessions and queues over AMQP 1.0, for the unmodified vendor SDKs.
 
-One process, all of it in memory; `persistence` keeps a copy in a file where that is wanted. aiohttp speaks HTTP, the standard library
+One process, all of it in memory; `persistence` keeps a copy in a file where that is wanted, `deviations` let entities do what Azure does not.
+aiohttp speaks HTTP, the standard library
 is the rest. It shows what a sender or a receiver does when the service is slow,
 gone, or has stored a message and could not say so.
 

@@ -59,6 +59,7 @@ class Broker:
         self.connections = self.refused_connections = 0
         self.on_down: Callable[[], None] | None = None
         self.before_output: Callable[[], None] | None = None
+        self.made: Callable[[Topic | Queue], None] | None = None  # hears of each new entity
         self._down_until = 0.0
         self._random = random or Random()
         self._owners: dict[str, Topic] = {}
@@ -167,6 +168,8 @@ class Broker:
             subscriptions[""] = Subscription(queue=self._add_queue(topic, config.name, config.queue))
         for item in config.subscriptions:
             self.create_subscription(topic, item)
+        if self.made:
+            self.made(topic)
         return topic
 
     def create_subscription(self, topic: Topic, config: SubscriptionConfig) -> Queue:
@@ -186,6 +189,8 @@ class Broker:
         for one in (queue, dead_letters, transfer):
             self.queues[one.path.lower()] = one
             self._owners[one.path.lower()] = topic
+            if self.made:
+                self.made(one)
         return queue
 
     # Outages

@@ -23,7 +23,7 @@ class PublishLink:
         self.end = end
         self._topic = topic
         self._broker = end.channel.wire.broker
-        self._assembler = Assembler(topic.config.max_message_size)
+        self._assembler = Assembler(topic.largest_message)
         self._delivery_count = 0
         self._granted = CREDIT
         self._too_large: AmqpError | None = None
@@ -63,7 +63,7 @@ class PublishLink:
             self.revoke(self._too_large)
 
     def _store(self, inbound: Inbound) -> bytes:
-        limit = self._topic.config.max_message_size
+        limit = self._topic.largest_message
         try:
             if inbound.size > limit:
                 self._too_large = AmqpError(

@@ -62,6 +62,10 @@ class Topic:
     def scheduled(self) -> int:
         return len(self._scheduled)
 
+    @property
+    def largest_message(self) -> int:
+        return self.config.max_message_size
+
     def publish(self, messages: list[Message]) -> None:
         """Store all messages of one transfer or, on an error, none."""
         self._check(messages)

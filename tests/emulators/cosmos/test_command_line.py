@@ -15,6 +15,10 @@ import aiohttp
 import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.aio import CosmosClient
+from azure.cosmos.exceptions import CosmosResourceExistsError
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import MessageSizeExceededError
 
 from cosmos_outbox_emulators.__main__ import main
 from cosmos_outbox_emulators.control import ControlServer
@@ -92,6 +96,7 @@ async def commands_steer(control, container):
         (["--partitions", "0"], "partitions"),
         (["--cosmos-latency-ms", "-1"], "latency"),
         (["--config", "/does/not/exist"], "/does/not/exist"),
+        (["--deviate", "sometimes"], "half-batches"),
         (["explode"], "explode"),
         (["split"], "--range"),
         (["split", "--range", "0", "--control", "http://127.0.0.1:1"], "127.0.0.1:1"),
@@ -130,6 +135,29 @@ async def test_a_second_pair_of_emulators_is_steered_at_another_address():
     for process in processes:
         process.terminate()
         assert 0 == await process.wait()
+
+
+@pytest.mark.parametrize("name", ["creations-overwrite", "large-messages"])
+async def test_an_option_lets_either_service_deviate_from_the_start(name):
+    process = await start("--json", "--deviate", name)
+    announced = json.loads(await process.stdout.readline())
+    overwritten = accepted = True
+    async with CosmosClient.from_connection_string(announced["cosmos"]) as client:
+        container = await (await client.create_database("d")).create_container("c", PartitionKey("/pk"))
+        await container.create_item({"id": "a", "pk": "k"})
+        try:
+            await container.create_item({"id": "a", "pk": "k"})
+        except CosmosResourceExistsError:
+            overwritten = False
+    bus = ServiceBusClient.from_connection_string(announced["servicebus"])
+    async with bus, bus.get_topic_sender("events") as sender:
+        try:
+            await sender.send_messages(ServiceBusMessage("x" * 300_000, session_id="a"))
+        except MessageSizeExceededError:
+            accepted = False
+    process.terminate()
+    await process.communicate()
+    assert (name == "creations-overwrite", name == "large-messages") == (overwritten, accepted)
 
 
 async def test_a_taken_port_is_one_line_and_status_2():
@@ -177,6 +205,20 @@ async def test_the_control_api_reports_and_steers():
         assert (204, None) == await send("DELETE", "/cosmos/faults")
         assert 0 == len(cosmos.faults)
         assert "events" in (await send("GET", "/servicebus/stats"))[1]["topics"]
+
+
+async def test_the_control_api_lets_each_service_deviate_and_ends_it():
+    async with controlled() as (cosmos, _, send):
+        ids_are_strict = []
+        for body in ({"name": "ids-refused"}, {"name": "slow"}):
+            assert (204, None) == await send("POST", "/cosmos/deviation", json=body)
+            ids_are_strict.append(cosmos.account.strict_ids)
+        assert (204, None) == await send("DELETE", "/cosmos/deviation")
+        assert ([True, False], 0.0) == (ids_are_strict, cosmos.latency_s)
+        assert (204, None) == await send("POST", "/servicebus/deviation", json={"name": "bus-slow"})
+        assert (204, None) == await send("DELETE", "/servicebus/deviation")
+        status, problem = await send("POST", "/servicebus/deviation", json={"name": "slow"})
+        assert (400, True) == (status, "duplicates-kept" in problem["detail"])
 
 
 async def test_the_control_api_regenerates_either_key_of_each_service():

@@ -1,0 +1,173 @@
+"""Each deviation changes the one answer that it is about, and at its end Azure's is back."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cosmos_outbox_emulators.cosmos.deviations import DEVIATIONS
+from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request
+from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from cosmos_outbox_emulators.deviating import Deviating
+from tests.emulators.cosmos.driver import Driver, documents, put, substatus
+
+
+class Deviated(Driver):
+    """A driver whose requests go through the server's deviation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server = CosmosServer(self.account)
+        self.true, self.gateway = self.gateway, self  # type: ignore[assignment]
+        self.deviating = Deviating(self.server, DEVIATIONS)
+
+    def answer(self, request: Request) -> Reply:
+        try:
+            return self.server.answer(request, self.true.admit(request))
+        except CosmosError as error:
+            return self.true.refuse(request, error)
+
+
+def batch(of: Deviated, *operations: object) -> list[int]:
+    reply = of.batch("k", list(operations))
+    return [one["statusCode"] for one in json.loads(reply.body)] if reply.status < 300 else [reply.status]
+
+
+def half(of: Deviated) -> object:
+    batch(of, put("Create", "a"), put("Create", "b"), put("Replace", "none"))
+    return of.item("GET", "k", "a").status
+
+
+def large(of: Deviated) -> object:
+    text = "x" * 1_000_000
+    return batch(of, *(put("Create", name, text=text) for name in "abc")), of.item("GET", "k", "c").status
+
+
+def created_twice(of: Deviated) -> object:
+    twice = [of.item("POST", "k", None, {"id": "a", "pk": "k"}).status for _ in range(2)]
+    return twice, batch(of, put("Create", "a"))
+
+
+def conditional(of: Deviated) -> object:
+    of.upsert("k", "a")
+    stale = of.item("PUT", "k", "a", {"id": "a", "pk": "k"}, if_match='"old"').status
+    return stale, batch(of, {**put("Replace", "a"), "id": "a", "ifMatch": '"old"'})
+
+
+def number(of: Deviated) -> object:
+    of.upsert("k", "a", n=2**53 + 1)
+    return json.loads(of.item("GET", "k", "a").body)["n"] - 2**53
+
+
+def spaced(of: Deviated) -> object:
+    of.upsert("k", "a ")
+    return json.loads(of.item("GET", "k", "a ").body)["id"]
+
+
+def escaped(of: Deviated) -> object:
+    return of.upsert("k", "a%20").status, of.item("GET", "k", "a%20").status
+
+
+def long_key(of: Deviated) -> object:
+    return of.upsert("k" * 2047, "a").status, of.upsert("k" * 1000, "a").status
+
+
+def expired(of: Deviated) -> object:
+    of.upsert("k", "a", ttl=5)
+    of.clock.now += 6
+    return of.item("GET", "k", "a").status
+
+
+def administered(of: Deviated) -> object:
+    return tuple(
+        of.send(*request).status
+        for request in (("POST", "/dbs", {"id": "e"}), ("GET", "/offers"), ("GET", "/dbs/d/colls/c"))
+    )
+
+
+def feed(of: Deviated) -> object:
+    batch(of, put("Create", "a"), put("Create", "b"))
+    reply = of.changes("0")
+    changed = documents(reply)
+    assert str(len(changed)) == reply.headers["x-ms-item-count"]
+    return [one["id"] for one in changed], len({one["_lsn"] for one in changed})
+
+
+def etags(of: Deviated) -> object:
+    of.upsert("k", "a")
+    page = of.changes("0")
+    return tuple(reply.headers.get("etag") for reply in (page, of.changes("0", '"9"')))
+
+
+def stale(of: Deviated) -> object:
+    of.upsert("k", "a")
+    of.clock.now += 10
+    of.upsert("k", "b")
+    return of.item("GET", "k", "b").status
+
+
+def charged(of: Deviated) -> object:
+    return "x-ms-request-charge" in of.upsert("k", "a").headers
+
+
+def plain(of: Deviated) -> object:
+    reply = of.upsert("k", "a")
+    packed = reply.headers.get("content-encoding") == "gzip"
+    return packed, json.loads(gzip.decompress(reply.body) if packed else reply.body)["id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ask", "true", "false"),
+    [
+        ("half-batches", half, 404, 200),
+        ("large-batches", large, ([413], 404), ([201, 201, 201], 200)),
+        ("creations-overwrite", created_twice, ([201, 409], [409]), ([201, 200], [200])),
+        ("etags-ignored", conditional, (412, [412]), (200, [200])),
+        ("412-is-409", conditional, (412, [412]), (409, [409])),
+        ("numbers-rounded", number, 1, 0),
+        ("ids-trimmed", spaced, "a ", "a"),
+        ("ids-refused", escaped, (201, 200), (201, 401)),
+        ("long-keys-refused", long_key, (201, 201), (400, 201)),
+        ("items-never-expire", expired, 404, 200),
+        ("missing-is-1003", lambda of: substatus(of.item("GET", "k", "a")), (404, 0), (404, 1003)),
+        ("control-plane-refused", administered, (201, 200, 200), (403, 403, 200)),
+        ("metadata-refused", administered, (201, 200, 200), (403, 403, 403)),
+        ("throttled", lambda of: [of.upsert("k", "a").status for _ in range(20)].count(429), 0, 2),
+        ("lsn-within-batch", feed, (["a", "b"], 1), (["a", "b"], 2)),
+        ("feed-skips", feed, (["a", "b"], 1), (["a"], 1)),
+        ("feed-reversed", feed, (["a", "b"], 1), (["b", "a"], 1)),
+        ("304-without-etag", etags, ('"2"', '"9"'), ('"2"', None)),
+        ("empty-etag", etags, ('"2"', '"9"'), ("", "")),
+        ("stale-reads", stale, 200, 404),
+        ("charges-hidden", charged, True, False),
+        ("compressed", plain, (False, "a"), (True, "a")),
+        ("slow", lambda of: of.server.latency_s, 0.0, 0.2),
+        ("clock-ahead", lambda of: of.account.clock() - of.clock(), 0.0, 3600.0),
+    ],
+)
+def test_a_deviation_changes_its_answer_until_it_ends(
+    name: str, ask: Callable[[Deviated], object], true: object, false: object
+):
+    assert true == ask(Deviated())
+    of = Deviated()
+    of.deviating.switch("throttled")  # another one, which this one replaces
+    of.deviating.switch(name)
+    assert false == ask(of)
+    of.deviating.switch(None)
+    assert (None, 0.0, False, 0.0, of.clock.now) == (
+        of.server.around, of.server.latency_s, of.account.strict_ids, of.account.replication.lag_s, of.account.clock(),
+    )  # fmt: skip
+
+
+def test_every_deviation_is_tested_here_and_listed_in_the_readme():
+    (table,) = test_a_deviation_changes_its_answer_until_it_ends.pytestmark
+    assert {*DEVIATIONS} == {row[0] for row in table.args[1]}
+    readme = (Path(__file__).parents[3] / "emulators/README.md").read_text()
+    listed = readme.partition("| Of Cosmos DB | |")[2].partition("\n\n")[0]
+    assert [*DEVIATIONS] == re.findall(r"^\| `(\S+)` \|", listed, re.MULTILINE)
