@@ -5,6 +5,6 @@ A claim is one sentence about Azure with the answer that is expected; a probe as
 to live, and is deleted at the end; nothing is created beside it.
 
 Read in this order: `claims` (a sentence, and how it is asked), `results` (what was found, and what that means), `site` (what a run works on),
-`cosmos_claims` (what Cosmos DB answers). Each other part is a module with `run` and `cost`: `suites`, `service_bus_claims`, `main_job`,
-`figures`.
+`cosmos_claims` (what Cosmos DB answers), `service_bus_claims` (what Service Bus answers, each asked in its `own_session`). Each part is a
+module with `run` and `cost`; the others are `suites`, `main_job`, `figures`.
 """
