@@ -18,7 +18,7 @@ from azure.cosmos import PartitionKey
 from azure.cosmos.aio import ContainerProxy, CosmosClient, DatabaseProxy
 
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
-from demo.child_processes import Children
+from cosmos_outbox_testing.verify.child_processes import Children
 
 DATABASE = "bench"
 PARKED = "parked"

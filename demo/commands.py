@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from demo.child_processes import Child, Children, show_tails, with_children
+from cosmos_outbox_testing.verify.child_processes import Child, Children
+from demo.child_processes import show_tails, with_children
 from demo.job import DemoOptions, run_demo
 from demo.progress import Progress
 from demo.received import RecordReader

@@ -16,7 +16,7 @@ from typing import Any
 
 from azure.cosmos.aio import ContainerProxy
 
-from demo.audit import CommittedEvent
+from cosmos_outbox_testing.verify.audit import CommittedEvent
 
 _WATCH_SECONDS = 0.25
 _EVENTS = "FROM c WHERE c.type = 'domainEvent'"

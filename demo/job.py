@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from demo.audit import Audit, CommittedEvent, audit
-from demo.child_processes import Child, Children, DemoFailed
+from cosmos_outbox_testing.verify.audit import Audit, CommittedEvent, audit
+from cosmos_outbox_testing.verify.child_processes import Child, Children
+from demo.child_processes import DemoFailed
 from demo.effects import Effects, count_effects, counted_up_to, effects_of, recorded_in
 from demo.leases import Owners, lease_owners, wait_for_owners
 from demo.load import Load, LoadFailed, drive

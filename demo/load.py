@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from demo.audit import CommittedEvent
+from cosmos_outbox_testing.verify.audit import CommittedEvent
 
 FIRST_NAMES = ("Ada", "Alan", "Barbara", "Edsger", "Grace", "Hedy", "Katherine", "Ken", "Margaret", "Radia")
 LAST_NAMES = (

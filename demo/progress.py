@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from demo.child_processes import Child
+from cosmos_outbox_testing.verify.child_processes import Child
 from demo.leases import Owners
 
 

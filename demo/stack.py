@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
-from demo.child_processes import Child, Children
+from cosmos_outbox_testing.verify.child_processes import Child, Children
 from examples.contacts.provision import provision
 
 DATABASE, DATA, LEASES, PARKED, DIRECTORY = "contacts", "data", "leases", "parked", "directory"

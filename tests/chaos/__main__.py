@@ -16,7 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from demo.child_processes import Children, show_tails, with_children
+from cosmos_outbox_testing.verify.child_processes import Children
+from demo.child_processes import show_tails, with_children
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind
 

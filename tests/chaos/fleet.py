@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.child_processes import Child, Children
+from cosmos_outbox_testing.verify.child_processes import Child, Children
 from tests.chaos.script import Disturbance, Kind
 from tests.support.patience import HUNG_SECONDS
 

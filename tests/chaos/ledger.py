@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from cosmos_outbox import DomainEvent, Entity, NotFound, UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
-from tests.chaos.load import Deposited
+from cosmos_outbox_testing.verify.load import Deposited
 
 
 class Booked(DomainEvent):

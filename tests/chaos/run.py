@@ -20,8 +20,9 @@ from azure.cosmos.exceptions import CosmosResourceNotFoundError
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
-from demo.audit import Audit, CommittedEvent, audit
-from demo.child_processes import Child, Children
+from cosmos_outbox_testing.verify.audit import Audit, CommittedEvent, audit
+from cosmos_outbox_testing.verify.child_processes import Child, Children
+from cosmos_outbox_testing.verify.load import Account, change_accounts
 from demo.effects import Effects, count_effects, counted_up_to, effects_of, recorded_in
 from demo.leases import lease_owners, wait_for_owners
 from demo.received import RecordReader
@@ -37,7 +38,6 @@ from demo.stack import (
 )
 from examples.contacts.received import ReceivedMessage
 from tests.chaos.fleet import Fleet
-from tests.chaos.load import change_accounts
 from tests.chaos.script import ON_PROCESSES, Disturbance, Kind, script
 from tests.support.patience import HUNG_SECONDS
 
@@ -45,6 +45,8 @@ _WATCH_SECONDS = 0.25
 _QUIET_SECONDS = 1.5
 _CONSUMER = "tests.chaos.ledger:consumer"
 _SECOND_LEASES = "directory-leases"
+_LARGE_ONE_IN = 3  # accounts: the feed brings 40 KB of entity beside each event or two
+_PAPERS = [{"number": number, "text": f"paper {number} " + "x" * 60} for number in range(400)]
 _CUTS = ("drop-before-store", "drop-after-store")
 
 
@@ -244,7 +246,10 @@ class _Run:
                 group.create_task(
                     change_accounts(
                         outbox,
-                        accounts=options.accounts,
+                        accounts=[
+                            Account(papers=_PAPERS if number % _LARGE_ONE_IN == 0 else [])
+                            for number in range(options.accounts)
+                        ],
                         commits_per_second=options.commits_per_second,
                         seed=options.seed,
                         stop=stop,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from demo.audit import CommittedEvent, audit
+from cosmos_outbox_testing.verify.audit import CommittedEvent, audit
 from examples.contacts.received import ReceivedMessage
 
 CREATED = "2026-01-01T00:00:00+00:00"

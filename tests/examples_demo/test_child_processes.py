@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.child_processes import ChildDied, Children
+from cosmos_outbox_testing.verify.child_processes import ChildDied, Children
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
@@ -80,7 +80,7 @@ async def test_a_server_that_announces_nothing_readable_counts_as_dead(tmp_path,
 async def test_children_die_with_a_parent_that_is_killed(tmp_path):
     code = textwrap.dedent(f"""
         import asyncio, os, pathlib
-        from demo.child_processes import Children
+        from cosmos_outbox_testing.verify.child_processes import Children
 
         async def main():
             async with Children(pathlib.Path({str(tmp_path)!r})) as children:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from demo.audit import CommittedEvent
+from cosmos_outbox_testing.verify.audit import CommittedEvent
 from demo.effects import effects_of
 
 COMMITTED = [

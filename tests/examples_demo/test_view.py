@@ -8,7 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
-from demo.audit import Audit
+from cosmos_outbox_testing.verify.audit import Audit
 from demo.effects import Effects
 from demo.job import Outcome
 from demo.progress import Progress

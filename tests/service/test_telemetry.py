@@ -37,8 +37,8 @@ from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import names_of
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.relay.topics_and_refusals import Topics
+from cosmos_outbox_testing.verify.child_processes import Children
 from cosmos_outbox_worker.telemetry import opened_telemetry
-from demo.child_processes import Children
 from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create

@@ -22,7 +22,7 @@ from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.servicebus.broker import Broker
-from demo.child_processes import Child, Children
+from cosmos_outbox_testing.verify.child_processes import Child, Children
 from tests.support.patience import HUNG_SECONDS
 
 RANGES = 4

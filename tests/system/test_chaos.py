@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from demo.child_processes import Children
+from cosmos_outbox_testing.verify.child_processes import Children
 from tests.chaos.run import ChaosOptions, run_chaos
 from tests.chaos.script import Kind
 from tests.support.patience import HUNG_SECONDS

@@ -25,9 +25,9 @@ _MOST_SESSIONS, _AT_ONCE = 1_000, 4
 
 
 async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPaths) -> int:
-    """Delete what has the run's id in its id or its partition key, and return how many documents that were."""
+    """Delete what has the run's id in its id or its partition key, or is a heartbeat of its workers, and return how many documents that were."""
     first = "".join(f'["{name}"]' for name in paths.levels[0])
-    query = f"SELECT * FROM c WHERE CONTAINS(c.id, @run) OR CONTAINS(c{first}, @run)"  # noqa: S608 - the container's own path
+    query = f"SELECT * FROM c WHERE CONTAINS(c.id, @run) OR CONTAINS(c{first}, @run) OR c.processor = @run"  # noqa: S608 - the container's own path
     parameters: list[dict[str, object]] = [{"name": "@run", "value": site.run}]
 
     async def read() -> list[dict[str, Any]]:

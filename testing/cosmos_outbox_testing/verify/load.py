@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from pydantic import Field
@@ -21,36 +22,49 @@ from cosmos_outbox import (
     TooManyRequests,
     UnitOfWork,
 )
-from demo.audit import CommittedEvent
+from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox_testing.verify.audit import CommittedEvent
+from cosmos_outbox_testing.verify.site import TTL_SECONDS
 
 _RETRY_SECONDS = 0.2
-_LARGE_ONE_IN = 3  # accounts: the feed brings 40 KB of entity beside each event or two
-_PAPERS = [{"number": number, "text": f"paper {number} " + "x" * 60} for number in range(400)]
-
 Record = Callable[[CommittedEvent], None]
 
 
 class Deposited(DomainEvent):
     """The event that most commits raise, some of them more than once."""
 
+    ttl = timedelta(seconds=TTL_SECONDS)
+    account: str
     amount: int
+    levels: int
 
 
 class Account(Entity):
     """An entity whose events can only be understood in order."""
 
+    ttl = timedelta(seconds=TTL_SECONDS)
     balance: int = 0
+    levels: int = 1
     papers: list[dict[str, Any]] = Field(default_factory=list)
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return key_of(self.id, self.levels)
 
     def deposit(self, amount: int) -> None:
         self.balance += amount
-        self.record(Deposited(amount=amount))
+        self.record(Deposited(account=self.id, amount=amount, levels=self.levels))
+
+
+def key_of(name: str, levels: int) -> PartitionKey:
+    """Return the partition key that a name makes: the name on each level."""
+    return name if levels == 1 else (name,) * levels
 
 
 async def change_accounts(
     outbox: Outbox,
     *,
-    accounts: int,
+    accounts: Sequence[Account],
     commits_per_second: float,
     seed: int,
     stop: asyncio.Event,
@@ -60,15 +74,14 @@ async def change_accounts(
     Change accounts side by side until `stop` is set; every commit under way then is finished and recorded.
     """
     async with asyncio.TaskGroup() as group:
-        for number in range(accounts):
+        for number, account in enumerate(accounts):
             chance = random.Random(f"{seed}/{number}")
-            account = Account(papers=_PAPERS if number % _LARGE_ONE_IN == 0 else [])
             group.create_task(
                 _change(
                     outbox,
                     account,
                     chance=chance,
-                    mean_pause=accounts / commits_per_second,
+                    mean_pause=len(accounts) / commits_per_second,
                     stop=stop,
                     record=record,
                 )
@@ -102,6 +115,7 @@ async def _change(
                         event_id=event.id, contact_id=account.id, version=version, position=position
                     )
                 )
+        uow.rollback()  # of one that was never committed
 
 
 async def _committed(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent, ...]:
@@ -118,7 +132,7 @@ async def _known(uow: UnitOfWork, account: Account) -> Account:
     while account.etag is None:
         uow.rollback()
         try:
-            account = await uow.repository(Account).read(account.id)
+            account = await uow.repository(Account).read(account.id, partition_key=account.partition_key)
         except (StoreUnavailable, TooManyRequests):
             await asyncio.sleep(_RETRY_SECONDS)
     return account

@@ -1,8 +1,8 @@
 """
-The verdict: what the API said it committed against what the subscriber says it received.
+The verdict: what commits returned against what was received, or took effect.
 
-Nothing of the relay's own counting comes in. Which event came in which version of which contact is taken from the
-API's responses, so a message with wrong properties cannot make its own order look right.
+Nothing of the relay's own counting comes in. Which event came in which version of which entity is taken from what the commits returned, so
+a message with wrong properties cannot make its own order look right.
 """
 
 from __future__ import annotations
@@ -12,8 +12,20 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
-from examples.contacts.received import ReceivedMessage
+
+class Received(Protocol):
+    """One delivery of a message; times as ISO 8601, and the wall clock as nanoseconds since 1970."""
+
+    @property
+    def message_id(self) -> str: ...
+    @property
+    def enqueued_at(self) -> str | None: ...
+    @property
+    def created_at(self) -> str | None: ...
+    @property
+    def received_ns(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +69,10 @@ class Audit:
         return not (self.lost or self.duplicated or self.out_of_order or self.unknown)
 
 
-def audit(committed: Sequence[CommittedEvent], received: Sequence[ReceivedMessage]) -> Audit:
+def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> Audit:
     """Compare the two records; `received` is in the order in which messages were received."""
     events = {event.event_id: event for event in committed}
-    first_copies: dict[str, ReceivedMessage] = {}
+    first_copies: dict[str, Received] = {}
     duplicated: list[str] = []
     for message in received:
         if message.message_id in first_copies:
@@ -95,7 +107,7 @@ def audit(committed: Sequence[CommittedEvent], received: Sequence[ReceivedMessag
     )
 
 
-def _since_creation(messages: Sequence[ReceivedMessage], moments: Sequence[float | None]) -> list[float]:
+def _since_creation(messages: Sequence[Received], moments: Sequence[float | None]) -> list[float]:
     # From the event's own createdAt, set in the API's process just before its commit: the commit's duration is
     # included, so the number errs upwards. `_ts` has whole seconds only, and when a response reached the driver
     # says nothing about when the service had committed. All processes here share one clock.

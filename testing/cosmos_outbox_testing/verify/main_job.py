@@ -1,0 +1,271 @@
+"""
+The main job: commits under load, two workers and two consumers in processes of their own, one of each killed; then the audit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from cosmos_outbox import Outbox
+from cosmos_outbox.adapters.cosmos import CosmosStore
+from cosmos_outbox_testing.verify.audit import Audit, CommittedEvent, audit
+from cosmos_outbox_testing.verify.child_processes import Child, ChildDied, Children
+from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.load import Account, change_accounts
+from cosmos_outbox_testing.verify.own_session import OwnSession
+from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
+from cosmos_outbox_testing.verify.site import Site
+
+AREA = "job"
+_ACCOUNTS, _COMMITS_PER_SECOND = 24, 8.0
+_EVENTS_OF_A_COMMIT = 2  # on average
+_UNITS_OF_AN_EVENT = 40  # its commit, and its effect
+_PEEKED = 250
+_WATCH_SECONDS = 1.0
+_STARTED_SECONDS, _STALLED_SECONDS = (
+    120.0,
+    150.0,
+)  # a session's lock may last for a minute before another takes it
+_SETTINGS = {
+    "OUTBOX_START": "now",  # what the container holds already is not the run's
+    "OUTBOX_LEASE_EXPIRATION_SECONDS": "10",
+    "OUTBOX_DELETE_AFTER_PUBLISH": "",
+    "OUTBOX_ROUTES": "",
+    "OUTBOX_PUBLISHER": "",
+    "OUTBOX_MESSAGE_FORMAT": "plain",
+    "OUTBOX_SEND_RATE": "",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrived:
+    """An event in the topic, or its effect."""
+
+    message_id: str
+    created_at: str | None
+    enqueued_at: str | None = None
+    received_ns: int = 0
+
+
+def cost(seconds: float) -> Cost:
+    """Return what a job of so many seconds takes."""
+    events = int(seconds * _COMMITS_PER_SECOND * _EVENTS_OF_A_COMMIT)
+    touches = (
+        "documents of the data container, leases of a processor of the run's own, both subscriptions. A worker of yours that relays the "
+        "data container sends the run's events too: stop it, or name another container"
+    )
+    return Cost(
+        requests=events * 5, request_units=events * _UNITS_OF_AN_EVENT, seconds=seconds + 90, touches=touches
+    )
+
+
+async def run(site: Site, tell: Tell) -> list[Outcome]:
+    """Do the job, and return what the audit says of the topic and of the effects."""
+    started, charged = time.monotonic(), site.request_units
+    if not site.wants(AREA):
+        return []
+    try:
+        with tempfile.TemporaryDirectory(prefix="cosmos-outbox-verify-") as logs:
+            outcomes = await _Job(site, tell, Path(logs)).run()
+    except NotRun as why:
+        outcomes = [Outcome(name="main", area=AREA, held=Held.NOT_RUN, found=str(why), meaning=str(why))]
+    took: Any = {"seconds": time.monotonic() - started, "request_units": site.request_units - charged}
+    outcomes = [replace(outcome, **took) for outcome in outcomes]
+    for outcome in outcomes:
+        tell(outcome)
+    return outcomes
+
+
+class _Job:
+    def __init__(self, site: Site, tell: Tell, logs: Path) -> None:
+        if os.name == "nt":
+            raise NotRun("The main job kills processes by signals: run it on Linux or macOS.")
+        self._site, self._tell, self._logs = site, tell, logs
+        self._own = OwnSession(site)  # refuses a run without a topic
+        self._committed: list[CommittedEvent] = []
+        self._problems: list[str] = []
+
+    async def run(self) -> list[Outcome]:
+        async with Children(self._logs) as children:
+            try:
+                topic, effects = await self._done(children)
+            except (ChildDied, TimeoutError) as error:
+                last = error.child.tail() if isinstance(error, ChildDied) else ""
+                found = self._site.without_secrets(f"{error} {last[-600:]}")
+                return [Outcome(name="main", area=AREA, held=Held.BROKEN, found=found, promise="G6")]
+        return [
+            self._outcome("topic", "G3", topic, ("commit to topic p50 ms", topic.topic_p50_ms), ("commit to topic p99 ms", topic.topic_p99_ms)),
+            self._outcome("effects", "I1", effects, ("commit to effect p50 ms", effects.p50_ms), ("commit to effect p99 ms", effects.p99_ms)),
+        ]  # fmt: skip
+
+    async def _done(self, children: Children) -> tuple[Audit, Audit]:
+        names = [f"{self._site.run}-{number}" for number in (1, 2)]
+        workers = [await self._start(children, "worker", name) for name in names]
+        consumers = [await self._start(children, "consumer", name) for name in names]
+        self._tell("two workers and two consumers start")
+        await self._until(children, lambda: self._owned_by(set(names)), _STARTED_SECONDS)
+        await self._load(children, workers, consumers)
+        self._tell(
+            f"{len(self._committed)} events are committed; waiting for each in the topic and for its effect"
+        )
+        wanted = {event.event_id for event in self._committed}
+        await self._grown(children, wanted, self._effects)
+        await self._grown(children, wanted, self._topic)
+        # The other worker sends again what the dead one had not checkpointed: only then is there a copy that could be stored
+        alive = {child.name.removeprefix("worker-") for child in workers if not child.killed}
+        await self._until(children, lambda: self._owned_by(alive), _STARTED_SECONDS)
+        await asyncio.sleep(_WATCH_SECONDS * 2)
+        topic, effects = await self._topic(), await self._effects()
+        running = [child for child in (*workers, *consumers) if not child.killed]
+        await children.stop(running)
+        self._problems += [f"{child.name} ended with {child.state}" for child in running if child.exit_code]
+        return audit(self._committed, topic), audit(self._committed, effects)
+
+    async def _start(self, children: Children, role: str, name: str) -> Child:
+        module = ("consume", "cosmos_outbox_testing.verify.ledger:consumer")
+        env = {
+            **self._site.environ,
+            **_SETTINGS,
+            "OUTBOX_INSTANCE_NAME": name,
+            "OUTBOX_SUBSCRIPTION": self._site.sessions,
+        }
+        command = ("-m", "cosmos_outbox_worker", *(module if role == "consumer" else ("worker",)))
+        return await children.start(f"{role}-{name}", command, env=env)
+
+    async def _load(self, children: Children, workers: Sequence[Child], consumers: Sequence[Child]) -> None:
+        site, stop = self._site, asyncio.Event()
+        levels = len(site.key_paths.levels)
+        accounts = [Account(id=site.name(), levels=levels) for _ in range(_ACCOUNTS)]
+        load = change_accounts(
+            Outbox(CosmosStore(site.data, site.key_paths)),
+            accounts=accounts,
+            commits_per_second=_COMMITS_PER_SECOND,
+            seed=0,
+            stop=stop,
+            record=self._committed.append,
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(load)
+            await asyncio.sleep(site.seconds / 2)
+            children.check()
+            owners = Counter((await self._owners()).values())
+            victim = max(workers, key=lambda worker: owners[worker.name.removeprefix("worker-")])
+            for child in (victim, consumers[0]):
+                await child.kill()
+                self._tell(
+                    f"killed a {child.name.partition('-')[0]} with SIGKILL after {len(self._committed)} events"
+                )
+            await asyncio.sleep(site.seconds / 2)
+            stop.set()
+
+    async def _owners(self) -> dict[str, str | None]:
+        """Return which worker owns each lease of the run's processor."""
+        query = "SELECT c.id, c.Owner FROM c WHERE STARTSWITH(c.id, @run) AND IS_DEFINED(c.LeaseToken)"
+        return {one["id"]: one.get("Owner") for one in await self._query(self._site.leases, query)}
+
+    async def _owned_by(self, names: set[str]) -> bool:
+        owners = await self._owners()
+        return bool(owners) and set(owners.values()) <= names
+
+    async def _topic(self) -> list[Arrived]:
+        """Return the run's events in the order in which the topic took them, as the subscription without sessions has them."""
+        found: list[Arrived] = []
+        after = 1
+        async with self._own.receiver(subscription_name=self._site.plain, session_id=None) as receiver:
+            while messages := await receiver.peek_messages(_PEEKED, sequence_number=after):
+                after = (messages[-1].sequence_number or 0) + 1
+                found += [_arrived(one) for one in messages if _is_deposit(one, self._site.run)]
+        return found
+
+    async def _effects(self) -> list[Arrived]:
+        """Return what took effect, of each account in its order."""
+        query = "SELECT c.id, c.data.lines FROM c WHERE c.type = 'ledger' AND STARTSWITH(c.id, @run)"
+        lines = [
+            line.split()
+            for one in await self._query(self._site.data, query)
+            for line in one["lines"].splitlines()
+        ]
+        return [
+            Arrived(message_id=name, created_at=created, received_ns=int(at)) for name, created, at in lines
+        ]
+
+    async def _query(self, container: Any, query: str) -> list[dict[str, Any]]:
+        parameters: list[dict[str, object]] = [{"name": "@run", "value": self._site.run}]
+
+        async def read() -> list[dict[str, Any]]:
+            return [one async for one in container.query_items(query, parameters=parameters)]
+
+        return list(await self._site.must(read))
+
+    async def _until(self, children: Children, fact: Callable[[], Awaitable[bool]], seconds: float) -> None:
+        async with asyncio.timeout(seconds):
+            while not await fact():
+                children.check()
+                await asyncio.sleep(_WATCH_SECONDS)
+
+    async def _grown(
+        self, children: Children, wanted: set[str], read: Callable[[], Awaitable[list[Arrived]]]
+    ) -> None:
+        """Return when all is there, or nothing more comes."""
+        seen, deadline = -1, 0.0
+        while True:
+            found = {one.message_id for one in await read()}
+            if wanted <= found or (len(found) == seen and time.monotonic() > deadline):
+                return
+            if len(found) > seen:
+                seen, deadline = len(found), time.monotonic() + _STALLED_SECONDS
+            children.check()
+            await asyncio.sleep(_WATCH_SECONDS)
+
+    def _outcome(self, name: str, promise: str, found: Audit, *figures: tuple[str, float | None]) -> Outcome:
+        wrong = [
+            f"{what}: {len(ids)}"
+            for what in ("lost", "duplicated", "out_of_order", "unknown")
+            if (ids := getattr(found, what))
+        ]
+        held = Held.HELD if found.passed and found.committed and not self._problems else Held.BROKEN
+        said = (
+            "; ".join([*wrong, *self._problems]) or f"each of {found.committed} once, in the order of its key"
+        )
+        return Outcome(
+            name=name,
+            area=AREA,
+            held=held,
+            statement=_STATEMENTS[name],
+            expected=f"each of {found.committed} once, in the order of its key",
+            found=said.replace("_", " "),
+            meaning="A guarantee does not hold here: attach the report to an issue, and do not go on before it is explained.",
+            promise=promise,
+            figures={label: value for label, value in figures if value is not None},
+        )
+
+
+_STATEMENTS = {
+    "topic": "Each event that was committed is in the topic once, in the order of its key, although a worker was killed. "
+    "Its figures compare this machine's clock with the broker's, and hold the time until the other worker took over.",
+    "effects": "Each event that was committed took effect once, in the order of its key, although a consumer was killed. "
+    "Its figures end where the handler begins to commit.",
+}
+
+
+def _is_deposit(message: Any, run: str) -> bool:
+    return message.subject == "Deposited" and str(message.session_id or "").find(run) >= 0
+
+
+def _arrived(message: Any) -> Arrived:
+    enqueued = message.enqueued_time_utc
+    created = json.loads(b"".join(message.body)).get("createdAt")
+    return Arrived(
+        message_id=str(message.message_id),
+        created_at=created,
+        enqueued_at=enqueued.isoformat() if enqueued else None,
+    )

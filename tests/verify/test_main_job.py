@@ -1,0 +1,57 @@
+"""The main job holds on the emulators with a worker and a consumer killed, and nothing is left of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify import main_job
+from cosmos_outbox_testing.verify.results import Held, Outcome
+from cosmos_outbox_testing.verify.site import opened
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.system]
+
+
+async def _done(told: list[str | Outcome], **options: float) -> dict[str, Outcome]:
+    async with opened(sessions="all", plain="relayed", **options) as site:
+        return {outcome.name: outcome for outcome in await main_job.run(site, told.append)}
+
+
+@pytest.fixture(autouse=True)
+def short_locks(verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have what a consumer held when it was killed free after 5 s."""
+    subscriptions = [{"name": "all", "requires_session": True, "lock_s": 5}, {"name": "relayed"}]
+    verified.servicebus.add_topic(
+        {"name": "short-locks", "dedup_window_s": 600, "subscriptions": subscriptions}
+    )
+    monkeypatch.setenv("OUTBOX_TOPIC", "short-locks")
+
+
+async def test_all_that_is_committed_is_sent_and_takes_effect_once_in_order(verified: OutboxEmulators):
+    told: list[str | Outcome] = []
+    outcomes = await _done(told, seconds=6)
+
+    assert dict.fromkeys(("topic", "effects"), Held.HELD) == {
+        name: one.held for name, one in outcomes.items()
+    }
+    assert {"commit to topic p50 ms", "commit to topic p99 ms"} == outcomes["topic"].figures.keys()
+    assert 2 == sum(str(one).startswith("killed") for one in told)
+    async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
+        assert [] == [one["id"] async for one in site.data.read_all_items()]
+        assert [] == [one["id"] async for one in site.leases.read_all_items()]
+
+
+async def test_a_worker_that_cannot_start_is_named_with_the_end_of_its_log(
+    verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    async with opened(sessions="all", plain="relayed") as site:
+        monkeypatch.setenv("OUTBOX_LANES", "none")  # which processes of the run read
+        (outcome,) = await main_job.run(site, lambda told: None)
+    assert Held.BROKEN is outcome.held
+    assert "OUTBOX_LANES" in outcome.found
+
+
+async def test_without_a_topic_it_is_not_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")
+    (outcome,) = (await _done([], seconds=6)).values()
+    assert Held.NOT_RUN is outcome.held
