@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     DONE = 0, "done; of `doctor`: healthy, no finding but notes"
     WARNED = (
         1,
-        "`doctor`, `plan`: warnings only; `events describe --check`: the contract is broken; a worker: it crashed",
+        "`doctor`, `plan`: warnings only; `verify` has codes of its own; `events describe --check`: the contract is broken; a worker: it crashed",
     )
     UNUSABLE = 2, "an argument, a setting, a resource or the identity cannot be used: nothing was done"
     UNANSWERED = 3, "a service did not answer: nothing is known"

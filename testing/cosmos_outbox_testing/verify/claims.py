@@ -58,12 +58,12 @@ async def ask(claim: Claim, site: Site) -> Outcome:
     started, charged = time.monotonic(), site.request_units
     held = None
     try:
-        async with asyncio.timeout(_LONGEST_SECONDS):
+        async with asyncio.timeout(_LONGEST_SECONDS) as longest:
             found = await claim.probe(site)
     except NotRun as why:
         found, held = str(why), Held.NOT_RUN
     except TimeoutError:
-        found = f"no answer within {_LONGEST_SECONDS:.0f} s"
+        found = f"no answer within {_LONGEST_SECONDS:.0f} s" if longest.expired() else "no answer in time"
     except Exception as error:  # noqa: BLE001 - whatever a service answers is the finding
         found = site.without_secrets(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
     if held is None:

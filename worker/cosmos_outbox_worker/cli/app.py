@@ -24,6 +24,7 @@ _COMMANDS = {
     "leases": ("leases:app", "Leases: the position of each range of the container, and its owner."),
     "bootstrap": ("leases:bootstrap", "Create the leases that are missing, and nothing else"),
     "plan": ("plan:plan", "Say what a load needs"),
+    "verify": ("verify:verify", "Ask account and namespace whether they answer as this library believes"),
     "events": ("events:app", "Events: the contract of a service with other teams."),
 }
 

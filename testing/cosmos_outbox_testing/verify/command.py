@@ -1,0 +1,156 @@
+"""Command: `cosmos-outbox verify` asks for each part in turn, shows what was found, and writes the report."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import asdict
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cosmos_outbox.errors import OutboxError, UsageError
+from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.redaction import without_secrets
+from cosmos_outbox_testing.verify.report import ENDS, facts_of, written
+from cosmos_outbox_testing.verify.results import Held, Outcome, Tell, exit_code
+from cosmos_outbox_testing.verify.site import Site, opened
+from cosmos_outbox_worker.cli.output import Table, answer, table_of
+from cosmos_outbox_worker.cli.running import AsJson, command, fail
+from cosmos_outbox_worker.logs import printable
+from cosmos_outbox_worker.settings import load
+
+# Area and module of each part, in the order in which they run, and whether it needs Service Bus
+_PARTS = {
+    "preflight": ("preflight", False),
+    "cosmos": ("cosmos_claims", False),
+    "servicebus": ("service_bus_claims", True),
+    "suites": ("suites", True),
+    "job": ("main_job", True),
+    "figures": ("figures", True),
+}
+_NOT_RUN = 3
+
+
+@command
+async def verify(
+    *,
+    subscription: Annotated[
+        str, typer.Option(help="Subscription of OUTBOX_TOPIC that requires sessions; for this run alone.")
+    ] = "verify",
+    plain_subscription: Annotated[
+        str, typer.Option(help="Subscription of OUTBOX_TOPIC without sessions; for this run alone.")
+    ] = "verify-plain",
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="AREA/NAME", help="This part or claim; may be repeated.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=5, max=3_600, help="How long the main job runs under load.")
+    ] = 60,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Of verify.json and verify.md; else the current one."),
+    ] = None,
+    name_accounts: Annotated[
+        bool, typer.Option("--name-accounts", help="Name account and namespace in the report.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Send no request; say what would be touched, and what it costs.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """
+    Ask account and namespace whether they answer as this library believes. Exit code 0: all held, 1: a difference without consequence, 2: a promise is broken, 3: it could not be run.
+
+    Uses the OUTBOX_ variables of a worker, with the identity that runs this. Name containers, a topic and two subscriptions that nothing else
+    uses; it creates none. All that is written carries the run's id, and is deleted at the end, also after Ctrl-C. An option that is not known
+    is exit code 2 too, without a report.
+    """
+    logging.getLogger("azure").setLevel(logging.CRITICAL)
+    screen = sys.stderr if as_json else sys.stdout
+    wanted = tuple(only or ())
+
+    def tell(news: str | Outcome) -> None:
+        screen.write(f"{printable(news if isinstance(news, str) else _row(news))}\n")
+        screen.flush()
+
+    try:
+        if strange := [one for one in wanted if one.partition("/")[0] not in _PARTS]:
+            raise UsageError(f"--only {strange[0]}: there is no such part, only {', '.join(_PARTS)}.")
+        if dry_run:
+            answer(*_plan(seconds, (subscription, plain_subscription), wanted), as_json=as_json)
+            return
+        options: Any = {"sessions": subscription, "plain": plain_subscription, "seconds": seconds}
+        outcomes: list[Outcome] = []
+        async with opened(**options, only=wanted) as site:
+            tell(f"Run {site.run}")
+            for area in filter(site.wants, _PARTS):
+                outcomes += await _ran(site, area, tell)
+                if area == "preflight" and Held.NOT_RUN in {one.held for one in outcomes}:
+                    break
+            facts = await facts_of(site, name_accounts=name_accounts)
+            tell("Deleting what was written")
+        if not outcomes:
+            raise UsageError(f"--only {', '.join(wanted)}: nothing has this name.")
+    except OutboxError as error:
+        fail(error, as_json=as_json)
+        raise typer.Exit(_NOT_RUN) from None
+    cleared = (
+        partial(without_secrets, settings=site.connection.settings) if name_accounts else site.without_secrets
+    )
+    files, code = written(output or Path(), facts, outcomes, cleared), exit_code(outcomes)
+    said = f"{ENDS[code]} Exit code {code}. The report: {', '.join(map(str, files))}"
+    answer({"exit_code": code, "files": files}, said, as_json=as_json)
+    raise typer.Exit(code)
+
+
+def _module(area: str) -> Any:
+    name = f"{__package__}.{_PARTS[area][0]}"
+    return import_module(name) if find_spec(name) else None
+
+
+async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
+    """Return what a part found; one that fails as a whole, or cannot be run, is one outcome."""
+    try:
+        if _PARTS[area][1] and site.bus is None:
+            raise NotRun("It needs Service Bus: set OUTBOX_TOPIC and OUTBOX_SERVICEBUS_NAMESPACE.")  # noqa: TRY301
+        return list(await module.run(site, tell)) if (module := _module(area)) else []
+    except Exception as error:  # noqa: BLE001 - the other parts are run, and the report says why this one was not
+        said = str(error) if isinstance(error, NotRun) else f"{type(error).__name__}: {error}"
+        outcome = Outcome(name=area, area=area, held=Held.NOT_RUN, found=site.without_secrets(said))
+        tell(outcome)
+        return [outcome]
+
+
+def _row(one: Outcome) -> str:
+    row = f"{one.held:<10} {f'{one.area}/{one.name}':<34} {one.seconds:6.1f} s {one.request_units:8.1f} RU"
+    if one.held is Held.HELD:
+        return row
+    return f"{row}  expected: {one.expected}; found: {one.found}"
+
+
+def _plan(
+    seconds: float, subscriptions: tuple[str, str], wanted: tuple[str, ...]
+) -> tuple[object, Table | str, str]:
+    """Return what a run would touch and what it costs, for programs and for people."""
+    settings, rows = load(for_command=True), []
+    for area in _PARTS:
+        asked = not wanted or any(one.partition("/")[0] == area for one in wanted)
+        if asked and (module := _module(area)):
+            rows.append({"part": area} | asdict(module.cost(seconds)))
+    sums = {name: sum(float(row[name]) for row in rows) for name in ("requests", "request_units", "seconds")}
+    containers = filter(
+        None, (settings.cosmos_container, settings.lease_container, settings.parked_container)
+    )
+    touched = f"{settings.cosmos_database}: containers {', '.join(containers)}"
+    if settings.topic and settings.namespace:
+        touched += f"; topic {settings.topic} with its subscriptions {' and '.join(subscriptions)}"
+    total = (
+        f"Writes to {touched}, and deletes it at the end. About {sums['requests']:.0f} requests, {sums['request_units']:.0f} request "
+        f"units, {max(1, sums['seconds'] / 60):.0f} minutes. Creates no container, topic or subscription. Nothing was sent."
+    )
+    return {"parts": rows, "total": sums, "touches": touched}, table_of(rows), total

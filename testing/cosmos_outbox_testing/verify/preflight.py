@@ -1,0 +1,74 @@
+"""Preflight: the worker's own checks of what a run works on: rights, partition keys, times to live, duplicate detection, the clock."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
+from cosmos_outbox_testing.verify.site import RUN, Site
+from cosmos_outbox_worker.doctor.check import Finding, Findings, Severity
+from cosmos_outbox_worker.doctor.programs import check_application, check_worker
+
+AREA = "preflight"
+_EXPIRATION = timedelta(seconds=60)
+# No worker is there, and none should be; messages that expire need not be kept
+_MEANT = {"leases", "owners", "dead-lettering"}
+_STATEMENT = "The resources are as `cosmos-outbox doctor` wants them."
+_RELAYED = (
+    "The processor {!r} has leases of the data container, so its worker would send what this run commits."
+)
+_OTHERS: Any = {
+    "severity": Severity.ERROR,
+    "check": "processors",
+    "fix": "Name containers that nothing else uses; or delete the leases of a processor that is no longer in use.",
+}
+_HELD = {Severity.ERROR: Held.NOT_RUN, Severity.UNKNOWN: Held.NOT_RUN, Severity.WARNING: Held.DIFFERENT}
+
+
+def cost(seconds: float) -> Cost:
+    """Return what the checks take."""
+    touches = "a document in each container, created and deleted; settings of the topic are read, where the identity may"
+    return Cost(requests=60, request_units=200, seconds=5, touches=touches)
+
+
+async def run(site: Site, tell: Tell) -> list[Outcome]:
+    """Check as `doctor` and `doctor --api` do; an error means that nothing else is run."""
+    started, charged = time.monotonic(), site.request_units
+    found, connection = Findings(), site.connection
+    await check_application(connection, found)
+    if connection.settings.topic:
+        await check_worker(connection, found, expiration=_EXPIRATION)
+    lives = connection.to(connection.settings.model_copy(update={"processor_name": site.run}))
+    others = await found.attempt("list leases", lives.others) or ()
+    found.add(
+        *(Finding(message=_RELAYED.format(name), **_OTHERS) for name in others if not name.startswith(RUN))
+    )
+    outcomes = [
+        Outcome(
+            name=one.check,
+            area=AREA,
+            held=_HELD[one.severity],
+            statement=_STATEMENT,
+            expected="no finding",
+            found=site.without_secrets(one.message),
+            meaning=site.without_secrets(one.fix),
+        )
+        for one in dict.fromkeys(found.worst_first())
+        if one.severity in _HELD and not _is_meant(one, site)
+    ]
+    charged = site.request_units - charged
+    if not outcomes:
+        held = Outcome(
+            name="resources", area=AREA, held=Held.HELD, statement=_STATEMENT, request_units=charged
+        )
+        outcomes = [replace(held, seconds=time.monotonic() - started)]
+    for outcome in outcomes:
+        tell(outcome)
+    return outcomes
+
+
+def _is_meant(one: Finding, site: Site) -> bool:
+    return one.check in _MEANT or (one.check == "sessions" and f"{site.plain!r}" in one.message)

@@ -1,0 +1,122 @@
+"""Report: `verify.json` and `verify.md`, fit to be attached to an issue: no secret, and no name of the account unless it is asked for."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from azure.core.exceptions import AzureError
+
+from cosmos_outbox.adapters.cosmos import account_of
+from cosmos_outbox.adapters.servicebus.administration import reading_settings
+from cosmos_outbox_testing.verify.results import Held, Outcome, exit_code
+from cosmos_outbox_testing.verify.site import Site
+
+_PACKAGES = ("cosmos-outbox", "azure-cosmos", "azure-servicebus", "azure-identity", "aiohttp")
+_UNKNOWN = "unknown: it needs the Manage right"
+ENDS = (
+    "All that was asked held.",
+    "Something is different, and no guarantee rests on it.",
+    "A guarantee is broken: read what it means below before you use the outbox here.",
+    "It could not be run, or not all of it.",
+)
+_PROVES = (
+    "It proves what this account answered to these requests, in this run. It does not prove what it answers in an outage, a failover or a "
+    "split, nor at your load, nor tomorrow."
+)
+
+
+async def facts_of(site: Site, *, name_accounts: bool) -> dict[str, Any]:
+    """Return what the run was about: versions, regions, consistency, tier."""
+    facts: dict[str, Any] = {
+        "run": site.run,
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
+        "system": platform.platform(terse=True),
+        "signs_in": site.connection.settings.signs_in,
+        "tier": _UNKNOWN,
+    }
+    with suppress(AzureError):
+        account = await site.client.client_connection.GetDatabaseAccount()
+        policy = account.ConsistencyPolicy or {}
+        facts["consistency"] = policy.get("defaultConsistencyLevel")
+        facts["regions"] = [region["name"] for region in account.WritableLocations]
+    if site.bus is not None:
+        with suppress(Exception):  # the right is seldom there, and only this line needs it
+            facts["tier"] = await _tier(site)
+    if name_accounts:
+        facts["account"], facts["namespace"] = (
+            account_of(site.client).host,
+            site.connection.settings.namespace,
+        )
+    return facts
+
+
+async def _tier(site: Site) -> str:
+    async with reading_settings(**site.connection.namespace) as client:
+        return str((await client.get_namespace_properties()).messaging_sku)
+
+
+def written(
+    folder: Path, facts: dict[str, Any], outcomes: Sequence[Outcome], cleared: Callable[[str], str]
+) -> list[Path]:
+    """Write both files, each cleared of what it must not hold, and return where they are."""
+    code = exit_code(outcomes)
+    rows = [asdict(outcome) for outcome in outcomes]
+    texts = {
+        "verify.json": json.dumps(
+            {"exit_code": code, **facts, "outcomes": rows}, indent=1, ensure_ascii=False
+        ),
+        "verify.md": markdown(facts, outcomes),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(cleared(text) + "\n", encoding="utf-8")
+    return [folder / name for name in texts]
+
+
+def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
+    """Return the report as a page."""
+    counts = {held: sum(one.held is held for one in outcomes) for held in Held}
+    lines = ["# cosmos-outbox verify", "", f"**{ENDS[exit_code(outcomes)]}** {_PROVES}", ""]
+    lines += [", ".join(f"{count} {held}" for held, count in counts.items()), ""]
+    lines += [f"- {name}: {_cell(value)}" for name, value in facts.items()]
+    promises: dict[str, bool] = {}
+    for one in outcomes:
+        if one.promise and one.held is not Held.NOT_RUN:
+            promises[one.promise] = promises.get(one.promise, True) and one.held is not Held.BROKEN
+    if promises:
+        lines += ["", "## Guarantees", "", "| Guarantee | What rests on the account |", "|---|---|"]
+    lines += [f"| {name} | {'held' if held else '**broken**'} |" for name, held in sorted(promises.items())]
+    for held in (Held.BROKEN, Held.DIFFERENT, Held.NOT_RUN):
+        for one in [one for one in outcomes if one.held is held]:
+            lines += ["", f"## {held}: {one.area}/{one.name}", "", one.statement, ""]
+            lines += [f"- expected: {_cell(one.expected)}"] * bool(one.expected)
+            lines += [f"- found: {_cell(one.found)}", f"- means: {one.meaning}"]
+    lines += ["", "## All", "", "| | What | Expected | Found | s | RU |", "|---|---|---|---|---|---|"]
+    lines += [
+        f"| {one.held} | `{one.area}/{one.name}` {_cell(one.statement)} | {_cell(one.expected)} | {_cell(_found(one))} "
+        f"| {one.seconds:.1f} | {one.request_units:.0f} |"
+        for one in outcomes
+    ]
+    return "\n".join(lines)
+
+
+def _found(one: Outcome) -> str:
+    figures = ", ".join(f"{name} {value:g}" for name, value in one.figures.items())
+    return "; ".join(filter(None, (one.found, figures)))
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, dict):
+        value = ", ".join(f"{name} {one}" for name, one in value.items())
+    if isinstance(value, list):
+        value = ", ".join(value)
+    return " ".join(str(value).replace("|", "\\|").split())

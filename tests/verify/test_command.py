@@ -1,0 +1,185 @@
+"""`cosmos-outbox verify` as a user runs it: its exit codes, its report, and what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.cosmos import CosmosClient
+from pydantic import SecretStr
+from typer import testing
+
+from cosmos_outbox_emulators.cosmos.errors import CosmosError
+from cosmos_outbox_emulators.cosmos.gateway import Gateway
+from cosmos_outbox_emulators.cosmos.protocol import Request
+from cosmos_outbox_emulators.servicebus.config import BrokerConfig
+from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify.redaction import without_names, without_secrets
+from cosmos_outbox_worker.cli.app import app
+from cosmos_outbox_worker.settings import CommandSettings
+from tests.support.patience import HUNG_SECONDS
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # aiohttp's advice on bodies of more than 1 MB is for the SDK, which chooses how it sends them.
+    pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
+]
+SITE = ("verify", "--subscription", "all", "--plain-subscription", "relayed")
+COSMOS = ("--only", "preflight", "--only", "cosmos")
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(verified: OutboxEmulators, tmp_path: Path) -> Run:
+    def run(*arguments: str, code: int) -> Any:
+        result = testing.CliRunner().invoke(app, [*SITE, "--output", str(tmp_path), *arguments])
+        assert code == result.exit_code, (result.output, result.stderr, result.exception)
+        report = tmp_path / "verify.json"
+        return result, json.loads(report.read_text()) if report.exists() else None
+
+    return run
+
+
+def found(report: Any, held: str) -> set[str]:
+    return {f"{one['area']}/{one['name']}" for one in report["outcomes"] if one["held"] == held}
+
+
+def stored(outbox: OutboxEmulators) -> list[str]:
+    with CosmosClient.from_connection_string(outbox.cosmos.connection_string) as client:
+        database = client.get_database_client(outbox.database)
+        containers = [database.get_container_client(name) for name in ("data", "leases", "parked")]
+        return [item["id"] for container in containers for item in container.read_all_items()]
+
+
+def test_on_the_emulators_all_holds_and_the_report_says_so(run: Run, tmp_path: Path):
+    result, report = run(*COSMOS, code=0)
+
+    assert "cosmos/one-lsn" in result.stdout
+    assert (set(), set(), {"cosmos/split"}) == tuple(
+        found(report, held) for held in ("broken", "different", "not run")
+    )
+    assert "| G3 | held |" in (tmp_path / "verify.md").read_text()
+
+
+def test_the_report_has_neither_secrets_nor_names_unless_names_are_asked_for(
+    run: Run, verified: OutboxEmulators, tmp_path: Path
+):
+    _, report = run("--only", "cosmos/not-found", code=0)
+    text = (tmp_path / "verify.json").read_text() + (tmp_path / "verify.md").read_text()
+    parts = f"{verified.cosmos.connection_string};{verified.servicebus.connection_string}".split(";")
+    secrets = {part.partition("=")[2] for part in parts} - {"", "true"}
+
+    assert [] == [secret for secret in {*secrets, "127.0.0.1"} if secret in text]
+    assert "account" not in report
+
+    _, report = run("--only", "cosmos/not-found", "--name-accounts", code=0)
+    assert report["account"]
+    assert [] == [secret for secret in secrets if secret in (tmp_path / "verify.json").read_text()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://shop.documents.azure.com:443/ refused",
+        "shop-westeurope.documents.azure.com refused",
+        "of account 'shop'",
+        "amqps://SHOP-bus.servicebus.windows.net",
+        "key bG9uZyBlbm91Z2g=",
+    ],
+)
+def test_a_text_is_cleared_of_names_and_keys(text: str):
+    settings = CommandSettings.model_construct(
+        cosmos_connection_string=SecretStr(
+            "AccountEndpoint=https://shop.documents.azure.com:443/;AccountKey=bG9uZyBlbm91Z2g=;"
+        ),
+        servicebus_namespace="shop-bus.servicebus.windows.net",
+    )
+    cleared = without_names(without_secrets(text, settings), settings).lower()
+
+    assert "shop" not in cleared
+    assert "bg9u" not in cleared
+
+
+def test_a_promise_that_breaks_is_exit_code_2_and_named(run: Run, verified: OutboxEmulators, tmp_path: Path):
+    verified.cosmos.add_fault({"operation": "read", "status": 404, "substatus": 1002})
+    _, report = run("--only", "cosmos/not-found", code=2)
+
+    assert {"cosmos/not-found"} == found(report, "broken")
+    assert "## broken: cosmos/not-found" in (tmp_path / "verify.md").read_text()
+
+
+def test_a_difference_without_consequence_is_exit_code_1(run: Run, verified: OutboxEmulators):
+    verified.cosmos.add_fault({"operation": "batch", "status": 429, "retry_after_ms": 1, "count": 2})
+    _, report = run("--only", "cosmos/ids", "--only", "cosmos/throttled", code=1)
+
+    assert ({"cosmos/ids"}, {"cosmos/throttled"}) == (found(report, "held"), found(report, "different"))
+
+
+def test_what_cannot_be_run_is_exit_code_3_and_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch):
+    assert "there is no such part" in run("--only", "cosmo", code=3)[0].stderr
+    assert "nothing has this name" in run("--only", "cosmos/no-such", code=3)[0].stderr
+    monkeypatch.setenv("OUTBOX_LEASE_CONTAINER", "missing")
+    assert "missing" in run(code=3)[0].stderr
+    monkeypatch.delenv("OUTBOX_COSMOS_DATABASE")
+    assert "OUTBOX_COSMOS_DATABASE: is required" in run(code=3)[0].stderr
+
+
+def test_it_runs_with_data_plane_roles_alone(
+    run: Run, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    """As Azure does, all else is refused: databases, throughput, what creates or changes a container, and settings of Service Bus."""
+    admit, refused = Gateway.admit, []
+
+    def admit_data(gateway: Gateway, asked: Request) -> Any:
+        path = asked.target.partition("?")[0].strip("/").split("/")
+        reads = asked.method == "GET" and (path == [""] or len(path) == 4)
+        if reads or path[4:5] in (["docs"], ["pkranges"]):
+            return admit(gateway, asked)
+        refused.append(asked.target)
+        raise CosmosError(403, "Request blocked by Auth: no data-plane action.", substatus=5300)
+
+    monkeypatch.setattr(Gateway, "admit", admit_data)
+    monkeypatch.setattr(BrokerConfig, "rights_of", lambda *_: frozenset({"Send", "Listen"}))
+    verified.servicebus.add_topic(
+        {
+            "name": "verify",
+            "dedup_window_s": 600,
+            "subscriptions": [
+                {"name": "all", "requires_session": True, "lock_s": 5},
+                {"name": "relayed", "lock_s": 5},
+            ],
+        }
+    )
+    monkeypatch.setenv("OUTBOX_TOPIC", "verify")
+    _, report = run(*COSMOS, "--only", "servicebus", code=0)
+
+    assert ("unknown: it needs the Manage right", []) == (report["tier"], refused)
+    assert {"cosmos/split"} == found(report, "not run")
+
+
+def test_a_dry_run_sends_nothing_and_says_what_it_would_touch(run: Run, verified: OutboxEmulators):
+    before = verified.cosmos.requests()
+    result, report = run("--dry-run", code=0)
+
+    assert (before, None) == (verified.cosmos.requests(), report)
+    assert "containers data, leases, parked; topic" in result.stdout
+    assert "request units" in result.stdout
+
+
+def test_after_ctrl_c_nothing_is_left(verified: OutboxEmulators, tmp_path: Path):
+    command = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, *COSMOS, "--output", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+        assert process.stdout is not None
+        assert any("cosmos/conflict" in line for line in process.stdout)
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert 130 == process.wait(HUNG_SECONDS)
+
+    assert [] == stored(verified)
+    assert [] == list(tmp_path.iterdir())
