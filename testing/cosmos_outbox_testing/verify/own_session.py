@@ -89,12 +89,14 @@ class OwnSession:
     def owns(self, message: ServiceBusReceivedMessage) -> bool:
         return str(message.message_id).startswith(f"{self.id}-")
 
-    async def of_plain(self, receiver: ServiceBusReceiver) -> ServiceBusReceivedMessage:
+    async def of_plain(
+        self, receiver: ServiceBusReceiver, wait: float = ARRIVES_SECONDS
+    ) -> ServiceBusReceivedMessage:
         """
         Receive the message from an entity without sessions: others of the run are completed, all others given back.
         """
         while True:
-            found, mine = await took(receiver, _MANY), None
+            found, mine = await took(receiver, _MANY, wait), None
             for one in found:
                 if self.owns(one):
                     mine = one
@@ -121,10 +123,12 @@ def counts(messages: Iterable[Any]) -> str:
     return ", ".join(f"{said(one)}: {one.delivery_count}" for one in messages) or "nothing"
 
 
-async def took(receiver: ServiceBusReceiver, most: int = 1) -> list[ServiceBusReceivedMessage]:
+async def took(
+    receiver: ServiceBusReceiver, most: int = 1, wait: float = ARRIVES_SECONDS
+) -> list[ServiceBusReceivedMessage]:
     """Receive messages that have to come."""
-    if not (found := await receiver.receive_messages(most, max_wait_time=ARRIVES_SECONDS)):
-        raise TimeoutError(f"no message came in {ARRIVES_SECONDS:g} s")
+    if not (found := await receiver.receive_messages(most, max_wait_time=wait)):
+        raise TimeoutError(f"no message came in {wait:g} s")
     return found
 
 

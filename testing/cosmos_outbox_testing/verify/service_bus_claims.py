@@ -282,7 +282,7 @@ async def lock_of_a_message(own: OwnSession) -> str:
         seconds = lock_of((await own.of_plain(receiver)).locked_until_utc)
     started = asyncio.get_running_loop().time()
     async with asyncio.timeout(seconds + ARRIVES_SECONDS), own.receiver(**plain) as receiver:
-        again = await own.of_plain(receiver)
+        again = await own.of_plain(receiver, seconds + ARRIVES_SECONDS)
         waited = asyncio.get_running_loop().time() - started
         await receiver.complete_message(again)
     early = "locked" if waited > (seconds - 1) / 2 else f"free after {waited:.1f} s"
