@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import main_job
+from cosmos_outbox_testing.verify.child_processes import Children
 from cosmos_outbox_testing.verify.results import Held, Outcome
 from cosmos_outbox_testing.verify.site import opened
 
@@ -31,9 +34,10 @@ async def test_all_that_is_committed_is_sent_and_takes_effect_once_in_order(veri
     told: list[str | Outcome] = []
     outcomes = await _done(told, seconds=6)
 
-    assert dict.fromkeys(("topic", "effects"), Held.HELD) == {
+    assert dict.fromkeys(("bypasses", "topic", "effects"), Held.HELD) == {
         name: one.held for name, one in outcomes.items()
     }
+    assert "encoder and lean receiver trusted" == outcomes["bypasses"].found
     assert {"commit to topic p50 ms", "commit to topic p99 ms"} == outcomes["topic"].figures.keys()
     assert 2 == sum(str(one).startswith("killed") for one in told)
     async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
@@ -55,3 +59,13 @@ async def test_without_a_topic_it_is_not_run(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")
     (outcome,) = (await _done([], seconds=6)).values()
     assert Held.NOT_RUN is outcome.held
+
+
+async def test_a_receiver_that_is_no_longer_trusted_is_named(verified: OutboxEmulators, tmp_path: Path):
+    said = "import logging; from cosmos_outbox.records import *; logging.basicConfig(); "
+    said += "log_hook(SdkFallback(part='receiver', entity='events/all', reason='a fault'))"
+    async with opened(sessions="all", plain="relayed") as site, Children(tmp_path) as children:
+        await (await children.start("consumer", ("-c", said), env=site.environ)).wait()
+        outcome = main_job._Job(site, lambda told: None, tmp_path)._trust(children)
+    assert Held.DIFFERENT is outcome.held
+    assert "part=receiver entity=events/all reason=a fault" in outcome.found

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ _ACCOUNTS, _COMMITS_PER_SECOND = 24, 8.0
 _EVENTS_OF_A_COMMIT = 2  # on average
 _UNITS_OF_AN_EVENT = 40  # its commit, and its effect
 _PEEKED = 250
+_FALLBACK = "SdkFallback"  # of the records that workers and consumers log
 _WATCH_SECONDS = 1.0
 _STARTED_SECONDS, _STALLED_SECONDS = (
     120.0,
@@ -93,6 +95,9 @@ class _Job:
         self._own = OwnSession(site)  # refuses a run without a topic
         self._committed: list[CommittedEvent] = []
         self._problems: list[str] = []
+        by_sdk = site.connection.settings.sdk_only or site.connection.settings.servicebus_transport != "tcp"
+        lean = find_spec("cosmos_outbox_amqp") is not None and not by_sdk
+        self._receiver = "amqp" if lean else "sdk"
 
     async def run(self) -> list[Outcome]:
         async with Children(self._logs) as children:
@@ -103,6 +108,7 @@ class _Job:
                 found = self._site.without_secrets(f"{error} {last[-600:]}")
                 return [Outcome(name="main", area=AREA, held=Held.BROKEN, found=found, promise="G6")]
         return [
+            self._trust(children),
             self._outcome("topic", "G3", topic, ("commit to topic p50 ms", topic.topic_p50_ms), ("commit to topic p99 ms", topic.topic_p99_ms)),
             self._outcome("effects", "I1", effects, ("commit to effect p50 ms", effects.p50_ms), ("commit to effect p99 ms", effects.p99_ms)),
         ]  # fmt: skip
@@ -110,7 +116,8 @@ class _Job:
     async def _done(self, children: Children) -> tuple[Audit, Audit]:
         names = [f"{self._site.run}-{number}" for number in (1, 2)]
         workers = [await self._start(children, "worker", name) for name in names]
-        consumers = [await self._start(children, "consumer", name) for name in names]
+        consumers = [await self._start(children, "consumer", names[0], receiver="sdk")]
+        consumers.append(await self._start(children, "consumer", names[1], receiver=self._receiver))
         self._tell("two workers and two consumers start")
         await self._until(children, lambda: self._owned_by(set(names)), _STARTED_SECONDS)
         await self._load(children, workers, consumers)
@@ -130,13 +137,14 @@ class _Job:
         self._problems += [f"{child.name} ended with {child.state}" for child in running if child.exit_code]
         return audit(self._committed, topic), audit(self._committed, effects)
 
-    async def _start(self, children: Children, role: str, name: str) -> Child:
+    async def _start(self, children: Children, role: str, name: str, *, receiver: str = "") -> Child:
         module = ("consume", "cosmos_outbox_testing.verify.ledger:consumer")
         env = {
             **self._site.environ,
             **_SETTINGS,
             "OUTBOX_INSTANCE_NAME": name,
             "OUTBOX_SUBSCRIPTION": self._site.sessions,
+            "OUTBOX_RECEIVER": receiver,
         }
         command = ("-m", "cosmos_outbox_worker", *(module if role == "consumer" else ("worker",)))
         return await children.start(f"{role}-{name}", command, env=env)
@@ -225,6 +233,24 @@ class _Job:
                 seen, deadline = len(found), time.monotonic() + _STALLED_SECONDS
             children.check()
             await asyncio.sleep(_WATCH_SECONDS)
+
+    def _trust(self, children: Children) -> Outcome:
+        """Say whether what verifies itself, and bypasses the SDKs, was trusted to the end."""
+        logs = {child.name: child.log.read_text(errors="replace") for child in children.all}
+        lost = sorted(
+            {line.strip()[:200] for log in logs.values() for line in log.splitlines() if _FALLBACK in line}
+        )
+        trusted = f"encoder{' and lean receiver' if self._receiver == 'amqp' else ''} trusted"
+        return Outcome(
+            name="bypasses",
+            area=AREA,
+            held=Held.DIFFERENT if lost else Held.HELD,
+            statement="What bypasses the Service Bus SDK and verifies itself is trusted to the end of the job: the encoder, and the lean "
+            "receiver where its extra is installed.",
+            expected=trusted,
+            found=self._site.without_secrets("; ".join(lost)) or trusted,
+            meaning="The SDK does that work here: set OUTBOX_SDK_ONLY=true, and leave OUTBOX_RECEIVER at sdk.",
+        )
 
     def _outcome(self, name: str, promise: str, found: Audit, *figures: tuple[str, float | None]) -> Outcome:
         wrong = [

@@ -1,0 +1,144 @@
+"""Figures: what each operation of a commit, a worker and a consumer takes here: milliseconds, and request units."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from math import ceil
+from typing import Any
+
+from cosmos_outbox.ports import StartFrom
+from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.own_session import OwnSession, took
+from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
+from cosmos_outbox_testing.verify.site import TTL_SECONDS, Site
+
+AREA = "figures"
+_TIMES = 25
+_BODY = "x" * 1_000
+_BATCH = 50
+_UNITS_OF_ALL = 45  # one of each operation, about
+
+Operation = Callable[[int], Awaitable[object]]
+
+
+def cost(seconds: float) -> Cost:
+    """Return what measuring takes."""
+    return Cost(
+        requests=_TIMES * 8,
+        request_units=_TIMES * _UNITS_OF_ALL,
+        seconds=40,
+        touches="documents of the data and lease containers and messages of the topic, of the run's own",
+    )
+
+
+async def run(site: Site, tell: Tell) -> list[Outcome]:
+    """Measure each operation, one after another, over links and connections that are open."""
+    outcomes = []
+    async with AsyncExitStack() as stack:
+        for operations in (_of_cosmos(site), _of_service_bus(site, stack)):
+            try:
+                async for name, statement, operation in operations:
+                    if site.wants(AREA, name):
+                        outcomes.append(outcome := await _measured(site, name, statement, operation))
+                        tell(outcome)
+            except NotRun as why:
+                missing = Outcome(
+                    name="servicebus", area=AREA, held=Held.NOT_RUN, found=str(why), meaning=str(why)
+                )
+                outcomes += [missing] if site.wants(AREA) else []
+    return outcomes
+
+
+async def _measured(site: Site, name: str, statement: str, operation: Operation) -> Outcome:
+    began, charged = time.monotonic(), site.request_units
+    milliseconds = []
+    try:
+        for number in range(_TIMES):
+            at = time.perf_counter()
+            await operation(number)
+            milliseconds.append((time.perf_counter() - at) * 1e3)
+    except Exception as error:  # noqa: BLE001 - whatever a service answers, the other figures are wanted
+        why = site.without_secrets(f"{type(error).__name__}: {error}"[:300])
+        return Outcome(name=name, area=AREA, held=Held.NOT_RUN, statement=statement, found=why, meaning=why)
+    units = site.request_units - charged
+    figures = {"p50 ms": _share(milliseconds, 0.5), "p99 ms": _share(milliseconds, 0.99)}
+    figures |= {"request units": round(units / _TIMES, 2)} if units else {}
+    return Outcome(
+        name=name,
+        area=AREA,
+        held=Held.HELD,
+        statement=statement,
+        found=", ".join(f"{value:g} {label}" for label, value in figures.items()),
+        seconds=time.monotonic() - began,
+        request_units=units,
+        figures=figures,
+    )
+
+
+def _share(values: list[float], share: float) -> float:
+    return round(sorted(values)[max(0, ceil(share * len(values)) - 1)], 1)
+
+
+async def _of_cosmos(site: Site) -> AsyncIterator[tuple[str, str, Operation]]:
+    key = site.name()
+    entity = site.document(key, data=_BODY)
+    lease = {"id": (name := site.name()), "ttl": TTL_SECONDS, **site.lease_paths.fields(name)}
+    await site.must(partial(site.data.create_item, entity))
+    await site.must(partial(site.leases.create_item, lease))
+
+    async def commit(number: int) -> None:
+        event = site.document(key, data=_BODY)
+        batch: list[Any] = [("replace", (entity["id"], entity)), ("create", (event,))]
+        await site.must(partial(site.data.execute_item_batch, batch, site.sdk_key(key)))
+
+    yield "commit", "A batch replaces an entity of 1 KB and creates an event of 1 KB.", commit
+
+    async def read(number: int) -> None:
+        await site.must(partial(site.data.read_item, entity["id"], site.sdk_key(key)))
+
+    yield "read", "A document of 1 KB is read by its id.", read
+    feed = site.connection.feed
+    described, ranges = await feed.describe(), await feed.physical_ranges()
+    options: dict[str, Any] = {"container_rid": described.container_rid, "max_items": 100}
+    page = await feed.read_page(ranges[0], continuation=None, start=StartFrom.NOW, **options)
+
+    async def poll(number: int) -> None:
+        await feed.read_page(ranges[0], continuation=page.continuation, start=StartFrom.NOW, **options)
+
+    yield (
+        "poll",
+        "A poll of the change feed of one range that has nothing new, by the worker's own poll.",
+        poll,
+    )
+
+    async def checkpoint(number: int) -> None:
+        await site.must(partial(site.leases.replace_item, lease["id"], lease | {"number": number}))
+
+    yield "checkpoint", "A lease is replaced, as at each checkpoint and renewal.", checkpoint
+
+
+async def _of_service_bus(site: Site, stack: AsyncExitStack) -> AsyncIterator[tuple[str, str, Operation]]:
+    own = OwnSession(site)
+    sender = await stack.enter_async_context(own.sender())
+    await sender.send_messages(own.message("open", body=_BODY))
+
+    async def send(number: int) -> None:
+        await sender.send_messages(own.message(f"one-{number}", body=_BODY))
+
+    yield "send", "A message of 1 KB is sent alone.", send
+
+    async def send_batch(number: int) -> None:
+        await sender.send_messages(
+            [own.message(f"batch-{number}-{one}", body=_BODY) for one in range(_BATCH)]
+        )
+
+    yield "send-batch", f"A batch of {_BATCH} messages of 1 KB is sent.", send_batch
+    receiver = await stack.enter_async_context(own.receiver())
+
+    async def receive(number: int) -> None:
+        await receiver.complete_message((await took(receiver))[0])
+
+    yield "receive", "A message of an open session is received and completed, by the SDK.", receive

@@ -1,0 +1,38 @@
+"""Figures are measured, and one that cannot be leaves the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify import figures
+from cosmos_outbox_testing.verify.results import Held
+from cosmos_outbox_testing.verify.site import opened
+
+pytestmark = pytest.mark.looptime(False)
+_OF_COSMOS = {"commit", "read", "poll", "checkpoint"}
+
+
+async def test_each_operation_has_its_time_and_each_of_cosmos_db_its_request_units(verified: OutboxEmulators):
+    async with opened(sessions="all", plain="relayed") as site:
+        outcomes = {one.name: one for one in await figures.run(site, lambda told: None)}
+    assert {*_OF_COSMOS, "send", "send-batch", "receive"} == outcomes.keys()
+    assert {Held.HELD} == {one.held for one in outcomes.values()}
+    assert all(0 < one.figures["p50 ms"] <= one.figures["p99 ms"] for one in outcomes.values())
+    assert _OF_COSMOS == {name for name, one in outcomes.items() if one.figures.get("request units", 0) > 0}
+
+
+async def test_what_is_refused_has_no_figure_and_the_others_have_one(verified: OutboxEmulators):
+    async with opened(sessions="all", plain="relayed", only=("figures/read", "figures/commit")) as site:
+        verified.cosmos.add_fault({"operation": "batch", "status": 403, "count": None})
+        outcomes = {one.name: one.held for one in await figures.run(site, lambda told: None)}
+    assert {"commit": Held.NOT_RUN, "read": Held.HELD} == outcomes
+
+
+async def test_without_a_topic_there_are_those_of_cosmos_db(
+    verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")
+    async with opened(sessions="all", plain="relayed") as site:
+        outcomes = {one.name: one.held for one in await figures.run(site, lambda told: None)}
+    assert {**dict.fromkeys(_OF_COSMOS, Held.HELD), "servicebus": Held.NOT_RUN} == outcomes
