@@ -184,6 +184,18 @@ class SentTwice(Record):
     reason: str
 
 
+class LeftUnsent(Record):
+    """
+    Changes wait for a processor of another name that has no worker, and this one began at `now`: if it took the place of the other, as after a
+    change of its name, they are not sent. Emitted again and again while it lasts, as far as it was seen in the first minute or so.
+    """
+
+    level = logging.ERROR
+    processor: str
+    other: str
+    reason: str
+
+
 class TopicFull(Record):
     """
     The topic has no room, so messages of one lane are sent again after `delay_seconds`, for as long as it takes. Is there a subscription

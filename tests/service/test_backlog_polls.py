@@ -140,12 +140,16 @@ async def watching(
     """Watch for as long as the block lasts."""
     feed, leases = feed or MemoryContainer(), leases or MemoryLeases()
 
+    async def left_behind(_expiration: timedelta) -> dict[str, int]:
+        return {}
+
     async def scope() -> Scope:
         return Scope(processor="p", container=(await feed.describe()).container_rid)
 
     outbox: Any = SimpleNamespace(
         settings=worker_settings(),
         lag=lambda expiration: estimate_lag("p", feed=feed, leases=leases, expiration=expiration),
+        left_behind=left_behind,
         scope=scope,
         fleet=Fleet(leases, processor="p", container="c"),
     )

@@ -216,7 +216,7 @@ async def test_the_log_names_a_cause_once_for_as_long_as_it_lasts_with_its_remed
     assert record.getMessage().startswith(
         "cause.topic-refuses The topic may not be sent to (since 2026-11-21 11:59:51 UTC): "
     )
-    assert "Create it if it is missing" in record.getMessage()
+    assert "docs/how-to/recover.md#the-topic-was-deleted" in record.getMessage()
     assert "(docs/explanation/failure-modes.md#when-the-worker-sends)" in record.getMessage()
     seen = replace(HEALTHY, mine=(status("0", stalled=True, idle_seconds=70, error=REFUSED),))
     program.observe()

@@ -143,6 +143,7 @@ PLANTED: dict[str, tuple[Asked, str]] = {
     "clock far behind": (of_leases(skew=timedelta(minutes=-6)), "error"),
     "lease-names": (of_processors(misnamed="They lie under a."), "error"),
     "other-processors": (of_processors(others=("audit",)), "note"),
+    "other-processors without a worker": (of_processors(left={"old": 3}), "error"),
     "other-processors and deletion": (of_processors(others=("audit",), deletes=True), "error"),
     "damaged-parked-key": (
         (programs.OF_PARKED, parked(0, unreadable={"k": StoreUnavailable("So.")})),

@@ -15,7 +15,16 @@ import pytest
 
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.owned_leases import CloseReason
-from cosmos_outbox.records import LeaseMoved, LeasesBalanced, LeasesContested, Record, SentTwice, level_of
+from cosmos_outbox.records import (
+    LeaseMoved,
+    LeasesBalanced,
+    LeasesContested,
+    LeasesLost,
+    LeftUnsent,
+    Record,
+    SentTwice,
+    level_of,
+)
 from cosmos_outbox_worker.backlog_polls import _beat
 from cosmos_outbox_worker.fleet_differences import MUST_AGREE, FleetWatch, differences
 from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
@@ -227,8 +236,37 @@ async def test_a_processor_whose_workers_are_gone_or_older_than_this_check_is_no
     assert [] == place.rung
 
 
+async def test_what_waits_for_a_processor_without_a_worker_is_an_alarm_for_as_long_as_it_waits():
+    place, ours = Place(), worker("a", start="now")
+    ours.fleet.left = {"old": 1_200}
+    await place.beat(ours)
+    (said,) = map(str, ours.snapshot().causes())
+    assert said.startswith("1,200 changes wait for processor 'old', which has no worker")
+    assert "set the old name again" in said
+    ours.fleet.left = {}
+    await place.beat(ours)
+    assert () == ours.snapshot().causes()
+    assert [LeftUnsent] == [type(one) for _, one in place.rung]
+
+
+async def test_leases_that_were_lost_are_told_at_once_on_the_page_and_for_ten_minutes_to_the_others():
+    place, ours, other = Place(), worker("a"), worker("b")
+    await place.beat(ours, other)
+    ours(LeasesLost(owner="a", start="beginning", reason="this worker has seen them"))
+    (said,) = map(str, ours.snapshot().causes())
+    assert "All leases were lost (this worker has seen them)" in said
+    for _ in range(2):  # what it met comes with the next sign
+        await place.beat(ours, other)
+    assert [said] == [*map(str, other.snapshot().causes())]
+    await asyncio.sleep(600)
+    for _ in range(2):
+        await place.beat(ours, other)
+    assert () == ours.snapshot().of_fleet == other.snapshot().of_fleet
+
+
 def test_the_alarms_are_alarms():
-    for one in (LeasesContested(owner="w", reason=""), SentTwice(processor="p", other="q", reason="")):
+    names = {"processor": "p", "other": "q", "reason": ""}
+    for one in (LeasesContested(owner="w", reason=""), SentTwice(**names), LeftUnsent(**names)):
         assert 40 == level_of(one)
 
 

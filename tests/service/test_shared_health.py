@@ -202,6 +202,17 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
     assert timedelta(0) == watched.snapshot().unseen
 
 
+async def test_leases_that_are_gone_are_a_standstill_until_there_are_some_again_and_those_that_never_were_are_none():
+    loop = asyncio.get_running_loop()
+    watched, told = vitals(utcnow=lambda: NOW + timedelta(seconds=loop.time())), list[list[bool]]()
+    one = LeaseLag(lease="a", token="a", owner="w", transactions=0, oldest_age=None)
+    for leases in ((), (one,), (), (), (one,)):
+        watched.measured(Lag(leases=leases))
+        await asyncio.sleep(15)
+        told.append([one.stands for one in watched.snapshot().causes() if one.kind == "no-leases"])
+    assert [[], [], [True], [True], []] == told
+
+
 async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_for_long():
     watched = vitals()
     assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)

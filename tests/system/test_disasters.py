@@ -215,6 +215,23 @@ def test_the_lease_container_is_lost_where_the_first_start_was_now_and_what_wait
     assert 1 == place.topic["duplicates"]
 
 
+def test_a_processor_gets_another_name_and_a_start_of_now_and_what_the_old_one_left_is_named_until_it_is_sent(
+    place: Place,
+):
+    place.commit("1")
+    place.relay(1)
+    place.commit("2", "3")
+    assert "other-processors" not in place.findings(code=4), "the events wait for this one, without a worker"
+    place.cosmos.advance(60)  # a moment counts as its whole second
+    place.environment |= {"OUTBOX_PROCESSOR_NAME": "renamed", "OUTBOX_START": "now"}
+    place.work(lambda worker: any("OUTBOX_PROCESSOR_NAME" in one.said for one in worker.snapshot().causes()))
+    assert "other-processors" in place.findings(code=4)
+    place.environment |= {"OUTBOX_PROCESSOR_NAME": "outbox"}
+    place.relay(3)
+    place.environment |= {"OUTBOX_PROCESSOR_NAME": "renamed"}
+    place.command("doctor", code=1)  # of its leases, which have no worker
+
+
 def test_a_region_fails_over_without_its_latest_writes(place: Place):
     """Its LSNs fall back, so the leases lie ahead of their ranges."""
     place.commit("1", "2")

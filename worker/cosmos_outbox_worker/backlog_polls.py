@@ -25,6 +25,7 @@ from cosmos_outbox_worker.worker_health import WorkerVitals
 
 _OBSERVE_SECONDS = 5.0  # for exporters: what answers /metrics observes by itself
 _SOON_SECONDS = 15.0
+_LOOKS = 6  # a lease of a worker that was killed is free by then; more would list all leases for nothing
 _BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
 
 
@@ -45,13 +46,16 @@ async def poll(
         publisher: its topics are checked until that succeeds once, for a worker is not ready before.
         parked: where keys are parked; None if the worker parks none.
     """
-    begun, noted = False, set[Scope]()
+    begun, asked, noted = False, 0, set[Scope]()
+    expiration = timedelta(seconds=outbox.settings.lease_expiration_seconds)
 
     async def poll_lag() -> Iterable[Exception]:
-        nonlocal begun
-        measured = await outbox.lag(timedelta(seconds=outbox.settings.lease_expiration_seconds))
+        nonlocal begun, asked
+        measured = await outbox.lag(expiration)
         health.measured(measured)
         begun = begun or bool(measured.leases)
+        if asked < _LOOKS or health.fleet.left:
+            asked, health.fleet.left = asked + 1, await outbox.left_behind(expiration)
         return [
             StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")
             for lease, reason in measured.unseen.items()

@@ -5,7 +5,7 @@ Connection: the clients, containers, publisher and parked store that the setting
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -32,7 +32,7 @@ from cosmos_outbox.errors import ConfigurationError, UsageError
 from cosmos_outbox.http_proxies import proxy_for
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.partition_key import PartitionKey
-from cosmos_outbox.ports import Publisher, Subscription
+from cosmos_outbox.ports import Publisher, StartFrom, Subscription
 from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.cloudevents import ContentMode, as_cloud_event
@@ -98,10 +98,22 @@ class Connection:
         name = self.settings.processor_name
         return await others_on(await self.feed.describe(), processor_name=name, leases=self.leases)
 
-    async def lag(self, expiration: timedelta) -> Lag:
-        """Return what waits for the processor; a lease not written for this long is free."""
-        name = self.settings.processor_name
+    async def lag(self, expiration: timedelta, processor: str | None = None) -> Lag:
+        """Return what waits for the processor, or for another one; a lease not written for this long is free."""
+        name = processor or self.settings.processor_name
         return await estimate_lag(name, feed=self.feed, leases=self.leases, expiration=expiration)
+
+    async def left_behind(self, expiration: timedelta) -> Mapping[str, int]:
+        """
+        Return the other processors for which changes wait and no worker works, with how many changes: this one, if it begins at `now`, may
+        have taken the place of one, and does not send them.
+        """
+        left = dict[str, int]()
+        for other in await self.others() if self.settings.start is StartFrom.NOW else ():
+            lag = await self.lag(expiration, other)
+            if lag.transactions and not any(one.owner for one in lag.leases):
+                left[other] = lag.transactions
+        return left
 
     async def store(self) -> CosmosStore:
         """

@@ -5,13 +5,14 @@ that sends the same.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox.changefeed.leases import token_of
-from cosmos_outbox.records import LeaseMoved, LeasesContested, Record, SentTwice
+from cosmos_outbox.records import LeaseMoved, LeasesContested, LeasesLost, LeftUnsent, Record, SentTwice
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.settings import Settings, variable
 from cosmos_outbox_worker.version import version
@@ -34,6 +35,7 @@ class FleetWatch:
     Attributes:
         alarms: of this worker.
         sentences: on each alarm of a worker, and on each setting in which they differ.
+        left: as `Connection.left_behind` tells.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -41,11 +43,19 @@ class FleetWatch:
         self._seconds = max(_LEAST_SECONDS, _EXPIRATIONS * settings.lease_expiration_seconds)
         self._away = set[str]()
         self._back = defaultdict[str, deque[float]](lambda: deque(maxlen=_RETURNS))
-        self.alarms: tuple[LeasesContested | SentTwice, ...] = ()
+        self.alarms: tuple[LeasesContested | LeftUnsent | SentTwice, ...] = ()
         self.sentences: tuple[str, ...] = ()
+        self.left: Mapping[str, int] = {}
+        self._lost, self._said = ("", -math.inf), tuple[str, ...]()
 
     def heard(self, record: Record, now: float) -> None:
-        """Note a lease that leaves this worker while it goes on, and one that comes back."""
+        """Note a lease that leaves this worker while it goes on, one that comes back, and that all are lost."""
+        if isinstance(record, LeasesLost):
+            said = (
+                f"All leases were lost ({record.reason}), and made anew: what was committed from {record.start} on is sent again, and "
+                "nothing is lost. Find out what deleted them."
+            )
+            self._lost, self.sentences = (said, now), (said, *self.sentences)
         if not isinstance(record, LeaseMoved):
             return
         if record.outcome in (CloseReason.HANDED_OVER, CloseReason.LOST):
@@ -66,14 +76,16 @@ class FleetWatch:
             "container": settings.container,
             "topics": tuple(f"{host}/{topic}" for topic in settings.topics.topics),
             "settings": {name: "" if value is None else str(value) for name, value in shared.items()},
-            "alarms": tuple(alarm.reason for alarm in self.alarms),
+            "alarms": self._said,
         }
 
     def met(self, fleet: tuple[Heartbeat, ...], strangers: Iterable[Heartbeat], now: float) -> None:
         """Compare the workers of the processor, this one first, and look whether strangers send the same."""
-        self.alarms = (*self._contested(now), *sent_twice(fleet[0], strangers))
-        own = [alarm.reason for alarm in self.alarms]
-        self.sentences = (*dict.fromkeys((*own, *alarms_of(fleet[1:]))), *differences(fleet))
+        unsent = left_unsent(fleet[0].processor, self.left)
+        self.alarms = (*self._contested(now), *sent_twice(fleet[0], strangers), *unsent)
+        lost, at = self._lost
+        self._said = (*[lost] * (now < at + self._seconds), *(alarm.reason for alarm in self.alarms))
+        self.sentences = (*dict.fromkeys((*self._said, *alarms_of(fleet[1:]))), *differences(fleet))
 
     def _contested(self, now: float) -> Iterator[LeasesContested]:
         since = now - self._seconds
@@ -98,6 +110,17 @@ def sent_twice(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterator[SentT
             "sent twice: stop one of the two. If OUTBOX_PROCESSOR_NAME was changed by mistake, set the old name again."
         )
         yield SentTwice(processor=own.processor, other=other, reason=reason)
+
+
+def left_unsent(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
+    """Yield an alarm for each processor without a worker whose place a processor that began at `now` may have taken."""
+    for other, waiting in sorted(left.items()):
+        reason = (
+            f"{waiting:,} changes wait for processor {other!r}, which has no worker, and {own!r} has OUTBOX_START=now: it does not send what "
+            "was committed before its first leases. If OUTBOX_PROCESSOR_NAME was changed, set the old name again until all is sent. "
+            "Else start workers of the other, or delete its leases."
+        )
+        yield LeftUnsent(processor=own, other=other, reason=reason)
 
 
 def alarms_of(fleet: Iterable[Heartbeat]) -> Iterable[str]:

@@ -133,7 +133,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self.fails("leases", _STARTING)
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
-        self._fleet = FleetWatch(settings)
+        self.fleet = FleetWatch(settings)
         # By lease: its oldest age, and when that was seen
         self._ages: dict[str, tuple[timedelta, float]] = {}
 
@@ -150,7 +150,7 @@ class WorkerVitals(Vitals[Snapshot]):
         elif isinstance(record, LeasesBalanced):
             self._balanced_at = now
             self.works("leases")
-        self._fleet.heard(record, now)
+        self.fleet.heard(record, now)
 
     def begins_again(self) -> None:
         """Note that it ended and is tried again; the record that it hears next says why."""
@@ -161,6 +161,10 @@ class WorkerVitals(Vitals[Snapshot]):
         """Note what waits."""
         now = self._loop.time()
         self._lag = (lag, self._utcnow(), now)
+        if lag.leases:
+            self.works("no leases")
+        elif self._ages and not lag.damaged:  # else there were none yet
+            self.fails("no leases", Cause(kind="no-leases", stands=True))
         self._ages = {
             one.lease: self._ages[one.lease]
             if one.unseen is not None and one.lease in self._ages
@@ -178,14 +182,14 @@ class WorkerVitals(Vitals[Snapshot]):
             unready=now.unready,
             errors=tuple(f"{error.event} {error.text}" for error in now.errors),
             causes=tuple(one for one in now.own() if not one.words["quiet"]),
-            **self._fleet.says(),
+            **self.fleet.says(),
         )
 
     def met(self, *fleet: Heartbeat, strangers: Iterable[Heartbeat] = ()) -> Iterable[Record]:
         """Note the workers, this one first, and those of other processors; return the alarms about the fleet."""
         self._others = (fleet[1:], self._loop.time())
-        self._fleet.met(fleet, strangers, self._loop.time())
-        return self._fleet.alarms
+        self.fleet.met(fleet, strangers, self._loop.time())
+        return self.fleet.alarms
 
     def snapshot(self) -> Snapshot:
         mine = self.processor.status(stalled_after=self.stalled_after) if self.processor else ()
@@ -205,7 +209,7 @@ class WorkerVitals(Vitals[Snapshot]):
             sent_per_second=self._per_second(),
             ceiling=held.per_second if held else None,
             others=others,
-            of_fleet=() if others is None else self._fleet.sentences,
+            of_fleet=() if others is None else self.fleet.sentences,
         )
 
     def _unlisted(self) -> Iterator[Cause]:

@@ -5,8 +5,8 @@ Leases: whether each range has one lease, a worker that owns it, and progress; a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import combinations
@@ -106,11 +106,13 @@ class Processors:
 
     misnamed: that this one's lie under another name of the account.
     deletes: whether sent events are to be deleted.
+    left: how many changes wait for each of the others that no worker works for.
     """
 
     misnamed: str | None = None
     others: Sequence[str] = ()
     deletes: bool = False
+    left: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def named(self) -> str:
@@ -141,6 +143,7 @@ OF_LEASES: Checks[Leases] = {
 OF_PROCESSORS: Checks[Processors] = {
     "lease-names.misnamed": lambda it: it.misnamed is not None,
     "other-processors.deleting": lambda it: bool(it.others) and it.deletes,
+    "other-processors.left": lambda it: it.left.items(),
     "other-processors.present": lambda it: bool(it.others) and not it.deletes,
 }
 
@@ -159,7 +162,7 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
     if found.denied:  # a feed that does not answer says nothing about the leases
         return
     processors = await found.attempt(
-        "list leases", lambda: retry_reads(partial(_processors, outbox), _SEVERAL)
+        "list leases", lambda: retry_reads(partial(_processors, outbox, expiration), _SEVERAL)
     )
     if processors is None:
         return
@@ -198,14 +201,15 @@ async def _read_any_range(feed: ChangeFeed) -> None:
     raise failure
 
 
-async def _processors(outbox: Connection) -> Processors:
+async def _processors(outbox: Connection, expiration: timedelta) -> Processors:
     name, container, misnamed = outbox.settings.processor_name, await outbox.feed.describe(), None
     try:
         await own_prefix(container, processor_name=name, leases=outbox.leases)
     except ConfigurationError as error:
         misnamed = str(error)
     deletes = outbox.settings.delete_after_publish is not None
-    return Processors(misnamed=misnamed, others=await outbox.others(), deletes=deletes)
+    left = await outbox.left_behind(expiration)
+    return Processors(misnamed=misnamed, others=await outbox.others(), deletes=deletes, left=left)
 
 
 async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
