@@ -205,7 +205,7 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
 async def test_leases_that_are_gone_are_a_standstill_until_there_are_some_again_and_those_that_never_were_are_none():
     loop = asyncio.get_running_loop()
     watched, told = vitals(utcnow=lambda: NOW + timedelta(seconds=loop.time())), list[list[bool]]()
-    one = LeaseLag(lease="a", token="a", owner="w", transactions=0, oldest_age=None)
+    one = LeaseLag(lease="a", token="a", owner="w", transactions=0, oldest_age=None)  # noqa: S106
     for leases in ((), (one,), (), (), (one,)):
         watched.measured(Lag(leases=leases))
         await asyncio.sleep(15)

@@ -113,7 +113,7 @@ def translate(
         )
         return answer.meaning()
     # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
-    return errors.StoreUnavailable(f"{_NOT_REACHED}: {error!r}")
+    return errors.StoreUnavailable(f"{_NOT_REACHED}: {errors.named(error)}")
 
 
 def _translate_batch(
