@@ -48,6 +48,9 @@ TESTS = {
                 "backlog_polls",
                 "settings",
                 "checks",
+                "causes",
+                "fleet_differences",
+                "status_page",
             )
         ),
         *(f"tests/service/test_{name}.py" for name in ("contract", "heartbeats", "http_server", "lifecycle")),
