@@ -32,7 +32,7 @@ MAXIMA = {
     "sessions": 599,
     "testing": 4_296,
     "the modules of the root": 1_294,
-    "worker": 3_188,
+    "worker": 3_189,
     "worker/cli": 1_497,
     "worker/contract": 251,
     "worker/doctor": 644,

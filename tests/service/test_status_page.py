@@ -11,6 +11,7 @@ import pytest
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.errors import ParkingError
+from cosmos_outbox.parking import keys_by_cause
 from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.recent_errors import RecentError
@@ -75,6 +76,9 @@ def with_leases(*leases: LeaseLag, **changes: Any) -> Snapshot:
     return replace(ALONE, lag=Lag(leases=leases), **changes)
 
 
+TOO_LARGE = keys_by_cause.Cause(error="MessageRejected: Large", keys=2, held=9, parked_at="", example="k")
+
+
 @pytest.mark.parametrize(
     ("snapshot", "texts"),
     [
@@ -86,6 +90,10 @@ def with_leases(*leases: LeaseLag, **changes: Any) -> Snapshot:
             ["No worker owns a range in which changes wait", "It stops range 1.", "1,234"],
         ),
         (replace(HEALTHY, parked=ParkedSeen(count=5000)), ["5,000 in all:"]),
+        (
+            replace(HEALTHY, parked=ParkedSeen(count=2, causes=(TOO_LARGE,))),
+            ["2 in all. 2 of them by MessageRejected: Large"],
+        ),
         (
             replace(HEALTHY, parked=ParkedSeen(count=1, unreadable={"ada": ParkingError("So.")})),
             ["ada", "unknown", "So."],

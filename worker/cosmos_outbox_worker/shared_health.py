@@ -53,7 +53,8 @@ class ParkedSeen:
         for key, error in self.unreadable.items():
             yield cause_of(named(error), stops=(("", f"key {key!r}"),))
         if self.count:
-            yield Cause(kind="keys-parked", said=f"{self.count:,} in all.", since=self.oldest_at)
+            why = "".join(f" {one.keys:,} of them by {one.error}" for one in self.causes[:1] if one.error)
+            yield Cause(kind="keys-parked", said=f"{self.count:,} in all.{why}", since=self.oldest_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

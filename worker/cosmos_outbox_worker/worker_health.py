@@ -95,7 +95,7 @@ class Snapshot(State):
                 state="stands still"
                 if cause and cause.stands and state in ("elsewhere", "unknown")
                 else state,
-                error=cause.said if cause else "",
+                error=(lag and lag.ahead) or (cause.said if cause else ""),  # each stands elsewhere
                 trouble=cause is not None or bool(self.unseen),
                 lag=None if self.unseen else lag,
             )
