@@ -85,7 +85,8 @@ class FleetWatch:
         self.alarms = (*self._contested(now), *sent_twice(fleet[0], strangers), *unsent)
         lost, at = self._lost
         self._said = (*[lost] * (now < at + self._seconds), *(alarm.reason for alarm in self.alarms))
-        self.sentences = (*dict.fromkeys((*self._said, *alarms_of(fleet[1:]))), *differences(fleet))
+        # What differs first: it may be what an alarm comes from
+        self.sentences = (*differences(fleet), *dict.fromkeys((*self._said, *alarms_of(fleet[1:]))))
 
     def _contested(self, now: float) -> Iterator[LeasesContested]:
         since = now - self._seconds
