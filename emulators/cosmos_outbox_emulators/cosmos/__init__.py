@@ -9,7 +9,8 @@ requests into engine calls and engine values into the bytes that Azure would sen
 server      sockets, added latency, injected faults                     (asyncio, aiohttp)
   gateway   one request -> one reply: routes, key check, error replies  (no sockets from here on)
     resources  databases, containers, offers, partition key ranges
-    documents  single operations, batches; bulk requests
+    documents  single operations
+    batches    batches, bulk requests; their bodies are JSON or, of .NET, rows of HybridRow
     feeds      queries, change feed; what sessions and lagging replicas may see
       account > container > partition > item                            the engine
       transaction, patch, sql, walk, changefeed                         what can be done with it

@@ -135,9 +135,9 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     size = sum(len(item.encoded) for item in page.items)
     charge = charges.feed_charge(len(page.items), size)
     headers = document_headers(container, partition, charge, etag=f'"{page.lsn}"', lsn=lsn)
+    headers["x-ms-item-count"] = str(len(page.items))  # the SDK for .NET parses that of a 304 too
     if not page.items:
         return Reply(status=304, headers=headers)
-    headers["x-ms-item-count"] = str(len(page.items))
     rows = [b'%b,"_lsn":%d}' % (item.encoded[:-1], item.lsn) for item in page.items]
     return Reply(status=200, body=listing(container, rows), headers=headers)
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from cosmos_outbox_emulators.cosmos import bulk, documents, feeds, jsontext, resources
+from cosmos_outbox_emulators.cosmos import batches, documents, feeds, jsontext, resources
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.auth import check_item_id, check_signature
 from cosmos_outbox_emulators.cosmos.container import Container
@@ -160,10 +160,8 @@ class Gateway:
         self, container: Container, request: Request, route: Route, fault: FaultRule | None, now: float
     ) -> Reply:
         match route.kind:
-            case RequestKind.BATCH if bulk.is_bulk(request):
-                return bulk.bulk_reply(container, request, now)
             case RequestKind.BATCH:
-                return documents.batch_reply(container, request, now, fault)
+                return batches.reply(container, request, now, fault)
             case RequestKind.QUERY | RequestKind.CHANGEFEED | RequestKind.READFEED:
                 return feeds.REPLIES[route.kind](container, request, now)
             case _:

@@ -20,6 +20,32 @@ from cosmos_outbox_emulators.cosmos.protocol import (
 )
 
 _CHARGE = {"x-ms-request-charge": "1.00"}
+_MOST = 2_147_483_647
+# A text that holds JSON. The SDK for .NET gives it to native code, which ends the process where a field is missing.
+_QUERY_ENGINE = jsontext.encode(
+    {
+        "maxSqlQueryInputLength": 262_144,
+        "maxJoinsPerSqlQuery": 10,
+        "maxLogicalAndPerSqlQuery": _MOST,
+        "maxLogicalOrPerSqlQuery": _MOST,
+        "maxUdfRefPerSqlQuery": 10,
+        "maxInExpressionItemsCount": _MOST,
+        "queryMaxInMemorySortDocumentCount": 500,
+        "maxQueryRequestTimeoutFraction": 0.9,
+        "sqlAllowNonFiniteNumbers": False,
+        "sqlAllowAggregateFunctions": True,
+        "sqlAllowSubQuery": True,
+        "sqlAllowScalarSubQuery": True,
+        "allowNewKeywords": True,
+        "sqlAllowLike": True,
+        "sqlAllowGroupByClause": True,
+        "sqlAllowTop": True,
+        "maxSpatialQueryCells": 12,
+        "spatialMaxGeometryPointCount": 256,
+        "sqlDisableOptimizationFlags": 0,
+        "enableSpatialIndexing": True,
+    }
+).decode()
 
 
 def account_reply(account: Account, request: Request) -> Reply:
@@ -39,7 +65,7 @@ def account_reply(account: Account, request: Request) -> Reply:
             "userConsistencyPolicy": {"defaultConsistencyLevel": "Session"},
             "systemReplicationPolicy": replicas,
             "readPolicy": {"primaryReadCoefficient": 1, "secondaryReadCoefficient": 1},
-            "queryEngineConfiguration": "{}",
+            "queryEngineConfiguration": _QUERY_ENGINE,
         }
     )
 

@@ -101,6 +101,7 @@ class FeedMachine(RuleBasedStateMachine):
             self.seen[key] = item["v"]
         self.leases[index] = (low, high, range_id, reply.headers["etag"])
         assert reply.status == (200 if page else 304)
+        assert reply.headers["x-ms-item-count"] == str(len(page)), "the SDK for .NET reads that of a 304 too"
         return reply.status == 200
 
     @staticmethod

@@ -24,6 +24,14 @@ def offer_of(driver: Driver, link: str) -> dict:
     return offer
 
 
+def test_the_account_says_in_a_text_of_json_what_its_query_engine_can_do():
+    """The SDK for .NET hands it to native code, which ends the process where it has no fields."""
+    engine = json.loads(Driver().ok("GET", "/")["queryEngineConfiguration"])
+
+    assert (262_144, 0.9) == (engine["maxSqlQueryInputLength"], engine["maxQueryRequestTimeoutFraction"])
+    assert [True] * 4 == [engine[f"sqlAllow{what}"] for what in ("Top", "Like", "SubQuery", "GroupByClause")]
+
+
 def signed_by_rid(driver: Driver, method: str, target: str) -> Reply:
     """Send a request whose path has resource ids, signed as for such a path."""
     made = signature(

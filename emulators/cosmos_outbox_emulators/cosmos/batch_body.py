@@ -1,0 +1,149 @@
+"""
+The operations of a batch as they come, and their results as they go: JSON, or the binary rows of the SDK for .NET.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cosmos_outbox_emulators.cosmos import hybrid_row, jsontext
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+from cosmos_outbox_emulators.cosmos.replies import array
+from cosmos_outbox_emulators.cosmos.transaction import Operation, OperationKind
+
+MOST_OPERATIONS = 100
+
+_KINDS = {kind.value: kind for kind in OperationKind}
+_NUMBERED = {0: "Create", 1: "Patch", 2: "Read", 4: "Delete", 5: "Replace", 20: "Upsert"}
+_DOCUMENT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOperation:
+    """An operation, the partition key that it names for itself, and whether its result shall be without the item."""
+
+    operation: Operation
+    partition_key: str | None
+    minimal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What became of one operation."""
+
+    status: int
+    substatus: int | None = None
+    charge: float = 0.0
+    etag: str | None = None
+    body: bytes | None = None
+    message: str | None = None
+    retry_after_ms: int | None = None
+
+
+ROLLED_BACK = Result(status=424, substatus=5415)
+
+
+def failure(error: CosmosError) -> Result:
+    return Result(
+        status=error.status,
+        substatus=error.substatus,
+        charge=1.0,
+        message=error.message,
+        retry_after_ms=error.retry_after_ms,
+    )
+
+
+def is_binary(body: bytes) -> bool:
+    return body[:1] == bytes([hybrid_row.VERSION])
+
+
+def operations_of(body: bytes) -> list[BatchOperation]:
+    """Read the operations of a request; one that is no operation is refused by its number."""
+    batch = _rows(body) if is_binary(body) else jsontext.decode(body)
+    if not isinstance(batch, list) or not batch:
+        raise bad_request("Batch request has no operations.")
+    if len(batch) > MOST_OPERATIONS:
+        raise bad_request(
+            f"Batch request has more operations than what is supported. {len(batch)} > {MOST_OPERATIONS}."
+        )
+    return [_operation(index, fields) for index, fields in enumerate(batch)]
+
+
+def results_body(results: Sequence[Result], *, binary: bool) -> bytes:
+    return (
+        hybrid_row.write(hybrid_row.RESULT, map(_row, results)) if binary else array([*map(_json, results)])
+    )
+
+
+def _rows(body: bytes) -> list[Mapping[str, Any]]:
+    rows: list[Mapping[str, Any]] = []
+    for index, row in enumerate(hybrid_row.read(hybrid_row.OPERATION, body)):
+        if row.get("resourceType") != _DOCUMENT:
+            raise bad_request(f"Operation {index} of the batch is not about a document.")
+        if "binaryId" in row or "effectivePartitionKey" in row:
+            raise bad_request(
+                f"Operation {index} of the batch names its item by a binary id or an effective partition key; "
+                "this emulator knows items by id and partition key."
+            )
+        read = {**row, "operationType": _NUMBERED.get(row.get("operationType", -1))}
+        if "resourceBody" in row:
+            read["resourceBody"] = jsontext.decode(row["resourceBody"])
+        rows.append(read)
+    return rows
+
+
+def _operation(index: int, fields: Any) -> BatchOperation:
+    if not isinstance(fields, dict):
+        raise bad_request(f"Operation {index} of the batch must be a JSON object.")
+    kind = fields.get("operationType")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise bad_request(f"Operation {index} of the batch has an invalid operationType.")
+    body = fields.get("resourceBody")
+    if kind == OperationKind.PATCH and isinstance(body, list):
+        body = {"operations": body}
+    if body is not None and not isinstance(body, dict):
+        raise bad_request(f"The resourceBody of operation {index} must be a JSON object.")
+    for name in ("id", "ifMatch", "ifNoneMatch"):
+        if not isinstance(fields.get(name), str | None):
+            raise bad_request(f"'{name}' of operation {index} must be text.")
+    if body is not None and fields.get("timeToLiveInSeconds") is not None:
+        body = {**body, "ttl": fields["timeToLiveInSeconds"]}
+    key = fields.get("partitionKey")
+    return BatchOperation(
+        operation=Operation(
+            kind=_KINDS[kind],
+            id=fields.get("id"),
+            body=body,
+            if_match=fields.get("ifMatch"),
+            if_none_match=fields.get("ifNoneMatch"),
+        ),
+        partition_key=key if isinstance(key, str) else None,
+        minimal=fields.get("minimalReturnPreference") is True,
+    )
+
+
+def _json(result: Result) -> bytes:
+    """Join the bytes of a result, so that an item is not serialised again."""
+    fields: dict[str, Any] = {
+        "statusCode": result.status,
+        "subStatusCode": result.substatus,
+        "requestCharge": round(result.charge, 2),
+        "eTag": result.etag,
+        "message": result.message,
+        "retryAfterMilliseconds": result.retry_after_ms,
+    }
+    text = jsontext.encode({name: value for name, value in fields.items() if value is not None})
+    return text if result.body is None else b'%b,"resourceBody":%b}' % (text[:-1], result.body)
+
+
+def _row(result: Result) -> hybrid_row.Row:
+    return {
+        "statusCode": result.status,
+        "subStatusCode": result.substatus or 0,
+        "eTag": result.etag,
+        "resourceBody": result.body if result.message is None else result.message.encode(errors="replace"),
+        "retryAfterMilliseconds": result.retry_after_ms,
+        "requestCharge": result.charge,
+    }

@@ -1,0 +1,108 @@
+"""
+Batches: all operations of one partition key or none; and bulk requests, in which each operation has its own key and its own fate.
+"""
+
+from __future__ import annotations
+
+from cosmos_outbox_emulators.cosmos import charges
+from cosmos_outbox_emulators.cosmos.batch_body import (
+    ROLLED_BACK,
+    BatchOperation,
+    Result,
+    failure,
+    is_binary,
+    operations_of,
+    results_body,
+)
+from cosmos_outbox_emulators.cosmos.container import Container
+from cosmos_outbox_emulators.cosmos.documents import LARGEST_REQUEST_BYTES, is_minimal, key_of
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, too_large
+from cosmos_outbox_emulators.cosmos.faults import FaultRule
+from cosmos_outbox_emulators.cosmos.partition import Partition
+from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_on
+from cosmos_outbox_emulators.cosmos.replies import document_headers
+from cosmos_outbox_emulators.cosmos.transaction import OperationKind, Transaction
+
+_RANGE_GONE = 1002
+
+
+def reply(container: Container, request: Request, now: float, fault: FaultRule | None = None) -> Reply:
+    """Execute a batch or a bulk request; `fault` fails one operation of a batch."""
+    if len(request.body) > LARGEST_REQUEST_BYTES:
+        raise too_large()
+    if request.headers.get("x-ms-cosmos-batch-atomic", "").lower() == "false":
+        partition, results = _bulk(container, request, now)
+    else:
+        partition, results = _batch(container, request, now, fault)
+    failed = any(result.message is not None for result in results)
+    return Reply(
+        status=207 if failed else 200,
+        body=results_body(results, binary=is_binary(request.body)),
+        headers=document_headers(container, partition, sum(result.charge for result in results)),
+    )
+
+
+def _batch(
+    container: Container, request: Request, now: float, fault: FaultRule | None
+) -> tuple[Partition, list[Result]]:
+    transaction = Transaction(container, key_of(container, request.headers), now)
+    results: list[Result] = []
+    operations = operations_of(request.body)
+    for index, one in enumerate(operations):
+        try:
+            if fault is not None and fault.op_index == index:
+                raise _injected(fault)
+            results.append(_execute(transaction, one, request))
+        except CosmosError as error:
+            results = [ROLLED_BACK] * len(operations)
+            results[index] = failure(error)
+            return transaction.partition, results
+    transaction.commit()
+    return transaction.partition, results
+
+
+def _bulk(container: Container, request: Request, now: float) -> tuple[Partition, list[Result]]:
+    """Execute the operations of one range, each for itself; after the first failure only if the request says so."""
+    range_id = request.headers.get("x-ms-documentdb-partitionkeyrangeid")
+    partition = None if range_id is None else container.partition_by_id(range_id)
+    goes_on = is_on(request.headers, "x-ms-cosmos-batch-continue-on-error")
+    results: list[Result] = []
+    for one in operations_of(request.body):
+        if results and results[-1].status >= 400 and not goes_on:
+            results.append(ROLLED_BACK)
+            continue
+        try:
+            text = one.partition_key
+            key = key_of(container, request.headers) if text is None else container.key_from_header(text)
+            transaction = _begin(container, key, now, partition)
+            result = _execute(transaction, one, request)
+        except CosmosError as error:
+            results.append(failure(error))
+            continue
+        transaction.commit()
+        results.append(result)
+    return partition or container.partitions[0], results
+
+
+def _begin(container: Container, key: LogicalKey, now: float, asked: Partition | None) -> Transaction:
+    transaction = Transaction(container, key, now)
+    if asked is not None and transaction.partition is not asked:
+        raise CosmosError(410, "The partition key is of another range.", substatus=_RANGE_GONE)
+    return transaction
+
+
+def _execute(transaction: Transaction, one: BatchOperation, request: Request) -> Result:
+    outcome = transaction.execute(one.operation)
+    item, reads = outcome.item, one.operation.kind is OperationKind.READ
+    size = len(item.encoded) if item else 0
+    charge = charges.read_charge(size) if reads else charges.write_charge(size)
+    minimal = not reads and (one.minimal or is_minimal(request.headers))
+    body = item.encoded if item and outcome.status != 304 and not minimal else None
+    return Result(status=outcome.status, charge=charge, etag=item.etag if item else None, body=body)
+
+
+def _injected(fault: FaultRule) -> CosmosError:
+    return CosmosError(
+        fault.status or 500, "Injected fault.", substatus=fault.substatus, retry_after_ms=fault.retry_after_ms
+    )
