@@ -4,6 +4,4 @@ from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite(
-    *(f"tests.contracts.ports.{port}" for port in ("store", "parked_store", "lease_store", "change_feed"))
-)
+pytest.register_assert_rewrite(*(f"tests.contracts.ports.{port}" for port in ("parked_store", "change_feed")))

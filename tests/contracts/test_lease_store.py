@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from cosmos_outbox.ports import LeaseStore
-from tests.contracts.ports.lease_store import LeaseStoreContract
+from cosmos_outbox_testing.contracts.lease_store import LeaseStoreContract
 from tests.support.backends import BACKENDS, opened
 
 pytestmark = pytest.mark.looptime(False)

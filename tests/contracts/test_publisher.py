@@ -13,11 +13,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any
 
 import pytest
 import pytest_asyncio
-from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
@@ -28,6 +26,7 @@ from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from cosmos_outbox_testing.contracts import PublisherBackend, PublisherContract, Trouble
 from cosmos_outbox_testing.contracts.publisher import a_message
+from cosmos_outbox_testing.verify.own_views import OwnTopic
 
 # One loop for the module: opening and closing a link costs the SDK half a second each.
 pytestmark = [
@@ -71,7 +70,7 @@ class MemoryTopic(PublisherBackend):
         self._broker.latency_seconds = 0.0
 
 
-class ServiceBusTopic(PublisherBackend):
+class ServiceBusTopic(OwnTopic):
     def __init__(
         self,
         client: ServiceBusClient,
@@ -82,9 +81,8 @@ class ServiceBusTopic(PublisherBackend):
         *,
         sdk_only: bool = False,
     ) -> None:
-        self._client, self._topic, self._subscription = client, topic, subscription
         self._broker = broker
-        self.publisher = ServiceBusPublisher(
+        publisher = ServiceBusPublisher(
             client,
             topic,
             lanes=LANES,
@@ -92,21 +90,7 @@ class ServiceBusTopic(PublisherBackend):
             sdk_only=sdk_only,
             cancel_grace=timedelta(seconds=30),  # a busy machine decides nothing,
         )
-
-    async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
-        messages: list[ServiceBusReceivedMessage] = []
-        async with self._client.get_subscription_receiver(
-            self._topic,
-            self._subscription,
-            session_id=session_id,
-            receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
-        ) as receiver:
-            while not messages or messages[-1].message_id != last.message_id:
-                if not (more := await receiver.receive_messages(100, max_wait_time=60)):
-                    break
-                messages += more
-            messages += await receiver.receive_messages(1, max_wait_time=0.1)  # one too many must show
-        return [_as_sent(message) for message in messages]
+        super().__init__(client, topic, subscription, publisher)
 
     def trouble(self, kind: Trouble) -> None:
         if self._broker is None:
@@ -130,22 +114,6 @@ class ServiceBusTopic(PublisherBackend):
         if self._broker is not None:
             self._broker.faults.clear()
             self._broker.set_disabled(self._topic, False)
-
-
-def _as_sent(message: ServiceBusReceivedMessage) -> OutboundMessage:
-    properties = {_text(name): _text(value) for name, value in (message.application_properties or {}).items()}
-    return OutboundMessage(
-        message_id=str(message.message_id),
-        session_id=str(message.session_id),
-        subject=str(message.subject),
-        body=b"".join(message.body),
-        content_type=str(message.content_type),
-        properties=properties,
-    )
-
-
-def _text(value: Any) -> Any:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 @pytest_asyncio.fixture(params=KINDS, loop_scope="module", scope="module")

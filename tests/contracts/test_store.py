@@ -15,7 +15,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.ports import Store
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
-from tests.contracts.ports.store import KEY, StoreContract
+from cosmos_outbox_testing.contracts.store import KEY, StoreContract
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.notes import Line, Note
 

@@ -12,7 +12,9 @@ The adapters of this library are held to the same classes. The tests are corouti
 
 import pytest
 
-pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in ("publisher", "subscription")))
+pytest.register_assert_rewrite(
+    *(f"{__name__}.{port}" for port in ("publisher", "subscription", "store", "lease_store"))
+)
 
 from cosmos_outbox_testing.contracts.publisher import (  # noqa: E402
     PublisherBackend,

@@ -9,7 +9,7 @@ import pytest
 
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
 from cosmos_outbox.ports import ParkedStore, Write, WriteKind
-from tests.contracts.ports.store import KEY, create, delete, replace
+from cosmos_outbox_testing.contracts.store import KEY, create, delete, replace
 
 
 async def everything(store: ParkedStore, key: str = KEY) -> list[dict[str, Any]]:

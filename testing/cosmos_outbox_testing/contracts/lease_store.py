@@ -11,7 +11,8 @@ import pytest
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFailed
 from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.stored_documents import Document
-from tests.support.patience import HUNG_SECONDS
+
+HUNG_SECONDS = 300.0  # of a wait for a fact, which ends it at once
 
 
 class LeaseStoreContract:

@@ -1,0 +1,78 @@
+"""The contract suites hold over the emulators, and a store that breaks a promise is named."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.errors import TooManyRequests
+from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify import suites
+from cosmos_outbox_testing.verify.own_views import OwnStore
+from cosmos_outbox_testing.verify.results import Held, Outcome
+from cosmos_outbox_testing.verify.site import opened
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    # aiohttp's advice on bodies of more than 1 MB is for the SDK; that forgets to close its socket when the broker hangs up.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+
+
+async def _ran(*only: str) -> dict[str, Outcome]:
+    async with opened(sessions="all", plain="relayed", only=only) as site:
+        return {one.name: one for one in await suites.run(site, lambda told: None)}
+
+
+async def test_the_suites_hold_on_the_emulators_and_leave_nothing(verified: OutboxEmulators):
+    outcomes = await _ran()
+    assert {"store", "leases", "publisher", "publisher-sdk-only"} == outcomes.keys()
+    assert [] == [one.found for one in outcomes.values() if one.held is not Held.HELD]
+    async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
+        assert [] == [one["id"] async for one in site.data.read_all_items()]
+        assert [] == [one["id"] async for one in site.leases.read_all_items()]
+
+
+async def test_a_store_that_splits_a_batch_is_named_with_what_failed(
+    verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    whole = OwnStore.commit
+
+    async def split(self: OwnStore, partition_key: str, writes: Any) -> Any:
+        for one in writes[:-1]:
+            await whole(self, partition_key, [one])
+        return await whole(self, partition_key, writes[-1:])
+
+    monkeypatch.setattr(OwnStore, "commit", split)
+    (store,) = (await _ran("suites/store")).values()
+    assert (Held.BROKEN, "G1") == (store.held, store.promise)
+    assert "test_a_refused_write_names_its_document_and_nothing_is_written" in store.found
+
+
+async def test_a_test_that_is_refused_for_now_is_tried_again_and_one_that_fails_says_where(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(suites, "_PAUSE_SECONDS", 0.0)
+    refused = [TooManyRequests("throttled", retry_after=None)]
+
+    @asynccontextmanager
+    async def fixtures() -> AsyncIterator[dict[str, Any]]:
+        yield {"store": "a store"}
+
+    async def passes_later(store: str) -> None:
+        if refused:
+            raise refused.pop()
+
+    async def fails(store: str, text: str) -> None:
+        assert store == text
+
+    async def skipped() -> None:
+        pytest.skip("no faults")
+
+    assert "" == await suites._tried(passes_later, fixtures, {})
+    assert "AssertionError" in str(await suites._tried(fails, fixtures, {"text": "another"}))
+    assert "assert store == text" in str(await suites._tried(fails, fixtures, {"text": "another"}))
+    assert await suites._tried(skipped, fixtures, {}) is None
