@@ -103,6 +103,12 @@ def _serve_options() -> OneLineParser:
         "--tls", action="store_true", help="https and amqps, with a certificate whose path is printed"
     )
     start.add_argument(
+        "--servicebus-https-port",
+        type=_port,
+        metavar="PORT",
+        help="with --tls: HTTP management and WebSockets at this port too; SDKs look for them at 443",
+    )
+    start.add_argument(
         "--strict-ids",
         action="store_true",
         help="refuse ids of items that the service's gateway was seen to refuse",

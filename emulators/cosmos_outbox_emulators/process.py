@@ -33,6 +33,8 @@ CONTROL_PORT = 8971
 
 async def serve(options: argparse.Namespace) -> None:
     """Run both emulators and the control API until SIGTERM or SIGINT."""
+    if options.servicebus_https_port is not None and not options.tls:
+        raise UsageError("--servicebus-https-port needs --tls")
     clock = AdjustableClock()
     broker = _broker(options.config)
     async with AsyncExitStack() as stack:
@@ -55,7 +57,13 @@ async def serve(options: argparse.Namespace) -> None:
         latency_s = options.cosmos_latency_ms / 1000
         cosmos = CosmosServer(account, options.host, options.cosmos_port, latency_s=latency_s, tls=tls)
         cosmos.before_output = save
-        servicebus = ServiceBusServer(broker, host=options.host, port=options.servicebus_port, tls=tls)
+        servicebus = ServiceBusServer(
+            broker,
+            host=options.host,
+            port=options.servicebus_port,
+            https_port=options.servicebus_https_port,
+            tls=tls,
+        )
         control = ControlServer(
             cosmos,
             broker,
@@ -87,7 +95,8 @@ async def serve(options: argparse.Namespace) -> None:
         }
         if authority is not None:
             found["certificate"] = str(authority)
-        _announce(found, as_json=options.json)
+        others = {name: servicebus.connection_string_of("primary", name) for name in list(broker.keys)[1:]}
+        _announce(found, others, as_json=options.json)
         await stopped.wait()
 
 
@@ -107,13 +116,14 @@ _TITLES = {
 }
 
 
-def _announce(found: dict[str, str], *, as_json: bool) -> None:
-    # Where a server listens on all addresses, a client is told the one that is always there.
-    found = {name: text.replace("//0.0.0.0:", "//localhost:") for name, text in found.items()}
+def _announce(found: dict[str, str], others: dict[str, str], *, as_json: bool) -> None:
+    """Say where the servers are; `others` are the connection strings of the keys after the first."""
     lines = [f"{_TITLES[name]:<13}{text}" for name, text in found.items()]
-    print(  # noqa: T201  # the output of this command
-        json.dumps(found) if as_json else "\n".join([*lines, "Ctrl-C stops them."]), flush=True
-    )
+    lines += [f"{f'  as {name}':<13}{text}" for name, text in others.items()]
+    shown = {**found, "servicebus_keys": others} if others else found
+    text = json.dumps(shown) if as_json else "\n".join([*lines, "Ctrl-C stops them."])
+    # Where a server listens on all addresses, a client is told the one that is always there.
+    print(text.replace("//0.0.0.0:", "//localhost:"), flush=True)  # noqa: T201  # the output of this command
 
 
 def _broker(config: Path | None) -> Broker:

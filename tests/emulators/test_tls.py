@@ -16,8 +16,10 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, build_opener
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusMessage, TransportType
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.management import ServiceBusAdministrationClient
 from cryptography import x509
 
 from cosmos_outbox_emulators.certificate import AUTHORITY, server_context
@@ -104,6 +106,37 @@ def test_the_process_says_where_its_certificate_is_and_serves_it():
         finally:
             process.terminate()
     assert (0, False) == (process.returncode, authority.exists())
+
+
+def test_http_management_is_where_the_sdk_looks_for_it_with_a_key_of_one_right_too(tmp_path: Path):
+    keys = {"Root": "one", "NoManage": {"value": "two", "rights": ["Send", "Listen"]}}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"sas_keys": keys, "queues": [{"name": "q"}]}))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    options = ["--json", "--tls", "--config", str(config), "--servicebus-https-port", str(port)]
+    command = [sys.executable, "-m", "cosmos_outbox_emulators", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:  # noqa: S603 - our own code
+        announced = json.loads(process.stdout.readline())
+        try:
+            for given, expected in (("servicebus", ["q"]), ("NoManage", 401)):
+                text = announced.get(given) or announced["servicebus_keys"][given]
+                # On Azure, and here where a process may listen there: 443, which the connection string does not name
+                elsewhere = text.replace(str(urlsplit(announced["servicebus"].split(";")[0]).port), str(port))
+                with ServiceBusAdministrationClient.from_connection_string(
+                    elsewhere, connection_verify=announced["certificate"], retry_total=0
+                ) as client:
+                    assert expected == listed(client)
+        finally:
+            process.terminate()
+
+
+def listed(client: ServiceBusAdministrationClient) -> list[str] | int | None:
+    try:
+        return [queue.name for queue in client.list_queues()]
+    except HttpResponseError as error:
+        return error.status_code
 
 
 def test_a_client_that_connects_while_an_emulator_ends_leaves_nothing_behind(

@@ -1,14 +1,18 @@
 """
 The SDKs of other languages on the emulators, with TLS: `make test-languages`.
 
-A program for each commits a batch, has one refused, reads the change feed, sends and receives by session, and reads messages that the
-library's publisher encoded. A language that is not on this machine, or whose package registry does not answer, is skipped with the
+A program for each commits a batch, has one refused, reads the change feed, replaces the throughput of a container, resumes an order on its second page, reads by
+a hierarchical key; sends and receives by session, takes a deferred message by its number, administers a queue, sends with a
+signature that names the bare host, is refused with an expired one, and reads messages that the library's publisher encoded. A language that is not on this machine, or whose package registry does not answer, is skipped with the
 reason.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import hmac
 import json
 import os
 import shutil
@@ -16,6 +20,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from urllib.parse import quote_plus
 
 import pytest
 from azure.servicebus import ServiceBusMessageBatch, TransportType
@@ -34,6 +39,14 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(1800)]
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900
 
+# Where an order is resumed: over several ranges (was it resumed, and all numbers), by a filter that names the partition key, by the key
+PAGES = {
+    "across": [True, *range(10)],
+    "filter": [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]],
+    "key": [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]],
+}
+QUERIES = {"js": PAGES.keys(), "go": ("filter", "key"), "java": PAGES.keys()}
+
 # What each calls the types of a text and of an integer
 TYPES = {"js": ("string", "number"), "go": ("string", "int32"), "java": ("String", "Integer")}
 
@@ -47,17 +60,36 @@ def emulators() -> Iterator[dict[str, str]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - our own code
         announced = json.loads(process.stdout.readline())
         try:
-            cosmos = dict(part.split("=", 1) for part in announced["cosmos"].rstrip(";").split(";"))
+            cosmos, servicebus = (fields(announced[name]) for name in ("cosmos", "servicebus"))
             yield {
                 "COSMOS_ENDPOINT": cosmos["AccountEndpoint"],
                 "COSMOS_KEY": cosmos["AccountKey"],
                 "SERVICEBUS_CONNECTION_STRING": announced["servicebus"],
-                "SERVICEBUS_ADDRESS": announced["servicebus"].split(";")[0].removeprefix("Endpoint=sb://"),
+                "SERVICEBUS_ADDRESS": servicebus["Endpoint"].removeprefix("sb://"),
+                "SERVICEBUS_SIGNED": signed(servicebus, expires=4_102_444_800),
+                "SERVICEBUS_EXPIRED": signed(servicebus, expires=1_577_836_800),
                 "CERTIFICATE": announced["certificate"],
                 "NO_PROXY": "127.0.0.1,localhost",
             }
         finally:
             process.terminate()
+
+
+def fields(connection_string: str) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in connection_string.rstrip(";").split(";"))
+
+
+def signed(servicebus: Mapping[str, str], *, expires: int) -> str:
+    """
+    Return a connection string whose signature names the bare host, as the tests of the SDK for Go sign it.
+    """
+    host = quote_plus(servicebus["Endpoint"].removeprefix("sb://"))
+    digest = hmac.digest(
+        servicebus["SharedAccessKey"].encode(), f"{host}\n{expires}".encode(), hashlib.sha256
+    )
+    signature = quote_plus(base64.b64encode(digest))
+    token = f"sr={host}&sig={signature}&se={expires}&skn={servicebus['SharedAccessKeyName']}"
+    return f"Endpoint={servicebus['Endpoint']};SharedAccessSignature=SharedAccessSignature {token}"
 
 
 def sources(language: str, folder: Path, *programs: str) -> Path:
@@ -101,8 +133,16 @@ def expected(language: str) -> dict[str, object]:
         "committed": [201, 201],
         "refused": [424, 409],
         "changes": ["entity", "event"],
+        "throughput": [18_000, 12_000],
+        "pages": {query: PAGES[query] for query in QUERIES[language]},
+        "hierarchical": "bob",
         "received": [f"{language}: {language} {number}" for number in (1, 2)],
         "ours": [as_read(message, *TYPES[language]) for message in ours(language)],
+        "deferred": "later",
+        # The lock and the messages of a new queue, whether a subscription has sessions, whether the queue outlives its deletion
+        "administered": ["PT30S", 0, True, False],
+        "signed": "signed",
+        "expired": "ExpiredToken: The token is expired. Expiration time: 'Wed, 01 Jan 2020 00:00:00 GMT'",
     }
 
 

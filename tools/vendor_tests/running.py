@@ -62,7 +62,8 @@ def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
     ):
         try:
             assert process.stdout is not None  # noqa: S101  # it is a pipe
-            yield Addresses(**json.loads(process.stdout.readline()))
+            announced = json.loads(process.stdout.readline())
+            yield Addresses(**{name: announced[name] for name in ("cosmos", "servicebus", "control")})
         finally:
             process.terminate()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from copy import deepcopy
 from datetime import UTC, datetime
 from xml.etree import ElementTree as ET
 
@@ -116,4 +117,23 @@ def failure(status: int, detail: str) -> ET.Element:
 
 
 def written(element: ET.Element) -> bytes:
+    element = deepcopy(element)  # a rule keeps the filter that a client described
+    _name_as_net_does(element, "")
     return bytes(ET.tostring(element, encoding="utf-8", xml_declaration=True))
+
+
+def _name_as_net_does(element: ET.Element, around: str) -> None:
+    """
+    Give descriptions their own default namespace and counts a prefix: the client for JavaScript knows names, not namespaces.
+    """
+    namespace = element.tag.rpartition("}")[0].strip("{")
+    if namespace == CONNECT:
+        element.tag = local(element)
+        if namespace != around:
+            element.set("xmlns", CONNECT)
+    elif namespace == COUNTS:
+        element.tag = f"d2p1:{local(element)}"
+    for part in element:
+        if part.tag.startswith(f"{{{COUNTS}}}"):
+            element.set("xmlns:d2p1", COUNTS)
+        _name_as_net_does(part, namespace)

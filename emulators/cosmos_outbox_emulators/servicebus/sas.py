@@ -28,14 +28,15 @@ def entity_path(address: str) -> str:
 
 
 def granted_path(resource: str, host: str) -> str:
-    """The path that a token is made for; its resource may be the bare host of the namespace, without a scheme."""
+    """
+    The path that a token is made for; its resource may be the bare host of the namespace, without a scheme.
+
+    Ports do not count: the client for Java leaves that of an endpoint of its own out of the address.
+    """
     path = entity_path(resource)
     first, _, rest = path.partition("/")
-    return (
-        rest
-        if "://" not in resource and first.lower() in {host.lower(), host.partition(":")[0].lower()}
-        else path
-    )
+    same = first.partition(":")[0].lower() == host.partition(":")[0].lower()
+    return rest if same and "://" not in resource else path
 
 
 def covers(granted: str, path: str) -> bool:

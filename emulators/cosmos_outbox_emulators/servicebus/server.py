@@ -18,6 +18,9 @@ from cosmos_outbox_emulators.servicebus.http import FirstBytes, HttpSide
 class ServiceBusServer:
     """
     Serves a broker on one address for as long as it is entered, over plain TCP or `tls`; port 0 takes a free one.
+
+    Args:
+        https_port: one more port, where clients look for HTTP management and WebSockets: 443 on Azure. Defaults to none.
     """
 
     def __init__(
@@ -26,13 +29,16 @@ class ServiceBusServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        https_port: int | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.broker = broker
         self.host = host
         self.port = port
+        self.https_port = https_port
         self._tls = tls
         self.listener: asyncio.Server | None = None
+        self._https_listener: asyncio.Server | None = None
         self._http = HttpSide(broker, self._accept_frames)
         self._http_protocol: Callable[[], asyncio.Protocol] | None = None
         self._connections: set[Connection] = set()
@@ -42,11 +48,15 @@ class ServiceBusServer:
     def connection_string(self) -> str:
         return self.connection_string_of("primary")
 
-    def connection_string_of(self, key: str) -> str:
-        name, keys = next(iter(self.broker.keys.items()))
+    def connection_string_of(self, key: str, name: str | None = None) -> str:
+        """Return that of the primary or the secondary key of a rule; by default, of the first one."""
+        name = name or next(iter(self.broker.keys))
+        key = self.broker.keys[name][key]
         # With the last field, an SDK does without TLS.
         plain = "" if self._tls else "UseDevelopmentEmulator=true;"
-        return f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={keys[key]};{plain}"
+        return (
+            f"Endpoint=sb://{self.host}:{self.port};SharedAccessKeyName={name};SharedAccessKey={key};{plain}"
+        )
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
@@ -54,6 +64,16 @@ class ServiceBusServer:
         accept = self._accept if self._tls is None else lambda: _AfterHandshake(self._accept)
         self.listener = await loop.create_server(accept, self.host, self.port, backlog=512, ssl=self._tls)
         self.port = self.listener.sockets[0].getsockname()[1]
+        if self.https_port is not None:
+            try:
+                self._https_listener = await loop.create_server(
+                    accept, self.host, self.https_port, ssl=self._tls
+                )
+            except OSError:
+                self.listener.close()
+                await self._http.stop()
+                raise
+            self.https_port = self._https_listener.sockets[0].getsockname()[1]
         self.broker.timers.on_earlier = self._set_alarm
         self.broker.on_down = self.drop_connections
         self._set_alarm(self.broker.timers.next_due)
@@ -62,8 +82,9 @@ class ServiceBusServer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self.listener:
-            self.listener.close()
+        listeners = [each for each in (self.listener, self._https_listener) if each]
+        for listener in listeners:
+            listener.close()
         for connection in list(self._connections):
             connection.close(AmqpError(Condition.CONNECTION_FORCED, "The broker shuts down."))
             connection.abort()
@@ -71,8 +92,8 @@ class ServiceBusServer:
         if self._alarm:
             self._alarm.cancel()
         await self._http.stop()
-        if self.listener:
-            await self.listener.wait_closed()
+        for listener in listeners:
+            await listener.wait_closed()
         # An aborted transport frees its socket in the next turn of the loop; the set is empty after one or two.
         while self._connections:  # noqa: ASYNC110  # nothing to wait for lasts longer than a turn
             await asyncio.sleep(0)

@@ -14,6 +14,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter, TrueRuleFilter
 
 from cosmos_outbox_emulators.servicebus.administration import Administration
+from cosmos_outbox_emulators.servicebus.atom import written
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
@@ -118,6 +119,21 @@ async def test_runtime_properties_count_messages(server, admin):
         counts.active_message_count,
         counts.dead_letter_message_count,
     )
+
+
+def test_the_xml_has_the_prefixes_of_azure_alone():
+    """The SDK for JavaScript knows names, not namespaces: a prefix at the counts, and none elsewhere."""
+    administration = Administration(Broker.from_config({"queues": [{"name": "q"}]}))
+    _, entry = administration.answer("GET", "q", {}, b"", update=False, address="http://127.0.0.1")
+    text = written(entry).decode()
+    assert (
+        '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
+        in text
+    )
+    assert "<LockDuration>PT1M</LockDuration>" in text
+    counts = '<CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">'
+    assert f"{counts}<d2p1:ActiveMessageCount>0<" in text
+    assert text == written(entry).decode(), "the entry that was written is as it was"
 
 
 async def test_a_long_list_comes_in_pages(admin):

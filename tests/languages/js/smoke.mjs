@@ -1,8 +1,9 @@
-// Commits a batch, reads the change feed, sends and receives by session, with the SDKs for JavaScript; reads what the library sent.
+// What test_languages.py expects of each language, with the SDKs for JavaScript.
 import { ChangeFeedStartFrom, CosmosClient } from "@azure/cosmos";
-import { ServiceBusClient } from "@azure/service-bus";
+import { ServiceBusAdministrationClient, ServiceBusClient } from "@azure/service-bus";
 
-const { COSMOS_ENDPOINT, COSMOS_KEY, SERVICEBUS_CONNECTION_STRING } = process.env;
+const { COSMOS_ENDPOINT, COSMOS_KEY, SERVICEBUS_CONNECTION_STRING, SERVICEBUS_SIGNED, SERVICEBUS_EXPIRED } = process.env;
+const numbers = [...Array(10).keys()];
 
 async function cosmos() {
   const client = new CosmosClient({ endpoint: COSMOS_ENDPOINT, key: COSMOS_KEY });
@@ -18,12 +19,62 @@ async function cosmos() {
     if (page.statusCode === 304) break;
     changes.push(...page.result.map((item) => item.id));
   }
+  const throughput = await replaceThroughput(database);
+  const pages = await readPages(database);
+  const hierarchical = await readHierarchical(database);
   client.dispose();
   return {
     committed: committed.result.map((one) => one.statusCode),
     refused: refused.result.map((one) => one.statusCode),
     changes,
+    throughput,
+    pages,
+    hierarchical,
   };
+}
+
+async function replaceThroughput(database) {
+  const { container } = await database.containers.create({ id: "ordered", partitionKey: "/partitionKey", throughput: 18000 });
+  const { offer, resource } = await container.readOffer();
+  await offer.replace({ ...resource, content: { offerThroughput: 12000 } });
+  const { resource: replaced } = await offer.read();
+  return [resource.content.offerThroughput, replaced.content.offerThroughput];
+}
+
+async function readPages(database) {
+  const container = database.container("ordered");
+  for (const number of numbers) {
+    await container.items.create({ id: `${number}`, partitionKey: "ada", number });
+    await container.items.create({ id: `${number}`, partitionKey: `other ${number}`, number });
+  }
+  const ordered = (filter) => `SELECT c.number FROM c WHERE c.partitionKey ${filter} ORDER BY c.number`;
+  // Without query control, this SDK gives no continuation of an order over several ranges; with it, pages are as full as they come.
+  const across = await read(container, ordered("!= 'ada'"), { maxItemCount: 5, enableQueryControl: true });
+  return {
+    across: [across.length > 1, ...across.flat()],
+    filter: await read(container, ordered("= 'ada'"), { maxItemCount: 5, enableQueryControl: true }),
+    key: await read(container, ordered("= 'ada'"), { maxItemCount: 5, partitionKey: "ada" }),
+  };
+}
+
+// Each page by a query of its own, which knows nothing but the continuation.
+async function read(container, query, options) {
+  const pages = [];
+  let continuationToken;
+  do {
+    const page = await container.items.query(query, { ...options, continuationToken }).fetchNext();
+    pages.push(page.resources.map((item) => item.number));
+    ({ continuationToken } = page);
+  } while (continuationToken);
+  return pages;
+}
+
+async function readHierarchical(database) {
+  const partitionKey = { paths: ["/tenant", "/user"], kind: "MultiHash", version: 2 };
+  const { container } = await database.containers.create({ id: "hierarchical", partitionKey });
+  for (const user of ["ada", "bob"]) await container.items.create({ id: "1", tenant: "acme", user });
+  const { resource } = await container.item("1", ["acme", "bob"]).read();
+  return resource.user;
 }
 
 async function serviceBus() {
@@ -43,8 +94,47 @@ async function serviceBus() {
     ),
     body: message.body.toString("utf8"),
   }));
+  const deferred = await receiveDeferred(client, sender);
   await client.close();
-  return { received, ours };
+  return { received, ours, deferred, administered: await administer(), ...(await sendSigned()) };
+}
+
+async function receiveDeferred(client, sender) {
+  await sender.sendMessages({ body: "later", sessionId: "js-deferred" });
+  const receiver = await client.acceptSession("events", "all", "js-deferred");
+  const [message] = await receiver.receiveMessages(1);
+  await receiver.deferMessage(message);
+  const [deferred] = await receiver.receiveDeferredMessages(message.sequenceNumber);
+  await receiver.completeMessage(deferred);
+  await receiver.close();
+  return deferred.body;
+}
+
+async function administer() {
+  const client = new ServiceBusAdministrationClient(SERVICEBUS_CONNECTION_STRING);
+  await client.createQueue("js", { lockDuration: "PT30S" });
+  const { lockDuration } = await client.getQueue("js");
+  const { activeMessageCount } = await client.getQueueRuntimeProperties("js");
+  const { requiresSession } = await client.getSubscription("events", "all");
+  await client.deleteQueue("js");
+  return [lockDuration, activeMessageCount, requiresSession, await client.queueExists("js")];
+}
+
+async function sendSigned() {
+  const send = async (connectionString) => {
+    const client = new ServiceBusClient(connectionString, { retryOptions: { maxRetries: 0 } });
+    try {
+      await client.createSender("events").sendMessages({ body: "signed", sessionId: "js-signed" });
+    } finally {
+      await client.close();
+    }
+  };
+  await send(SERVICEBUS_SIGNED);
+  const client = new ServiceBusClient(SERVICEBUS_CONNECTION_STRING);
+  const [signed] = await receive(client, "js-signed", 1, {}, (message) => message.body);
+  await client.close();
+  const refusal = await send(SERVICEBUS_EXPIRED).catch((error) => error.message);
+  return { signed, expired: refusal.match(/ExpiredToken: .*?'.*?'/)?.[0] ?? refusal };
 }
 
 async function receive(client, session, count, options, read) {
