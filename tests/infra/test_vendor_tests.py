@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,15 @@ def test_a_failure_without_a_cause_is_wrong_and_an_entry_that_passes_is_mended()
     assert ["test_a.py::TestA::test_read"] == [wrong.test for wrong in verdict.wrong]
     assert {Kind.DOCUMENTED: 1} == verdict.accepted
     assert ["test_b.py::*"] == verdict.mended
+
     assert (1, 1) == (verdict.passed, verdict.skipped)
+
+
+def test_an_entry_that_fails_sometimes_is_never_mended():
+    luck = replace(KNOWN, sometimes=True)
+    verdict = judge([result("test_b.py::test_query", Outcome.PASSED)], [luck])
+
+    assert ([], 1) == (verdict.mended, verdict.passed)
 
 
 def test_a_known_failure_that_fails_in_another_way_is_wrong():

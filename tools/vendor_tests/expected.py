@@ -27,12 +27,14 @@ class Expected:
     Tests that fail for one cause: `file::class::test`, where * and ? stand for any text and any character.
 
     errors: of which each failure of theirs says one, in its message or its traceback; another one has another cause.
+    sometimes: whether they fail depends on the clock, so that a run in which they pass says nothing.
     """
 
     kind: Kind
     cause: str
     errors: tuple[str, ...]
     tests: tuple[str, ...]
+    sometimes: bool = False
 
     def explains(self, result: Result) -> bool:
         """Say whether this is the cause of a failure of one of the tests."""
@@ -60,16 +62,19 @@ def read_expected(file: Path) -> list[Expected]:
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("expected", [])
     read = []
     for entry in entries:
+        sometimes = entry.pop("sometimes", False)
         if entry.keys() != {"kind", "cause", "errors", "tests"} or not all(entry.values()):
             raise ValueError(f"an expected failure has kind, cause, errors and tests, not {entry}")
         errors, tests = tuple(entry["errors"]), tuple(entry["tests"])
-        read.append(Expected(kind=Kind(entry["kind"]), cause=entry["cause"], errors=errors, tests=tests))
+        kind, cause = Kind(entry["kind"]), entry["cause"]
+        read.append(Expected(kind=kind, cause=cause, errors=errors, tests=tests, sometimes=sometimes))
     return read
 
 
 def judge(results: Sequence[Result], expected: Iterable[Expected]) -> Verdict:
     """
-    Compare results with what was expected. An entry of which no test failed any more, though some ran, is mended.
+    Compare results with what was expected. An entry of which no test failed any more, though some ran, is mended; one that fails
+    sometimes never is.
     """
     verdict = Verdict(
         passed=sum(result.outcome is Outcome.PASSED for result in results),
@@ -88,7 +93,7 @@ def judge(results: Sequence[Result], expected: Iterable[Expected]) -> Verdict:
             verdict.wrong.append(replace(result, why=f"fails otherwise than by {causes}: {result.why}"))
         else:
             verdict.wrong.append(result)
-    for pattern, _ in patterns:
+    for pattern in (pattern for pattern, entry in patterns if not entry.sometimes):
         ran = [result.outcome for result in results if matches(result.test, pattern)]
         if Outcome.PASSED in ran and Outcome.FAILED not in ran:
             verdict.mended.append(pattern)

@@ -50,10 +50,11 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
         return Reply(status=200, body=body, headers={"x-ms-request-charge": "1.00"})
     partitions, window = _scope(container, headers)
     if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
-        key = _key_in_filter(container, query)
-        if key is not None:
+        key, crossing = _key_in_filter(container, query), is_on(headers, CROSS_PARTITION)
+        # An aggregate is the client's to merge, or to refuse: azure-cosmos merges none without VALUE
+        if key is not None and not (crossing and query.aggregates):
             partitions, window = [container.partition_of(key.epk)], window_of_key(key)
-        elif not is_on(headers, CROSS_PARTITION):
+        elif not crossing:
             raise bad_request(CROSS_PARTITION_DISABLED)
         elif not sql.plan.is_servable(query):
             raise sql.plan.not_servable(query, _ranges(container, query))

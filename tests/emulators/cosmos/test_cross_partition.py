@@ -130,6 +130,12 @@ def test_a_last_page_that_is_full_has_a_continuation_to_an_empty_one_unless_it_i
     assert sizes == found
 
 
+def test_an_aggregate_is_left_to_the_client_though_the_filter_names_the_key():
+    reply = posted(Driver(), "SELECT AVG(c.n) FROM c WHERE c.pk = 'k'", **ALL)
+
+    assert (400, 1004) == substatus(reply)
+
+
 def test_an_order_is_resumed_behind_a_value_by_its_type():
     driver = Driver()
     for number, value in enumerate((None, False, True, 1, "a")):
