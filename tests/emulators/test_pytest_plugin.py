@@ -8,6 +8,7 @@ import pytest
 from azure.cosmos import CosmosClient
 from azure.cosmos.aio import CosmosClient as AsyncCosmosClient
 from azure.cosmos.exceptions import CosmosHttpResponseError
+from azure.servicebus import ServiceBusClient as BlockingServiceBusClient
 from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
@@ -79,9 +80,12 @@ def test_each_emulator_can_be_told_to_deviate(cosmos_emulator, servicebus_emulat
             with pytest.raises(CosmosHttpResponseError) as refused:
                 orders.read_item("1", "ada")
             statuses.append(refused.value.sub_status)
-    servicebus_emulator.deviate("bus-slow")
-    slow = servicebus_emulator.stats()["faults"]
-    assert ([1003, 0], 2) == (statuses, len(slow))
+    servicebus_emulator.deviate("duplicates-kept")
+    client = BlockingServiceBusClient.from_connection_string(servicebus_emulator.connection_string)
+    with client, client.get_topic_sender("events") as sender:
+        for _ in range(2):
+            sender.send_messages(ServiceBusMessage("same", message_id="1", session_id="ada"))
+    assert ([1003, 0], 2) == (statuses, servicebus_emulator.stats()["topics"]["events"]["published"])
     with pytest.raises(ValueError, match="no deviation 'none'; there are duplicates-kept, "):
         servicebus_emulator.deviate("none")
 

@@ -226,6 +226,23 @@ def _stands(around: Around) -> Switch[CosmosServer]:
     return lambda server: _set(server, around=around)
 
 
+@contextmanager
+def _stale(server: CosmosServer) -> Iterator[None]:
+    """Let single items be read as of a while ago, whatever the session has seen; feeds and queries are up to date."""
+    replication = server.account.replication
+
+    def forget_session(answer: Answer, request: Request, route: Route) -> Reply:
+        if route.kind is RequestKind.READ:
+            headers = CIMultiDict(request.headers)
+            headers.pop("x-ms-session-token", None)
+            return answer(replace(request, headers=headers), route)
+        with _set(replication, lag_s=_LAG_S if route.kind in _WRITES else 0.0):
+            return answer(request, route)
+
+    with _set(replication, lag_s=_LAG_S), _set(server, around=forget_session):
+        yield
+
+
 def _ahead(server: CosmosServer) -> AbstractContextManager[None]:
     clock = server.account.clock
     return _set(server.account, clock=lambda: clock() + _AHEAD_S)
@@ -251,7 +268,7 @@ DEVIATIONS: Mapping[str, Switch[CosmosServer]] = {
     "feed-reversed": _stands(partial(_feed, partial(_documents, list.reverse))),
     "304-without-etag": _stands(partial(_feed, _lose_etag)),
     "empty-etag": _stands(partial(_feed, _empty_etag)),
-    "stale-reads": lambda server: _set(server.account.replication, lag_s=_LAG_S),
+    "stale-reads": _stale,
     "charges-hidden": _stands(_hide_charge),
     "compressed": _stands(_compress),
     "slow": lambda server: _set(server, latency_s=_LATENCY_S),

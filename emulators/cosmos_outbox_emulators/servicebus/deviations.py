@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from cosmos_outbox_emulators.deviating import Switch
@@ -20,7 +20,7 @@ from cosmos_outbox_emulators.servicebus.queue import Outcome, Queue
 from cosmos_outbox_emulators.servicebus.sessions import Sessions
 from cosmos_outbox_emulators.servicebus.topic import Topic
 
-_SHORT_WINDOW_S, _LATENCY_S, _AHEAD_S = 1.0, 0.2, 3600.0
+_SHORT_WINDOW_S, _AHEAD_S = 1.0, 3600.0
 _LARGE_BYTES = 100 * 1024 * 1024
 
 
@@ -140,24 +140,6 @@ def _every(base: type, kind: type) -> Switch[Broker]:
 
 
 @contextmanager
-def _faults(broker: Broker, *rules: dict[str, Any]) -> Iterator[None]:
-    added = [broker.faults.add({**rule, "count": None}) for rule in rules]
-    yield
-    for fault in added:
-        fault.count = 0
-
-
-def _slow(broker: Broker) -> AbstractContextManager[None]:
-    return _faults(
-        broker, *({"action": "latency", "on": on, "seconds": _LATENCY_S} for on in ("send", "settle"))
-    )
-
-
-def _busy(broker: Broker) -> AbstractContextManager[None]:
-    return _faults(broker, {"action": "server-busy", "probability": 0.1})
-
-
-@contextmanager
 def _ahead(broker: Broker) -> Iterator[None]:
     broker.ahead_s += _AHEAD_S
     broker.timers.run_due()
@@ -179,7 +161,5 @@ DEVIATIONS: Mapping[str, Switch[Broker]] = {
     "session-shared": _every(Sessions, _Shared),
     "renewals-ignored": _every(Sessions, _Unrenewed),
     "session-endless": _every(Sessions, _Endless),
-    "bus-busy": _busy,
-    "bus-slow": _slow,
     "bus-ahead": _ahead,
 }

@@ -12,7 +12,6 @@ from cosmos_outbox_emulators.deviating import Deviating
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError
 from cosmos_outbox_emulators.servicebus.deviations import DEVIATIONS
-from cosmos_outbox_emulators.servicebus.faults import On
 from cosmos_outbox_emulators.servicebus.queue import Outcome
 from tests.emulators.servicebus.engine import ManualClock, Recorder, broker, message, scheduled
 
@@ -97,10 +96,6 @@ def twice(of: Broker, clock: ManualClock) -> object:
     return "accepted"
 
 
-def busy(of: Broker, clock: ManualClock) -> object:
-    return 0 < sum(of.faults.next(On.SEND, "t") is not None for _ in range(100)) < 30
-
-
 LOST = "com.microsoft:session-lock-lost"
 
 
@@ -120,8 +115,6 @@ LOST = "com.microsoft:session-lock-lost"
         ("session-shared", twice, "com.microsoft:session-cannot-be-locked", "accepted"),
         ("renewals-ignored", renewed, "settled", LOST),
         ("session-endless", lock_lost, (["1", "2"], LOST), ("still locked", LOST)),
-        ("bus-busy", busy, False, True),
-        ("bus-slow", lambda of, _: round(of.faults.latency(On.SEND, "t"), 3), 0, 0.2),
         ("bus-ahead", lambda of, clock: of.timers.now() - clock(), 0, 3600),
     ],
 )
