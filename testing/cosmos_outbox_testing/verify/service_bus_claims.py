@@ -29,11 +29,13 @@ from cosmos_outbox_testing.verify.results import Cost, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
 
 Probe = Callable[[OwnSession], Coroutine[Any, Any, str]]
+AREA = "servicebus"
 CLAIMS: list[Claim] = []
 # They receive what is of no session of their own: no other probe may receive beside them.
 _ALONE = {"dead-letter-of-a-dead-letter", "lean-receiver"}
 _AT_ONCE = 8
 _LARGEST_BYTES = 5_000_000  # that a probe sends
+_CLOCK_SECONDS = 60
 _MESSAGES = 100  # of all probes, about
 
 _DUPLICATES = "Messages that are sent again arrive again; a consumer of this library drops them, others must. Switch duplicate detection on."
@@ -52,7 +54,7 @@ def claim(expected: str, meaning: str, promise: str | None = None) -> Callable[[
 
         name, statement = probe.__name__.replace("_", "-"), inspect.cleandoc(probe.__doc__ or "")
         said = {"statement": statement, "expected": expected, "meaning": meaning}
-        CLAIMS.append(Claim(name=name, area="servicebus", promise=promise, probe=asked, **said))
+        CLAIMS.append(Claim(name=name, area=AREA, promise=promise, probe=asked, **said))
         return probe
 
     return add
@@ -94,6 +96,15 @@ async def duplicate_sends(own: OwnSession) -> str:
 async def duplicate_in_a_batch(own: OwnSession) -> str:
     """Of a batch, a message whose id was sent before is dropped, and the others are stored."""
     await own.send("1", [own.message("1 again", message_id=f"{own.id}-1"), own.message("2")])
+    return names(await own.rest())
+
+
+@claim("1 2", f"{_DUPLICATES} If it is on, its window is too short.", "G4")
+async def duplicate_after_a_while(own: OwnSession) -> str:
+    """A message that is sent again after three seconds is dropped as well."""
+    await own.send("1")
+    await asyncio.sleep(3)
+    await own.send("1", "2")
     return names(await own.rest())
 
 
@@ -397,6 +408,15 @@ async def scheduled_and_cancelled(own: OwnSession) -> str:
     await asyncio.sleep(4)
     async with own.held() as (receiver, _):
         return names(await receiver.receive_messages(1, max_wait_time=BRIEFLY))
+
+
+@claim("within a minute", "Deadlines (`deliver_at`) come early or late: set this machine's clock.")
+async def clock(own: OwnSession) -> str:
+    """A message is enqueued at the time that this machine's clock shows, to a minute."""
+    async with own.held("1") as (_, (message,)):
+        enqueued = message.enqueued_time_utc.replace(tzinfo=UTC)
+        ahead = (enqueued - datetime.now(UTC)).total_seconds()
+    return "within a minute" if abs(ahead) < _CLOCK_SECONDS else f"{ahead:.0f} s ahead"
 
 
 # The lean receiver
