@@ -1,0 +1,150 @@
+"""
+Each deviation of the emulators is named by the claims that are about it, and by no other: that is what a report of `verify` is worth.
+
+`make test` switches on a few, `make test-long` all. That every claim holds without one is in the tests of the claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.errors import AccessDenied
+from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
+from cosmos_outbox_emulators.servicebus import deviations as servicebus_deviations
+from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify import claims, cosmos_claims, preflight, service_bus_claims
+from cosmos_outbox_testing.verify.results import Held
+from cosmos_outbox_testing.verify.site import opened
+from tests.support.effort import LONG
+
+pytestmark = [
+    pytest.mark.looptime(False),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # as in the tests of the claims
+]
+COSMOS: Mapping[str, set[str]] = {
+    "half-batches": {"batch-atomic", "batch-other-key"},
+    "large-batches": {"large-batch"},
+    "creations-overwrite": {"batch-atomic", "lost-answer", "conflict"},
+    "etags-ignored": {"precondition"},
+    "numbers-rounded": {"whole-numbers"},
+    "ids-trimmed": {"ids"},
+    "ids-refused": {"ids"},
+    "long-keys-refused": {"long-keys"},
+    "items-never-expire": {"expiry"},
+    "missing-is-1003": {"not-found"},
+    "412-is-409": {"precondition"},
+    "control-plane-refused": set(),  # a run changes nothing that roles for data do not allow
+    "throttled": {"throttled"},
+    "lsn-within-batch": {"one-lsn"},
+    "feed-skips": {"one-lsn", "feed-order"},
+    "feed-reversed": {"feed-order"},
+    # The SDK reads the same page for ever where it gets no continuation
+    "304-without-etag": {"feed-position", "lean-poll", "modified-since"},
+    "empty-etag": {"feed-position", "lean-poll", "modified-since", "one-lsn", "feed-order"},
+    # What a probe has just written and reads by its id
+    "stale-reads": {"lost-answer", "read-own-write", "ids", "whole-numbers", "uncompressed"},
+    "charges-hidden": {"charges"},
+    "compressed": {"uncompressed"},
+    "slow": {"near"},
+}
+SERVICE_BUS: Mapping[str, set[str]] = {
+    "duplicates-kept": {
+        "duplicate-sends", "duplicate-in-a-batch", "duplicate-after-a-while", "scheduled-twice",
+    },
+    "duplicates-forgotten": {"duplicate-after-a-while"},
+    "scheduled-at-once": {"scheduled-in-a-batch", "scheduled-and-cancelled"},
+    "large-messages": {"too-large"},
+    "dead-letters-silent": {"no-session-id", "dead-letter"},
+    "deliveries-uncounted": {"order-after-abandon", "count-after-lost-lock", "lock-of-a-message"},
+    "lost-locks-settle": {"settled-after-lost-lock", "dead-letter-of-a-dead-letter"},
+    "abandoned-last": {"order-after-abandon"},
+    "session-disordered": {"order-after-lost-lock", "count-after-lost-lock"},
+    # Each claim that looks at two messages of one session
+    "session-reversed": {
+        "duplicate-sends", "duplicate-in-a-batch", "duplicate-after-a-while", "too-large", "order-after-abandon",
+        "order-after-close", "order-after-lost-lock", "count-after-lost-lock", "dead-letter-order",
+    },
+    "session-shared": {"locked-session"},
+    "renewals-ignored": {"renewed-lock"},
+    "session-endless": {"count-after-lost-lock"},
+    # Where the clock says that a lock lasts an hour, no probe waits for its end
+    "bus-ahead": {
+        "clock", "scheduled-in-a-batch", "scheduled-and-cancelled", "order-after-lost-lock", "count-after-lost-lock",
+        "settled-after-lost-lock", "lock-of-a-message", "renewed-lock",
+    },
+}  # fmt: skip
+# Named or not, as time has it: whether the change feed still has what expires in a second when a stale read misses it
+MAYBE: Mapping[str, set[str]] = {"stale-reads": {"expiry"}}
+# What the checks before the claims name; they end the run
+PREFLIGHT: Mapping[str, set[str]] = {
+    "clock-ahead": {"clock"},
+    "304-without-etag": {"permissions"},
+    "empty-etag": {"permissions"},
+    "control-plane-refused": set(),
+    "half-batches": set(),
+}
+# `make test` has these alone
+FEW = {"half-batches", "lsn-within-batch", "control-plane-refused", "throttled", "duplicates-forgotten"}
+
+
+def _some(table: Mapping[str, set[str]]) -> list[str]:
+    return [name for name in table if LONG or name in FEW]
+
+
+async def _named(part: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    monkeypatch.setattr(claims, "_LONGEST_SECONDS", 30.0)  # for what would go on for ever
+    async with opened(sessions="all", plain="relayed", only=(part.AREA,)) as site:
+        outcomes = await part.run(site, lambda told: None)
+    return {one.name for one in outcomes if one.held is not Held.HELD and one.name != "split"}
+
+
+@pytest.mark.parametrize("name", _some(COSMOS))
+async def test_a_deviation_of_cosmos_db_is_named_and_nothing_else(
+    name: str, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    verified.cosmos.deviate(name)
+    assert COSMOS[name] == await _named(cosmos_claims, monkeypatch) - MAYBE.get(name, set())
+
+
+@pytest.mark.parametrize("name", _some(SERVICE_BUS))
+async def test_a_deviation_of_service_bus_is_named_and_nothing_else(
+    name: str, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(service_bus_claims, "_AT_ONCE", 40)  # a probe waits more than it works
+    subscriptions = [
+        {"name": "all", "requires_session": True, "lock_s": 5},
+        {"name": "relayed", "lock_s": 5},
+    ]
+    verified.servicebus.delete(verified.topic)
+    verified.servicebus.add_topic(
+        {"name": verified.topic, "dedup_window_s": 600, "subscriptions": subscriptions}
+    )
+    verified.servicebus.deviate(name)
+    assert SERVICE_BUS[name] == await _named(service_bus_claims, monkeypatch)
+
+
+@pytest.mark.parametrize("name", PREFLIGHT)
+async def test_what_no_claim_could_be_asked_with_is_named_before(
+    name: str, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    verified.cosmos.deviate(name)
+    assert PREFLIGHT[name] == await _named(preflight, monkeypatch)
+
+
+async def test_an_identity_that_may_not_read_what_a_container_is_like_is_told_before_anything_else(
+    verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
+):
+    verified.cosmos.deviate("metadata-refused")
+    with pytest.raises(AccessDenied, match="the identity lacks a data-plane role"):
+        await _named(preflight, monkeypatch)
+
+
+def test_every_deviation_has_the_claims_that_name_it():
+    of_preflight = {"clock-ahead", "metadata-refused"}
+    assert {*cosmos_deviations.DEVIATIONS} == {*COSMOS} | of_preflight
+    assert {*servicebus_deviations.DEVIATIONS} == {*SERVICE_BUS}
+    asked = {one.name for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS)}
+    assert set() == set().union(*COSMOS.values(), *SERVICE_BUS.values()) - asked
