@@ -13,6 +13,7 @@ from cosmos_outbox_worker.doctor.check import Finding, Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_application, check_worker
 
 AREA = "preflight"
+_TRIES = 3
 _EXPIRATION = timedelta(seconds=60)
 # No worker is there, and none should be; messages that expire need not be kept
 _MEANT = {"leases", "owners", "dead-lettering"}
@@ -37,15 +38,10 @@ def cost(seconds: float) -> Cost:
 async def run(site: Site, tell: Tell) -> list[Outcome]:
     """Check as `doctor` and `doctor --api` do; an error means that nothing else is run."""
     started, charged = time.monotonic(), site.request_units
-    found, connection = Findings(), site.connection
-    await check_application(connection, found)
-    if connection.settings.topic:
-        await check_worker(connection, found, expiration=_EXPIRATION)
-    lives = connection.to(connection.settings.model_copy(update={"processor_name": site.run}))
-    others = await found.attempt("list leases", lives.others) or ()
-    found.add(
-        *(Finding(message=_RELAYED.format(name), **_OTHERS) for name in others if not name.startswith(RUN))
-    )
+    for _ in range(_TRIES):  # a service that is busy for a moment is asked again
+        found = await _findings(site)
+        if Severity.UNKNOWN not in {one.severity for one in found.worst_first()}:
+            break
     outcomes = [
         Outcome(
             name=one.check,
@@ -72,3 +68,16 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
 
 def _is_meant(one: Finding, site: Site) -> bool:
     return one.check in _MEANT or (one.check == "sessions" and f"{site.plain!r}" in one.message)
+
+
+async def _findings(site: Site) -> Findings:
+    found, connection = Findings(), site.connection
+    await check_application(connection, found)
+    if connection.settings.topic:
+        await check_worker(connection, found, expiration=_EXPIRATION)
+    lives = connection.to(connection.settings.model_copy(update={"processor_name": site.run}))
+    others = await found.attempt("list leases", lives.others) or ()
+    found.add(
+        *(Finding(message=_RELAYED.format(name), **_OTHERS) for name in others if not name.startswith(RUN))
+    )
+    return found
