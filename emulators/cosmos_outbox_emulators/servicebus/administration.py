@@ -110,8 +110,8 @@ class Administration:
         if topic.config.queue:
             queue = topic.subscriptions[""].queue
             values = descriptions.of_topic(topic.config) | descriptions.of_queue(queue.config) | status
-            size = {"SizeInBytes": queue.size, "MessageCount": queue.active + topic.scheduled}
             counts = _counts(queue, topic.scheduled)
+            size = {"SizeInBytes": queue.size, "MessageCount": sum(counts.values())}
             description = descriptions.describe(QUEUE, values | size, shown, counts)
         else:
             rules = [rule for item in topic.subscriptions.values() for rule in item.rules.values()]

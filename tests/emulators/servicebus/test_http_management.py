@@ -121,6 +121,22 @@ async def test_runtime_properties_count_messages(server, admin):
     )
 
 
+async def test_the_messages_of_a_queue_are_the_active_the_dead_and_the_scheduled_ones(server, admin):
+    await admin.create_queue("q")
+    async with (
+        ServiceBusClient.from_connection_string(server.connection_string) as client,
+        client.get_queue_sender("q") as sender,
+        client.get_queue_receiver("q") as receiver,
+    ):
+        await sender.send_messages([ServiceBusMessage("x"), ServiceBusMessage("y")])
+        later = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
+        await sender.schedule_messages(ServiceBusMessage("z"), later)
+        (message,) = await receiver.receive_messages(1, max_wait_time=60)
+        await receiver.dead_letter_message(message)
+
+    assert 3 == (await admin.get_queue_runtime_properties("q")).total_message_count
+
+
 def test_the_xml_has_the_prefixes_of_azure_alone():
     """The SDK for JavaScript knows names, not namespaces: a prefix at the counts, and none elsewhere."""
     administration = Administration(Broker.from_config({"queues": [{"name": "q"}]}))
