@@ -110,6 +110,8 @@ def _operation(index: int, fields: Any) -> BatchOperation:
             raise bad_request(f"'{name}' of operation {index} must be text.")
     if body is not None and fields.get("timeToLiveInSeconds") is not None:
         body = {**body, "ttl": fields["timeToLiveInSeconds"]}
+    # The service answers 304 to a read whose etag is the same, whichever of the two conditions names it
+    unless = fields.get("ifNoneMatch") or (fields.get("ifMatch") if kind == OperationKind.READ else None)
     key = fields.get("partitionKey")
     return BatchOperation(
         operation=Operation(
@@ -117,7 +119,7 @@ def _operation(index: int, fields: Any) -> BatchOperation:
             id=fields.get("id"),
             body=body,
             if_match=fields.get("ifMatch"),
-            if_none_match=fields.get("ifNoneMatch"),
+            if_none_match=unless,
         ),
         partition_key=key if isinstance(key, str) else None,
         minimal=fields.get("minimalReturnPreference") is True,

@@ -4,6 +4,8 @@ Batches: all operations of one partition key or none; and bulk requests, in whic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cosmos_outbox_emulators.cosmos import charges
 from cosmos_outbox_emulators.cosmos.batch_body import (
     ROLLED_BACK,
@@ -24,6 +26,7 @@ from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_on
 from cosmos_outbox_emulators.cosmos.replies import document_headers
 from cosmos_outbox_emulators.cosmos.transaction import OperationKind, Transaction
 
+LARGEST_ANSWER_BYTES = 10 * 1024 * 1024
 _RANGE_GONE = 1002
 
 
@@ -35,9 +38,10 @@ def reply(container: Container, request: Request, now: float, fault: FaultRule |
         partition, results = _bulk(container, request, now)
     else:
         partition, results = _batch(container, request, now, fault)
-    failed = any(result.message is not None for result in results)
+    # A read that finds nothing new is 304: that is no failure, and yet no plain success
+    several = any(result.status >= 300 for result in results)
     return Reply(
-        status=207 if failed else 200,
+        status=207 if several else 200,
         body=results_body(results, binary=is_binary(request.body)),
         headers=document_headers(container, partition, sum(result.charge for result in results)),
     )
@@ -54,6 +58,7 @@ def _batch(
             if fault is not None and fault.op_index == index:
                 raise _injected(fault)
             results.append(_execute(transaction, one, request))
+            _check_answer(results)
         except CosmosError as error:
             results = [ROLLED_BACK] * len(operations)
             results[index] = failure(error)
@@ -83,6 +88,11 @@ def _bulk(container: Container, request: Request, now: float) -> tuple[Partition
         transaction.commit()
         results.append(result)
     return partition or container.partitions[0], results
+
+
+def _check_answer(results: Sequence[Result]) -> None:
+    if sum(len(result.body or b"") for result in results) > LARGEST_ANSWER_BYTES:
+        raise too_large("The results of the batch are too large for one answer.")
 
 
 def _begin(container: Container, key: LogicalKey, now: float, asked: Partition | None) -> Transaction:

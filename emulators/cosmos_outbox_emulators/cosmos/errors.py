@@ -43,5 +43,5 @@ def precondition_failed(*, substatus: int = 0) -> CosmosError:
     return CosmosError(412, "One of the specified pre-condition is not met.", substatus=substatus)
 
 
-def too_large() -> CosmosError:
-    return CosmosError(413, "Request size is too large.")
+def too_large(message: str = "Request size is too large.") -> CosmosError:
+    return CosmosError(413, message)

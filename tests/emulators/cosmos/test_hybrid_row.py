@@ -161,3 +161,23 @@ def test_a_failed_operation_is_named_and_the_others_are_rolled_back():
     assert (207, [424, 409, 424]) == (reply.status, [row["statusCode"] for row in rows])
     assert b"Entity with the specified id already exists in the system." == rows[1]["resourceBody"]
     assert 404 == driver.item("GET", "k", "b").status
+
+
+@pytest.mark.parametrize("condition", ["ifMatch", "ifNoneMatch"])
+def test_a_read_that_finds_nothing_new_is_304_in_a_207_that_is_committed(condition):
+    driver = Driver()
+    etag = driver.upsert("k", "a").headers["etag"]
+    sent = [operation("Create", body={"id": "b", "pk": "k"}), operation("Read", "a", **{condition: etag})]
+    reply = driver.batch("k", hybrid_row.write(OPERATION, sent))
+
+    assert 207 == reply.status
+    assert [201, 304] == [row["statusCode"] for row in hybrid_row.read(RESULT, reply.body)]
+    assert 200 == driver.item("GET", "k", "b").status
+
+
+def test_an_answer_of_more_than_ten_megabytes_fails_the_operation_that_made_it_too_large():
+    driver = Driver()
+    driver.upsert("k", "a", text="x" * 2**20)
+    reply = driver.batch("k", hybrid_row.write(OPERATION, [operation("Read", "a")] * 10))
+
+    assert [424] * 9 + [413] == [row["statusCode"] for row in hybrid_row.read(RESULT, reply.body)]
