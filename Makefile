@@ -140,7 +140,7 @@ test-official: $(STAMP) ## the same on Microsoft's emulators; needs Docker Compo
 test-image: $(STAMP) $(INFRA_STAMP) ## build the images, run them, and the compose stack on our emulators; skipped without an engine
 	OUTBOX_TEST_IMAGES=1 $(PY) -m pytest tests/infra/test_images.py tests/infra/test_stack.py
 
-test-languages: $(STAMP) ## the SDKs for JavaScript, Go and Java on the emulators, with TLS; skipped where one is missing
+test-languages: $(STAMP) ## the SDKs for JavaScript, Go, Java and .NET on the emulators, with TLS; skipped where one is missing
 	OUTBOX_TEST_LANGUAGES=1 $(PY) -m pytest tests/languages $(PYTEST_ARGS)
 
 sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of the packages of each image, CycloneDX: sbom/IMAGE.json

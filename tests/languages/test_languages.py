@@ -1,10 +1,11 @@
 """
 The SDKs of other languages on the emulators, with TLS: `make test-languages`.
 
-A program for each commits a batch, has one refused, reads the change feed, replaces the throughput of a container, resumes an order on its second page, reads by
-a hierarchical key; sends and receives by session, takes a deferred message by its number, administers a queue, sends with a
-signature that names the bare host, is refused with an expired one, and reads messages that the library's publisher encoded. A language that is not on this machine, or whose package registry does not answer, is skipped with the
-reason.
+A program for each commits a batch, has one refused, reads the change feed, replaces the throughput of a container, resumes an order on
+its second page, reads by a hierarchical key; sends and receives by session, takes a deferred message by its number, administers a queue,
+sends with a signature that names the bare host, is refused with an expired one, and reads messages that the library's publisher encoded.
+That for .NET does batches of every kind, bulk, queries and the change feed of Cosmos DB. A language that is not on this machine, or whose
+package registry does not answer, is skipped with the reason.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ def emulators() -> Iterator[dict[str, str]]:
                 "SERVICEBUS_SIGNED": signed(servicebus, expires=4_102_444_800),
                 "SERVICEBUS_EXPIRED": signed(servicebus, expires=1_577_836_800),
                 "CERTIFICATE": announced["certificate"],
+                "CONTROL": announced["control"],
                 "NO_PROXY": "127.0.0.1,localhost",
             }
         finally:
@@ -275,3 +277,37 @@ def test_java(emulators: dict[str, str], tmp_path: Path, monkeypatch: pytest.Mon
     done = run("java", *trust, "-cp", classpath, "Smoke.java", folder=folder, env=emulators)
 
     assert expected("java") == results(done)
+
+
+def test_dotnet(emulators: dict[str, str], tmp_path: Path):
+    folder = sources("dotnet", tmp_path, "dotnet")
+    install("dotnet", "restore", "--verbosity", "quiet", folder=folder)
+    built = run(
+        "dotnet", "build", "--no-restore", "--output", "built", folder=folder, seconds=INSTALL_SECONDS
+    )
+    assert 0 == built.returncode, built.stdout
+
+    assert {
+        "batch": {
+            "statuses": [200, 201, 200, 200, 201, 200, 201, 204],
+            "numbers": [1, 1, 2, 5, 5],
+            "etags": 6,
+            "withoutContent": True,
+            "charged": True,
+            "session": True,
+        },
+        "conditions": [[200, 200], [412, 424, 412], [412, 412], [207, 304], [409, 424, 409]],
+        "largest": [200, 200, 413],
+        "bulk": [[201, 180], [409, 20]],
+        "throttled": True,
+        "queries": {
+            "top": [199, 198, 197],
+            "window": [97, 98, 99],
+            "paged": True,
+            "sum": [19900],
+            "least": [6],
+            "distinct": [0, 1, 2, 3, 4],
+            "named": [7],
+        },
+        "feed": ["2", "1"],
+    } == results(run("dotnet", "built/smoke.dll", folder=folder, env=emulators))
