@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from azure.servicebus import ServiceBusMessage
 
 from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify.cleaning import all_of
 from cosmos_outbox_testing.verify.site import Site, opened
 
 pytestmark = pytest.mark.looptime(False)
@@ -52,3 +55,23 @@ async def test_what_the_run_wrote_is_deleted_where_the_run_is_broken_off(verifie
         await run()
 
     assert ([], 0) == await _left(verified)
+
+
+async def test_a_deletion_that_fails_is_raised_when_no_other_works_any_more():
+    """The SDK's client cannot be closed while one opens a receiver, and the report was lost with it."""
+    ended = []
+
+    async def fail() -> int:
+        raise TimeoutError
+
+    async def take_longer() -> int:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        ended.append("longer")
+        return 1
+
+    with pytest.raises(TimeoutError):
+        await all_of(fail(), take_longer())
+
+    assert ["longer"] == ended
+    assert 2 == await all_of(take_longer(), take_longer())

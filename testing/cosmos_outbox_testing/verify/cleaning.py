@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,16 @@ async def delete_messages(
     # A session of others is held until all are seen, or it would be the next one again.
     async with AsyncExitStack() as held:
         live = [drain_sessions() for _ in range(_AT_ONCE)] if sessions else [drain()]
-        return sum(await asyncio.gather(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live))
+        return await all_of(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live)
+
+
+async def all_of(*deletions: Awaitable[int]) -> int:
+    """Return how much all of them deleted; what one raises is raised when none works any more, for then the client is closed."""
+    ends = await asyncio.gather(*deletions, return_exceptions=True)
+    for error in ends:
+        if isinstance(error, BaseException):
+            raise error
+    return sum(end for end in ends if isinstance(end, int))
 
 
 async def _take(receiver: ServiceBusReceiver, run: str) -> int:

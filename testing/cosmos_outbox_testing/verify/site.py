@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox_testing.verify.cleaning import delete_documents, delete_messages
+from cosmos_outbox_testing.verify.cleaning import all_of, delete_documents, delete_messages
 from cosmos_outbox_testing.verify.redaction import without_names, without_secrets
 
 if TYPE_CHECKING:
@@ -151,9 +151,7 @@ class Site:
             gone = sum([await delete_documents(self, *one) for one in containers])
             if self.bus is not None and any(map(self.wants, _SENDING)):
                 each = partial(delete_messages, self.bus, self.topic, run=self.run)
-                gone += sum(
-                    await asyncio.gather(each(self.sessions, sessions=True), each(self.plain, sessions=False))
-                )
+                gone += await all_of(each(self.sessions, sessions=True), each(self.plain, sessions=False))
         return gone
 
 
