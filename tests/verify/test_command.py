@@ -64,7 +64,9 @@ def test_on_the_emulators_all_holds_and_the_report_says_so(run: Run, tmp_path: P
     assert (set(), set(), {"cosmos/split"}) == tuple(
         found(report, held) for held in ("broken", "different", "not run")
     )
-    assert "| G3 | held |" in (tmp_path / "verify.md").read_text()
+    page = (tmp_path / "verify.md").read_text()
+    assert "| G3 | held |" in page
+    assert "- means:" not in page  # nothing differs: what was not asked means nothing
 
 
 def test_the_report_has_neither_secrets_nor_names_unless_names_are_asked_for(
@@ -124,10 +126,26 @@ def test_a_difference_without_consequence_is_exit_code_1(run: Run, verified: Out
 def test_what_cannot_be_run_is_exit_code_3_and_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch):
     assert "there is no such part" in run("--only", "cosmo", code=3)[0].stderr
     assert "nothing has this name" in run("--only", "cosmos/no-such", code=3)[0].stderr
+    for folder in (__file__, "/proc/no-such"):
+        assert "no report can be written there" in run("--output", folder, code=3)[0].stderr
     monkeypatch.setenv("OUTBOX_LEASE_CONTAINER", "missing")
     assert "missing" in run(code=3)[0].stderr
     monkeypatch.delenv("OUTBOX_COSMOS_DATABASE")
     assert "OUTBOX_COSMOS_DATABASE: is required" in run(code=3)[0].stderr
+
+
+@pytest.mark.parametrize(
+    "swapped",
+    [("--subscription", "relayed"), ("--plain-subscription", "all"), ("--plain-subscription", "missing")],
+)
+def test_a_subscription_that_is_missing_or_of_another_kind_is_no_broken_promise(
+    run: Run, swapped: tuple[str, str]
+):
+    _, report = run("--only", "preflight", *swapped, code=3)
+
+    assert "preflight/subscriptions" in found(report, "not run")
+    (fix,) = [one["meaning"] for one in report["outcomes"] if one["name"] == "subscriptions"]
+    assert f"correct {swapped[0]}," in fix
 
 
 def test_it_runs_with_data_plane_roles_alone(

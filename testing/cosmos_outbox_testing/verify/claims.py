@@ -76,7 +76,7 @@ async def ask(claim: Claim, site: Site) -> Outcome:
         statement=claim.statement,
         expected=claim.expected,
         found=found,
-        meaning=claim.meaning,
+        meaning="" if held is Held.NOT_RUN else claim.meaning,
         promise=claim.promise,
         seconds=time.monotonic() - started,
         request_units=site.request_units - charged,

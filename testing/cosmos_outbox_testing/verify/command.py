@@ -16,7 +16,7 @@ import typer
 from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.redaction import without_secrets
-from cosmos_outbox_testing.verify.report import ENDS, facts_of, written
+from cosmos_outbox_testing.verify.report import ENDS, facts_of, folder_of, written
 from cosmos_outbox_testing.verify.results import Held, Outcome, Tell, exit_code
 from cosmos_outbox_testing.verify.site import Site, opened
 from cosmos_outbox_worker.cli.output import Table, answer, table_of
@@ -84,6 +84,7 @@ async def verify(
         if dry_run:
             answer(*_plan(seconds, (subscription, plain_subscription), wanted), as_json=as_json)
             return
+        folder = folder_of(output or Path())
         options: Any = {"sessions": subscription, "plain": plain_subscription, "seconds": seconds}
         outcomes: list[Outcome] = []
         async with opened(**options, only=wanted) as site:
@@ -102,7 +103,7 @@ async def verify(
     cleared = (
         partial(without_secrets, settings=site.connection.settings) if name_accounts else site.without_secrets
     )
-    files, code = written(output or Path(), facts, outcomes, cleared), exit_code(outcomes)
+    files, code = written(folder, facts, outcomes, cleared), exit_code(outcomes)
     said = f"{ENDS[code]} Exit code {code}. The report: {', '.join(map(str, files))}"
     answer({"exit_code": code, "files": files}, said, as_json=as_json)
     raise typer.Exit(code)

@@ -71,7 +71,6 @@ async def _measured(site: Site, name: str, statement: str, operation: Operation)
         area=AREA,
         held=Held.HELD,
         statement=statement,
-        found=", ".join(f"{value:g} {label}" for label, value in figures.items()),
         seconds=time.monotonic() - began,
         request_units=units,
         figures=figures,

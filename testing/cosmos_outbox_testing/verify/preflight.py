@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+from azure.servicebus.exceptions import ServiceBusError
 
 from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
 from cosmos_outbox_testing.verify.site import RUN, Site
@@ -26,6 +29,7 @@ _OTHERS: Any = {
     "check": "processors",
     "fix": "Name containers that nothing else uses; or delete the leases of a processor that is no longer in use.",
 }
+_OPENS_SECONDS = 20.0
 _HELD = {Severity.ERROR: Held.NOT_RUN, Severity.UNKNOWN: Held.NOT_RUN, Severity.WARNING: Held.DIFFERENT}
 
 
@@ -66,6 +70,29 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     return outcomes
 
 
+async def _check_subscriptions(site: Site, found: Findings) -> None:
+    """Open each subscription as the claims do; one of another kind would answer each of them otherwise, as if Azure did."""
+    if site.bus is None or found.denied:
+        return
+    for name, session, kind, option in (
+        (site.sessions, site.name(), "that requires sessions", "--subscription"),
+        (site.plain, None, "without sessions", "--plain-subscription"),
+    ):
+        receiver = site.bus.get_subscription_receiver(site.topic, name, session_id=session)
+        try:
+            async with asyncio.timeout(_OPENS_SECONDS), receiver:
+                pass
+        except (ServiceBusError, TimeoutError) as error:
+            found.add(
+                Finding(
+                    severity=Severity.ERROR,
+                    check="subscriptions",
+                    message=f"{name!r} of topic {site.topic!r} cannot be received from as a subscription {kind}: {error!r}",
+                    fix=f"Create it, or correct {option}, which names a subscription {kind}.",
+                )
+            )
+
+
 def _is_meant(one: Finding, site: Site) -> bool:
     return one.check in _MEANT or (one.check == "sessions" and f"{site.plain!r}" in one.message)
 
@@ -75,6 +102,7 @@ async def _findings(site: Site) -> Findings:
     await check_application(connection, found)
     if connection.settings.topic:
         await check_worker(connection, found, expiration=_EXPIRATION)
+    await _check_subscriptions(site, found)
     lives = connection.to(connection.settings.model_copy(update={"processor_name": site.run}))
     others = await found.attempt("list leases", lives.others) or ()
     found.add(

@@ -10,12 +10,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from azure.core.exceptions import AzureError
 
 from cosmos_outbox.adapters.cosmos import account_of
 from cosmos_outbox.adapters.servicebus.administration import reading_settings
+from cosmos_outbox.errors import UsageError
 from cosmos_outbox_testing.verify.results import Held, Outcome, exit_code
 from cosmos_outbox_testing.verify.site import Site
 
@@ -64,6 +66,23 @@ async def _tier(site: Site) -> str:
         return str((await client.get_namespace_properties()).messaging_sku)
 
 
+def folder_of(path: Path) -> Path:
+    """
+    Return the folder, made where it is missing.
+
+    Raises:
+        UsageError: no file can be written there, which a run of minutes should not find out at its end.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path):
+            return path
+    except OSError as error:
+        raise UsageError(
+            f"--output {path}: no report can be written there: {error.strerror}; name another folder."
+        ) from error
+
+
 def written(
     folder: Path, facts: dict[str, Any], outcomes: Sequence[Outcome], cleared: Callable[[str], str]
 ) -> list[Path]:
@@ -76,7 +95,6 @@ def written(
         ),
         "verify.md": markdown(facts, outcomes),
     }
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
         (folder / name).write_text(cleared(text) + "\n", encoding="utf-8")
     return [folder / name for name in texts]
@@ -99,7 +117,7 @@ def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
         for one in [one for one in outcomes if one.held is held]:
             lines += ["", f"## {held}: {one.area}/{one.name}", "", one.statement, ""]
             lines += [f"- expected: {_cell(one.expected)}"] * bool(one.expected)
-            lines += [f"- found: {_cell(one.found)}", f"- means: {one.meaning}"]
+            lines += [f"- found: {_cell(one.found)}", *[f"- means: {one.meaning}"] * bool(one.meaning)]
     lines += ["", "## All", "", "| | What | Expected | Found | s | RU |", "|---|---|---|---|---|---|"]
     lines += [
         f"| {one.held} | `{one.area}/{one.name}` {_cell(one.statement)} | {_cell(one.expected)} | {_cell(_found(one))} "

@@ -25,7 +25,7 @@ class Outcome:
         name, area: `area/name` is what `--only` takes.
         statement: a plain sentence: what Azure answers, or what was run.
         expected, found: both answers.
-        meaning: what a difference means for the guarantees, and what to set; of what was not run, why.
+        meaning: what a difference means for the guarantees, and what to set; of what was not run, what to set, where that is known.
         promise: the guarantee that rests on it.
         figures: numbers by name, with their unit: `p50 ms`.
     """
