@@ -33,7 +33,7 @@ MAXIMA = {
     "testing": 4_937,
     "the modules of the root": 1_294,
     "worker": 3_189,
-    "worker/cli": 1_497,
+    "worker/cli": 1_501,
     "worker/contract": 251,
     "worker/doctor": 644,
     "write": 1_776,

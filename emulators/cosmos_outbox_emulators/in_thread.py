@@ -124,10 +124,6 @@ class CosmosEmulator:
         """
         return _call(self._loop, lambda: fail_over(self._server.account))
 
-    def rename_account(self, name: str) -> None:
-        """Give the account another name, as where the same data lies in another account."""
-        _call(self._loop, lambda: setattr(self._server.account, "name", name))
-
     def lag(self, seconds: float) -> None:
         """Let reads be answered by a replica that is so far behind; 0 ends it."""
         _call(self._loop, lambda: setattr(self._server.account.replication, "lag_s", seconds))

@@ -134,7 +134,7 @@ async def test_a_commit_that_is_answered_with_a_fault_is_stored_once_with_its_ev
     assert len(versions) == len(events.documents) == 2
 
 
-@pytest.mark.parametrize("document_id", ["...", ".a", " a", "a b", "%2E", "a\u00a0", "+", "%"])
+@pytest.mark.parametrize("document_id", ["...", ".a", " a", "a b", "a\u00a0", "+", "%"])
 async def test_any_other_id_leads_back_to_its_document(store: Store, document_id: str):
     for others in range(2):
         async with Outbox(store).unit_of_work() as uow:

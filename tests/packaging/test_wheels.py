@@ -165,6 +165,7 @@ def test_the_library_alone_imports_every_module_of_its_own_and_brings_no_command
 BESIDE_THE_LIBRARY = {
     "cosmos_outbox_worker": (),
     "cosmos_outbox_testing": ("cosmos_outbox_emulators",),
+    "cosmos_outbox_testing.verify": ("cosmos_outbox_emulators", "cosmos_outbox_worker"),
     "cosmos_outbox_amqp": (),
 }
 
@@ -173,14 +174,15 @@ BESIDE_THE_LIBRARY = {
 def test_a_distribution_needs_the_library_and_none_beside_it(
     built: dict[str, Built], guarded, tmp_path: Path, name: str
 ):
-    there = {"cosmos_outbox", name, *BESIDE_THE_LIBRARY[name]}
+    there = {"cosmos_outbox", name.partition(".")[0], *BESIDE_THE_LIBRARY[name]}
+    others = tuple(one for one in BESIDE_THE_LIBRARY if one.startswith(f"{name}."))
     environment = make_environment(tmp_path, {built[one].wheel: () for one in there})
     guarded.append(environment)
     ran = environment.run(
         "-c",
         f"import importlib, pkgutil, {name} as own\n"
         f"for module in pkgutil.walk_packages(own.__path__, '{name}.'):\n"
-        "    module.name.endswith('__main__') or importlib.import_module(module.name)\n"
+        f"    module.name.endswith('__main__') or module.name.startswith({others}) or importlib.import_module(module.name)\n"
         f"print({{one for one in {[*PACKAGES]} if importlib.util.find_spec(one)}} == {there})",
     )
 
@@ -206,6 +208,14 @@ def test_a_consumer_that_chose_the_lean_receiver_says_which_extra_it_needs(every
 
     assert 1 == ran.returncode
     assert "pip install 'cosmos-outbox[amqp]'" in ran.stderr.splitlines()[-1]
+
+
+def test_verify_says_which_extra_it_needs(everything: Environment, guarded):
+    guarded.append(everything)
+    ran = everything.run("-m", "cosmos_outbox_worker", "verify")
+
+    assert 3 == ran.returncode
+    assert "pip install 'cosmos-outbox[verify]'" in ran.stderr
 
 
 def test_the_extra_for_the_lean_receiver_is_enough_to_choose_it(

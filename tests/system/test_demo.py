@@ -132,7 +132,9 @@ async def test_the_stack_runs_until_ctrl_c_and_what_it_tells_to_try_works(tmp_pa
     try:
         told = await read_until("Ctrl-C stops everything", process)
         # A command is a paragraph that is indented.
-        create, split, look = (part for part in told.split("\n\n") if part.startswith("  "))
+        _, create, split, look = (
+            part for part in told.split("\n\n") if part.startswith("  ")
+        )  # the pages first
         assert "201 Created" in await run_in_shell(create)
         await read_until("received ContactCreatedEvent of contact", process)
         assert "children" in await run_in_shell(split)

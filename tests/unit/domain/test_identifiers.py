@@ -5,7 +5,16 @@ import pytest
 from cosmos_outbox import UsageError
 from cosmos_outbox.partition_key import check_id, check_partition_key
 
-ODD = [".", "..", "a\tb", "\ra", "a\n", "a "]  # a URL or the SDK loses or refuses them
+ODD = [
+    ".",
+    "..",
+    "a\tb",
+    "\ra",
+    "a\n",
+    "a ",
+    "a%20b",
+    "%e9",
+]  # a URL, the gateway or the SDK loses or refuses them
 
 
 @pytest.mark.parametrize(
