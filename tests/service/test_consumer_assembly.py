@@ -98,7 +98,9 @@ async def test_a_message_that_is_handled_for_too_long_makes_it_unready_and_a_dra
             "consumer", STUCK_AT="a-1", OUTBOX_STALLED_SECONDS="0.5", OUTBOX_GRACE_SECONDS="0.5"
         )
         url = await consumer.health_url()
-        body = await eventually(url + "/readyz", lambda _, text: "has been handled for" in text)
+        body = await eventually(
+            url + "/readyz", lambda _, text: "A message is being handled for long" in text
+        )
         assert "session 'a'" in body
         consumer.process.send_signal(signal.SIGTERM)
         assert 0 == await consumer.exit_code()
@@ -250,9 +252,8 @@ async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
             pass
     assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)
-    assert {"lease_container", "send_rate"} == read & relaying, (
-        "the client of its leases and the ceiling of a process are made, and never used"
-    )
+    # The client of its leases, the ceiling of a process and how it reads a feed: made, and never used
+    assert {"lease_container", "send_rate", "priority", "throughput_bucket"} == read & relaying
 
 
 def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPatch):
