@@ -7,7 +7,6 @@ import sys
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,8 +109,7 @@ async def verify(
 
 
 def _module(area: str) -> Any:
-    name = f"{__package__}.{_PARTS[area][0]}"
-    return import_module(name) if find_spec(name) else None
+    return import_module(f"{__package__}.{_PARTS[area][0]}")
 
 
 async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
@@ -119,7 +117,7 @@ async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
     try:
         if _PARTS[area][1] and site.bus is None:
             raise NotRun("It needs Service Bus: set OUTBOX_TOPIC and OUTBOX_SERVICEBUS_NAMESPACE.")  # noqa: TRY301
-        return list(await module.run(site, tell)) if (module := _module(area)) else []
+        return list(await _module(area).run(site, tell))
     except Exception as error:  # noqa: BLE001 - the other parts are run, and the report says why this one was not
         said = str(error) if isinstance(error, NotRun) else f"{type(error).__name__}: {error}"
         outcome = Outcome(name=area, area=area, held=Held.NOT_RUN, found=site.without_secrets(said))
@@ -138,11 +136,8 @@ def _plan(
     seconds: float, subscriptions: tuple[str, str], wanted: tuple[str, ...]
 ) -> tuple[object, Table | str, str]:
     """Return what a run would touch and what it costs, for programs and for people."""
-    settings, rows = load(for_command=True), []
-    for area in _PARTS:
-        asked = not wanted or any(one.partition("/")[0] == area for one in wanted)
-        if asked and (module := _module(area)):
-            rows.append({"part": area} | asdict(module.cost(seconds)))
+    settings, areas = load(for_command=True), {one.partition("/")[0] for one in wanted} or _PARTS
+    rows = [{"part": area} | asdict(_module(area).cost(seconds)) for area in _PARTS if area in areas]
     sums = {name: sum(float(row[name]) for row in rows) for name in ("requests", "request_units", "seconds")}
     containers = filter(
         None, (settings.cosmos_container, settings.lease_container, settings.parked_container)
