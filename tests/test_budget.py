@@ -30,7 +30,7 @@ MAXIMA = {
     "ports": 269,
     "relay": 981,
     "sessions": 599,
-    "testing": 4_937,
+    "testing": 4_927,
     "the modules of the root": 1_294,
     "worker": 3_189,
     "worker/cli": 1_501,

@@ -48,7 +48,7 @@ class CosmosStore:
         try:
             async with translated(document_ids=[document_id], partition_key=partition_key):
                 document = dict(
-                    await self._container.read_item(document_id, _sdk_key(partition_key), **options)
+                    await self._container.read_item(document_id, sdk_key(partition_key), **options)
                 )
         except errors.StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
@@ -71,7 +71,7 @@ class CosmosStore:
             # success of the first as a conflict with another program.
             async with translated(document_ids=[write.id for write in writes], partition_key=partition_key):
                 outcomes = await self._container.execute_item_batch(
-                    [_batch_operation(write) for write in writes], _sdk_key(partition_key), response_hook=note
+                    [_batch_operation(write) for write in writes], sdk_key(partition_key), response_hook=note
                 )
                 etags = tuple([outcome.get("eTag") for outcome in outcomes])
         except errors.StoreError as error:
@@ -131,7 +131,7 @@ class CosmosStore:
     ) -> AsyncItemPaged[Any]:
         """Return what the SDK reads the answer of a query with."""
         named = [{"name": name, "value": value} for name, value in parameters.items()]
-        where = {} if key is None else {"partition_key": _sdk_key(key)}
+        where = {} if key is None else {"partition_key": sdk_key(key)}
         return self._container.query_items(sql, parameters=named, max_item_count=page_size, **where)
 
     def _remember(self, partition_key: PartitionKey, session: str | None) -> None:
@@ -177,5 +177,6 @@ def _condition(etag: str) -> str:
     return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 
 
-def _sdk_key(key: PartitionKey) -> Any:
+def sdk_key(key: PartitionKey | None) -> Any:
+    """Return a partition key as the SDK takes it; None of a document without one."""
     return list(key) if isinstance(key, tuple) else key

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
+from cosmos_outbox.adapters.cosmos.store import sdk_key
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
 if TYPE_CHECKING:
@@ -30,24 +31,19 @@ async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPath
     first = "".join(f'["{name}"]' for name in paths.levels[0])
     query = f"SELECT * FROM c WHERE CONTAINS(c.id, @run) OR CONTAINS(c{first}, @run) OR c.processor = @run"  # noqa: S608 - the container's own path
     parameters: list[dict[str, object]] = [{"name": "@run", "value": site.run}]
-
-    async def read() -> list[dict[str, Any]]:
-        return [one async for one in container.query_items(query, parameters=parameters)]
-
     by_key: defaultdict[PartitionKey | None, list[str]] = defaultdict(list)
-    for document in await site.must(read):
+    for document in await site.all_of(lambda: container.query_items(query, parameters=parameters)):
         by_key[paths.key_of(document)].append(document["id"])
     gone = 0
     for key, ids in by_key.items():
-        sdk_key: Any = list(key) if isinstance(key, tuple) else key
         for start in range(0, len(ids), _BATCH):
             some = ids[start : start + _BATCH]
             deletions = [("delete", (one,)) for one in some]
-            if await site.answer(partial(container.execute_item_batch, deletions, sdk_key)) == "ok":
+            if await site.answer(partial(container.execute_item_batch, deletions, sdk_key(key))) == "ok":
                 gone += len(some)
                 continue
             for one in some:  # an id that the service does not take hinders no other
-                gone += await site.answer(partial(container.delete_item, one, sdk_key)) == "ok"
+                gone += await site.answer(partial(container.delete_item, one, sdk_key(key))) == "ok"
     return gone
 
 

@@ -61,21 +61,15 @@ async def _read(site: Site, document: Mapping[str, Any], name: str, **options: A
 
 
 async def _query(site: Site, name: str) -> list[dict[str, Any]]:
-    async def read() -> list[dict[str, Any]]:
-        items = site.data.query_items("SELECT * FROM c", partition_key=site.sdk_key(name))
-        return [item async for item in items]
-
-    found: list[dict[str, Any]] = await site.must(read)
-    return found
+    return await site.all_of(
+        lambda: site.data.query_items("SELECT * FROM c", partition_key=site.sdk_key(name))
+    )
 
 
 async def _changes(site: Site, name: str, start: Any = "Beginning") -> list[dict[str, Any]]:
-    async def read() -> list[dict[str, Any]]:
-        feed = site.data.query_items_change_feed(partition_key=site.sdk_key(name), start_time=start)
-        return [item async for item in feed]
-
-    found: list[dict[str, Any]] = await site.must(read)
-    return found
+    return await site.all_of(
+        lambda: site.data.query_items_change_feed(partition_key=site.sdk_key(name), start_time=start)
+    )
 
 
 async def batch_atomic(site: Site) -> str:

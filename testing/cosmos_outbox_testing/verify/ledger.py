@@ -9,8 +9,8 @@ from datetime import timedelta
 from cosmos_outbox import Entity, NotFound, UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.partition_key import PartitionKey
-from cosmos_outbox_testing.verify.load import Deposited, key_of
-from cosmos_outbox_testing.verify.site import TTL_SECONDS
+from cosmos_outbox_testing.verify.load import Deposited
+from cosmos_outbox_testing.verify.site import TTL_SECONDS, key_of
 
 
 class Ledger(Entity):

@@ -24,7 +24,7 @@ from cosmos_outbox import (
 )
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox_testing.verify.audit import CommittedEvent
-from cosmos_outbox_testing.verify.site import TTL_SECONDS
+from cosmos_outbox_testing.verify.site import TTL_SECONDS, key_of
 
 _RETRY_SECONDS = 0.2
 Record = Callable[[CommittedEvent], None]
@@ -54,11 +54,6 @@ class Account(Entity):
     def deposit(self, amount: int) -> None:
         self.balance += amount
         self.record(Deposited(account=self.id, amount=amount, levels=self.levels))
-
-
-def key_of(name: str, levels: int) -> PartitionKey:
-    """Return the partition key that a name makes: the name on each level."""
-    return name if levels == 1 else (name,) * levels
 
 
 async def change_accounts(

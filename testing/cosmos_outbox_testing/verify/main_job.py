@@ -73,8 +73,6 @@ def cost(seconds: float) -> Cost:
 async def run(site: Site, tell: Tell) -> list[Outcome]:
     """Do the job, and return what the audit says of the topic and of the effects."""
     started, charged = time.monotonic(), site.request_units
-    if not site.wants(AREA):
-        return []
     try:
         with tempfile.TemporaryDirectory(prefix="cosmos-outbox-verify-") as logs:
             outcomes = await _Job(site, tell, Path(logs)).run()
@@ -208,11 +206,7 @@ class _Job:
 
     async def _query(self, container: Any, query: str) -> list[dict[str, Any]]:
         parameters: list[dict[str, object]] = [{"name": "@run", "value": self._site.run}]
-
-        async def read() -> list[dict[str, Any]]:
-            return [one async for one in container.query_items(query, parameters=parameters)]
-
-        return list(await self._site.must(read))
+        return await self._site.all_of(lambda: container.query_items(query, parameters=parameters))
 
     async def _until(self, children: Children, fact: Callable[[], Awaitable[bool]], seconds: float) -> None:
         async with asyncio.timeout(seconds):

@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,9 @@ from azure.core.exceptions import AzureError, HttpResponseError
 
 from cosmos_outbox.adapters.cosmos.errors import translated
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
+from cosmos_outbox.adapters.cosmos.store import sdk_key
 from cosmos_outbox.errors import OutboxError
-from cosmos_outbox.partition_key import KeyPaths, PartitionKey
+from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_testing.verify.cleaning import all_of, delete_documents, delete_messages
 from cosmos_outbox_testing.verify.redaction import without_names, without_secrets
@@ -103,11 +104,11 @@ class Site:
 
     def key(self, name: str) -> PartitionKey:
         """Return the partition key of the data container that a name makes: the name on each of its levels."""
-        return name if len(self.key_paths.levels) == 1 else (name,) * len(self.key_paths.levels)
+        return key_of(name, len(self.key_paths.levels))
 
     def sdk_key(self, name: str) -> Any:
         """Return the same as the SDK takes it."""
-        return name if len(self.key_paths.levels) == 1 else [name] * len(self.key_paths.levels)
+        return sdk_key(self.key(name))
 
     def document(self, key: str, document_id: str = "", **fields: object) -> dict[str, Any]:
         """Return a document of the data container, of a partition key that `name` made."""
@@ -137,6 +138,15 @@ class Site:
             raise RuntimeError(f"A request of the probe itself was answered with {said}.") from returned
         return returned
 
+    async def all_of(self, listed: Callable[[], AsyncIterable[dict[str, Any]]]) -> list[dict[str, Any]]:
+        """Return all documents of a query or a feed; one that is throttled begins anew."""
+
+        async def read() -> list[dict[str, Any]]:
+            return [one async for one in listed()]
+
+        found: list[dict[str, Any]] = await self.must(read)
+        return found
+
     def without_secrets(self, text: str) -> str:
         """Return a text without what signs in, and without the names of the account and of the namespace."""
         settings = self.connection.settings
@@ -146,13 +156,18 @@ class Site:
         """Delete all that the run wrote, and return how many documents and messages that were; what cannot be deleted expires."""
         containers = [(self.data, self.key_paths), (self.leases, self.lease_paths)]
         if self.parked is not None:
-            containers.append((self.parked, KeyPaths((("partitionKey",),))))
+            containers.append((self.parked, ON_PARTITION_KEY))
         async with asyncio.timeout(_CLEAN_SECONDS):
             gone = sum([await delete_documents(self, *one) for one in containers])
             if self.bus is not None and any(map(self.wants, _SENDING)):
                 each = partial(delete_messages, self.bus, self.topic, run=self.run)
                 gone += await all_of(each(self.sessions, sessions=True), each(self.plain, sessions=False))
         return gone
+
+
+def key_of(name: str, levels: int) -> PartitionKey:
+    """Return the partition key that a name makes: the name on each level."""
+    return name if levels == 1 else (name,) * levels
 
 
 class Meter:

@@ -15,7 +15,7 @@ import pytest
 
 from cosmos_outbox.adapters.cosmos import CosmosStore
 from cosmos_outbox.adapters.servicebus import ServiceBusPublisher
-from cosmos_outbox.partition_key import KeyPaths
+from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox_testing.contracts import PublisherContract
 from cosmos_outbox_testing.contracts.lease_store import LeaseStoreContract
 from cosmos_outbox_testing.contracts.store import StoreContract
@@ -33,7 +33,6 @@ _LEFT_OUT = {
     "test_a_document_is_gone_when_its_ttl_has_passed",
     "test_ids_may_have_128_characters_of_any_script",
 }
-_BY_PARTITION_KEY = KeyPaths((("partitionKey",),))
 
 Fixtures = Callable[[], AbstractAsyncContextManager[dict[str, Any]]]
 
@@ -150,7 +149,7 @@ def tests_of(contract: object) -> Iterator[tuple[str, Any, dict[str, Any]]]:
 
 @asynccontextmanager
 async def _store(site: Site) -> AsyncIterator[dict[str, Any]]:
-    if site.key_paths != _BY_PARTITION_KEY:
+    if site.key_paths != ON_PARTITION_KEY:
         raise NotRun("The suite of stores needs a container that is partitioned on /partitionKey.")
     yield {"store": OwnStore(CosmosStore(site.data, site.key_paths), f"{site.name()}-")}
 
