@@ -158,6 +158,19 @@ param leaseOperatorPrincipalIds array = []
 ])
 param operatorPrincipalType string = 'Group'
 
+@description('Adds what `cosmos-outbox verify` works on, apart from all else, and the rights of who runs it.')
+param verify bool = false
+
+@description('Object id of who runs it. azd knows who deploys.')
+param verifyPrincipalId string = ''
+
+@allowed([
+  'Group'
+  'ServicePrincipal'
+  'User'
+])
+param verifyPrincipalType string = 'User'
+
 var token = toLower(uniqueString(subscription().id, environmentName, location))
 // By the abbreviations of Microsoft's Cloud Adoption Framework.
 var defaultNames = {
@@ -311,12 +324,27 @@ module serviceBus 'modules/servicebus.bicep' = {
   }
 }
 
+module verification 'modules/verify.bicep' = if (verify) {
+  name: 'verify'
+  scope: group
+  params: {
+    cosmosAccountName: cosmos.outputs.name
+    metadataReaderId: cosmosRoles.outputs.metadataReaderId
+    capacityMode: capacityMode
+    dataMaxThroughput: dataMaxThroughput
+    serviceBusName: serviceBus.outputs.name
+    principalId: verifyPrincipalId
+    principalType: verifyPrincipalType
+  }
+}
+
 module cosmosEndpoint 'modules/private-endpoint.bicep' = if (privateNetworking) {
   name: 'cosmos-endpoint'
   scope: group
   // The account takes one change at a time.
   dependsOn: [
     cosmosRoles
+    verification
   ]
   params: {
     location: location
@@ -528,3 +556,5 @@ output PLACEHOLDER_LEFT bool = contains(union([
 output WORKER_CLIENT_ID string = identities.outputs.workerClientId
 output CONSUMER_CLIENT_ID string = identities.outputs.consumerClientId
 output KEDA_CLIENT_ID string = identities.outputs.kedaClientId
+// Asks account and namespace whether they answer as the library believes; with `verify`.
+output VERIFY_COMMAND string = verify ? verification!.outputs.command : ''

@@ -427,3 +427,5 @@ resource operatorOnDirectoryParked 'Microsoft.DocumentDB/databaseAccounts/sqlRol
     scope: '${account.id}/dbs/${databaseName}/colls/${directoryParkedContainerName}'
   }
 }]
+
+output metadataReaderId string = metadataReader.id

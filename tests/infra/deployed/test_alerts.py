@@ -69,7 +69,7 @@ def test_each_alert_on_the_platforms_metrics_asks_what_was_decided_on(name: str)
         how = (rule["metricName"], rule["timeAggregation"], rule["threshold"])
         asked[rule["name"]] = (scope, *how, dimension["name"], dimension["values"])
 
-    (topic,) = deployed(name).properties(f"{BUS}/topics").values()
+    topic = deployed(name).properties(f"{BUS}/topics")["events"]
     filling = list(ASKED["topic-filling"])
     filling[3] = (topic["maxSizeInMegabytes"] << 20) * 80 // 100
     assert ASKED | {"topic-filling": tuple(filling)} == asked

@@ -8,17 +8,19 @@ from tests.infra.deployed.snapshots import BUS, CONTAINERS, COSMOS, EVERY, SUBSC
 
 BY_KEY = {"data": "/partitionKey", "parked": "/partitionKey", "leases": "/id"}
 BY_KEY |= {"directory": "/partitionKey", "directory-parked": "/partitionKey"}
+OF_VERIFY = {"verify-data": "/partitionKey", "verify-leases": "/id", "verify-parked": "/partitionKey"}
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_documents_lie_by_their_key_and_only_their_own_time_to_live_counts(name: str):
     made = {name: one["resource"] for name, one in deployed(name).properties(CONTAINERS).items()}
+    more, databases = ({}, ["contacts"]) if name != "verify" else (OF_VERIFY, ["contacts", "verify"])
 
     assert {
         name: {"id": name, "partitionKey": {"paths": [path], "kind": "Hash", "version": 2}, "defaultTtl": -1}
-        for name, path in BY_KEY.items()
+        for name, path in (BY_KEY | more).items()
     } == {name: {key: one[key] for key in ("id", "partitionKey", "defaultTtl")} for name, one in made.items()}
-    assert {"contacts": {"resource": {"id": "contacts"}}} == deployed(name).properties(
+    assert {one: {"resource": {"id": one}} for one in databases} == deployed(name).properties(
         f"{COSMOS}/sqlDatabases"
     )
 
@@ -44,6 +46,7 @@ def test_only_what_queries_filter_on_and_sort_by_is_indexed():
         ("defaults", [{"name": "EnableServerless"}], {None}),
         # What a serverless container has, and who changes to autoscale wants more, not less.
         ("autoscale", [], {5000, 1000}),
+        ("verify", [], {5000, 1000}),
     ],
 )
 def test_a_serverless_account_is_given_no_throughput_and_another_one_is(
@@ -96,6 +99,8 @@ def test_one_region_writes_the_next_takes_over_in_the_order_asked_for_and_messag
 def test_the_topic_drops_repeats_and_its_subscriptions_keep_sessions(name: str):
     topic = deployed(name).properties(f"{BUS}/topics")["events"]
     subscriptions = deployed(name).properties(SUBSCRIPTIONS)
+    if name == "verify":
+        del subscriptions["verify"], subscriptions["verify-plain"]  # see test_verify.py
     # A day: longer than an outage after which a worker sends again from an old checkpoint. Two weeks: a subscriber may be away.
     promised = {
         "maxSizeInMegabytes": 81920 if name == "autoscale" else 5120,

@@ -1,0 +1,143 @@
+// What `cosmos-outbox verify` works on, apart from all else: a database and a topic of its own, and the rights of one
+// principal on these alone. They are rights of the data plane: it creates nothing and reads no setting.
+param cosmosAccountName string
+
+@description('Role by which it may read the account itself, with which every SDK begins.')
+param metadataReaderId string
+
+@allowed([
+  'autoscale'
+  'serverless'
+])
+param capacityMode string
+
+@minValue(1000)
+param dataMaxThroughput int
+
+param serviceBusName string
+
+@description('Who runs it; empty: no right is given.')
+param principalId string
+param principalType string
+
+var name = 'verify'
+var containerNames = [
+  'verify-data'
+  'verify-leases'
+  'verify-parked'
+]
+// The defaults of `--subscription` and `--plain-subscription`: the first has sessions.
+var subscriptionNames = [
+  name
+  'verify-plain'
+]
+// Sender and receiver, built in.
+var topicRoles = empty(principalId) ? [] : [
+  '69a216fc-b8fb-44d8-bc22-1f3c2cd27a39'
+  '4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0'
+]
+
+resource account 'Microsoft.DocumentDB/databaseAccounts@2024-11-15' existing = {
+  name: cosmosAccountName
+}
+
+resource database 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases@2024-11-15' = {
+  parent: account
+  name: name
+  properties: {
+    resource: {
+      id: name
+    }
+  }
+}
+
+resource containers 'Microsoft.DocumentDB/databaseAccounts/sqlDatabases/containers@2024-11-15' = [for container in containerNames: {
+  parent: database
+  name: container
+  properties: {
+    resource: {
+      id: container
+      partitionKey: {
+        paths: [
+          container == 'verify-leases' ? '/id' : '/partitionKey'
+        ]
+        kind: 'Hash'
+        version: 2
+      }
+      // A run gives each document a time to live of its own.
+      defaultTtl: -1
+    }
+    options: capacityMode == 'serverless' ? {} : {
+      autoscaleSettings: {
+        maxThroughput: container == 'verify-data' ? dataMaxThroughput : 1000
+      }
+    }
+  }
+}]
+
+resource onAccount 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (!empty(principalId)) {
+  parent: account
+  // As the same assignment of an operator is named: there may be one alone.
+  name: guid(account.id, principalId, 'metadata')
+  properties: {
+    principalId: principalId
+    roleDefinitionId: metadataReaderId
+    scope: account.id
+  }
+}
+
+resource onDatabase 'Microsoft.DocumentDB/databaseAccounts/sqlRoleAssignments@2024-11-15' = if (!empty(principalId)) {
+  parent: account
+  name: guid(account.id, principalId, name)
+  dependsOn: [
+    onAccount
+    database
+  ]
+  properties: {
+    principalId: principalId
+    // Cosmos DB Built-in Data Contributor
+    roleDefinitionId: '${account.id}/sqlRoleDefinitions/00000000-0000-0000-0000-000000000002'
+    scope: '${account.id}/dbs/${name}'
+  }
+}
+
+resource namespace 'Microsoft.ServiceBus/namespaces@2026-01-01' existing = {
+  name: serviceBusName
+}
+
+resource topic 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = {
+  parent: namespace
+  name: name
+  properties: {
+    requiresDuplicateDetection: true
+    enablePartitioning: false
+    supportOrdering: true
+    duplicateDetectionHistoryTimeWindow: 'PT10M'
+    enableBatchedOperations: true
+    maxSizeInMegabytes: 1024
+  }
+}
+
+// Some claims wait until a lock ends, so it is short.
+resource subscriptions 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = [for subscription in subscriptionNames: {
+  parent: topic
+  name: subscription
+  properties: {
+    requiresSession: subscription == name
+    lockDuration: 'PT30S'
+    maxDeliveryCount: 10
+    enableBatchedOperations: true
+  }
+}]
+
+resource onTopic 'Microsoft.Authorization/roleAssignments@2022-04-01' = [for role in topicRoles: {
+  name: guid(topic.id, principalId, role)
+  scope: topic
+  properties: {
+    principalId: principalId
+    principalType: principalType
+    roleDefinitionId: subscriptionResourceId('Microsoft.Authorization/roleDefinitions', role)
+  }
+}]
+
+output command string = 'OUTBOX_COSMOS_ENDPOINT=${account.properties.documentEndpoint} OUTBOX_SERVICEBUS_NAMESPACE=${serviceBusName}.servicebus.windows.net OUTBOX_COSMOS_DATABASE=${name} OUTBOX_COSMOS_CONTAINER=verify-data OUTBOX_LEASE_CONTAINER=verify-leases OUTBOX_PARKED_CONTAINER=verify-parked OUTBOX_TOPIC=${name} cosmos-outbox verify'

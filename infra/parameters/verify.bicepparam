@@ -1,0 +1,8 @@
+// With what `cosmos-outbox verify` works on, for one who deploys.
+using '../main.bicep'
+
+param environmentName = 'verify'
+param location = 'westeurope'
+param capacityMode = 'autoscale'
+param verify = true
+param verifyPrincipalId = 'dddddddd-0000-0000-0000-000000000000'

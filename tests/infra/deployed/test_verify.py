@@ -1,0 +1,75 @@
+"""With `verify`, a deployment has what `cosmos-outbox verify` works on, apart from all else, and an output is the command to run."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+
+from cosmos_outbox_testing.verify.command import verify
+from tests.infra.deployed.snapshots import BUS, CONTAINERS, COSMOS, SUBSCRIPTIONS, deployed
+from tools.infra_check.programs import problems
+
+MADE, WITHOUT = deployed("verify"), deployed("defaults")
+CALLER = "dddddddd-0000-0000-0000-000000000000"
+TOPIC = f"{BUS}/sbns-token/topics/verify"
+
+
+def test_the_topic_drops_repeats_and_one_of_its_two_subscriptions_has_sessions():
+    """Their locks are short, for a claim waits until one ends, and refuses to wait for more than a minute."""
+    found = {
+        name: (one["requiresSession"], one["lockDuration"])
+        for name, one in MADE.properties(SUBSCRIPTIONS).items()
+        if name != "directory"
+    }
+
+    assert MADE.properties(f"{BUS}/topics")["verify"]["requiresDuplicateDetection"] is True
+    assert {"verify": (True, "PT30S"), "verify-plain": (False, "PT30S")} == found
+
+
+def test_who_runs_it_has_rights_of_the_data_plane_on_these_alone():
+    """Data Contributor of the database, Sender and Receiver of the topic; and the account's own description, with which SDKs begin."""
+    account = f"{COSMOS}/cosmos-token"
+    roles = {one["id"]: one["properties"].get("roleName") for one in MADE.resources if "properties" in one}
+    granted = set()
+    for one in MADE.resources:
+        given = one.get("properties", {})
+        if given.get("principalId") == CALLER:
+            scope = given.get("scope") or one["id"].partition("/providers/Microsoft.Authorization/")[0]
+            granted.add(
+                (scope, roles.get(given["roleDefinitionId"], given["roleDefinitionId"].rpartition("/")[2]))
+            )
+
+    assert {
+        (account, "outbox-metadata-reader"),
+        (f"{account}/dbs/verify", "00000000-0000-0000-0000-000000000002"),
+        (TOPIC, "69a216fc-b8fb-44d8-bc22-1f3c2cd27a39"),
+        (TOPIC, "4f6d3b9b-027b-4f4c-9142-0e5a2a2247e0"),
+    } == granted
+
+
+def test_the_output_is_a_command_that_names_what_is_made():
+    # Only Azure knows the endpoint, so the engine leaves the text to be put together there.
+    ((text, known),) = re.findall(
+        r"^\[format\('(.*?)', \S+\.documentEndpoint, (.*)\)\]$", MADE.outputs["VERIFY_COMMAND"]
+    )
+    names = re.findall(r"'(.*?)'", known)
+    words = shlex.split(text.format("https://cosmos-token.documents.azure.com:443/", *names))
+    given = dict(word.split("=", 1) for word in words if "=" in word)
+    options = inspect.signature(verify).parameters
+
+    assert ["cosmos-outbox", "verify"] == words[len(given) :]
+    assert [] == problems("worker", given, None)
+    assert "sbns-token.servicebus.windows.net" == given["OUTBOX_SERVICEBUS_NAMESPACE"]
+    containers = {given[f"OUTBOX_{name}_CONTAINER"] for name in ("COSMOS", "LEASE", "PARKED")}
+    ids = {one["id"] for one in MADE.of_type(CONTAINERS).values()}
+    database = f"{COSMOS}/cosmos-token/sqlDatabases/{given['OUTBOX_COSMOS_DATABASE']}"
+    assert {f"{database}/containers/{name}" for name in containers} <= ids
+    topic = f"{BUS}/sbns-token/topics/{given['OUTBOX_TOPIC']}"
+    subscriptions = {options["subscription"].default, options["plain_subscription"].default}
+    assert {f"{topic}/subscriptions/{name}" for name in subscriptions} <= MADE.ids
+
+
+def test_without_it_there_is_none_of_this():
+    assert "" == WITHOUT.outputs["VERIFY_COMMAND"]
+    assert [] == [one for one in WITHOUT.ids if "verify" in one]
