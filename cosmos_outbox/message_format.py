@@ -6,6 +6,7 @@ The message of an event is a pure function of it, so every resend by any worker 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -36,6 +37,7 @@ PROPERTIES = {
     "causationId": "causation-id",
     "claimCheck": "claim-check",
 }
+DIGITS = re.compile("[0-9]{1,9}")  # some clients send all properties as text
 _LEAST_INT, _MOST_INT = -(2**31), 2**31 - 1  # the SDK sends a whole number as a 32-bit AMQP int
 
 PropertyValue = str | int
@@ -82,6 +84,12 @@ class Message:
     delivery_count: int = 0
     enqueued_at: datetime | None = None
     idempotency_key: str = ""
+
+    @property
+    def entity_version(self) -> int | None:
+        """Return the version of the entity that the commit of the event made; None where the message says none."""
+        said = str(self.properties.get("entity-version"))
+        return int(said) if DIGITS.fullmatch(said) else None
 
     @property
     def cloud_event(self) -> CloudEvent | None:

@@ -5,7 +5,6 @@ Routes: which handler takes a message, by its subject and schema version, and th
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,12 +14,10 @@ from pydantic import BaseModel, ValidationError
 
 from cosmos_outbox.domain.events import DomainEvent, Upcaster
 from cosmos_outbox.errors import MessageUnreadable, UnknownVersion
-from cosmos_outbox.message_format import Message
+from cosmos_outbox.message_format import DIGITS, Message
 from cosmos_outbox.received_cloudevents import EXTENSIONS, PREFIXES, CloudEvent, inner_json
 from cosmos_outbox.stored_documents import first_error, time_of
 from cosmos_outbox.write.unit_of_work import UnitOfWork
-
-_DIGITS = re.compile("[0-9]{1,9}")  # some clients send all properties as text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +174,7 @@ def _payload(message: Message, event: CloudEvent | None) -> dict[str, Any]:
 
 def _schema_version(message: Message) -> int:
     said = message.properties.get("schema-version")
-    if isinstance(said, str) and _DIGITS.fullmatch(said):
+    if isinstance(said, str) and DIGITS.fullmatch(said):
         return int(said) or 1
     if said is None or (isinstance(said, int) and not isinstance(said, bool)):
         return said or 1

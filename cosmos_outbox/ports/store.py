@@ -61,10 +61,21 @@ class Store(Protocol):
         ...
 
     async def read(
-        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
+        self,
+        document_id: str,
+        partition_key: PartitionKey,
+        *,
+        if_none_match: str | None = None,
+        newest: bool = False,
     ) -> Document:
         """
-        Return the newest version of a document, with its `_etag`; a caller sees its own writes.
+        Return a document as a replica has it, with its `_etag`; a caller sees its own writes.
+
+        Args:
+            document_id, partition_key: where it is.
+            if_none_match: an etag, or None.
+            newest: read it where writes go, so that nothing is missing that any caller has committed; `if_none_match` has no effect
+                then. Defaults to False.
 
         Raises:
             NotFound: there is none, or its TTL has passed.

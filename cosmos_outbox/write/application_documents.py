@@ -18,9 +18,10 @@ from cosmos_outbox.domain.events import Progress
 from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, UsageError
 from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Document, Store
-from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.stored_documents import first_error, json_bytes, stripped
 from cosmos_outbox.write.change_tracking import Change, IdentityMap, Stored, Tracked
+from cosmos_outbox.write.new_enough import read_new_enough, too_old, version_of
 from cosmos_outbox.write.unstorable_values import UNWRITABLE, unwritable
 
 ModelT = TypeVar("ModelT")
@@ -144,7 +145,12 @@ class Documents(Generic[ModelT]):
         self._store, self._entities, self._options = store, entities, options
 
     async def read(
-        self, document_id: str, *, partition_key: PartitionKey | None = None, if_none_match: str | None = None
+        self,
+        document_id: str,
+        *,
+        partition_key: PartitionKey | None = None,
+        if_none_match: str | None = None,
+        at_least: int | None = None,
     ) -> ModelT:
         """
         Return the model of a document and track it.
@@ -153,11 +159,13 @@ class Documents(Generic[ModelT]):
             document_id: its id.
             partition_key: Defaults to the id.
             if_none_match: an etag; raise NotModified while the document still has it.
+            at_least: the `version` that it counts at least, see `Repository.read`. Defaults to None: whatever a replica has.
 
         Raises:
             NotFound: there is none, or this unit of work deletes it.
             NotModified: see `if_none_match`.
             UnreadableDocument: the mapper makes no model of it.
+            TryLater: it stayed older than `at_least`.
         """
         key: PartitionKey = document_id if partition_key is None else partition_key
         check_id(document_id)
@@ -167,11 +175,13 @@ class Documents(Generic[ModelT]):
             here = self._entities.at(document_id, key)
             own = next((one for one in here if isinstance(one, TrackedModel)), None)
             if own is None:
-                document = await retry_reads(
-                    lambda: self._store.read(document_id, key, if_none_match=if_none_match), self._options
-                )
+                read = functools.partial(self._store.read, document_id, key)
+                document = await read_new_enough(read, self._options, if_none_match, at_least)
                 own = self._restored(document, key)
                 self._entities.add(own)
+            stored = own.progress.stored or {"id": document_id}
+            if at_least is not None and version_of(stored) < at_least:  # tracked before
+                raise too_old(stored, at_least)
             if own.change is Change.DELETE:
                 raise NotFound(document_id=document_id)
             if if_none_match is not None and own.progress.etag == if_none_match:
@@ -179,15 +189,17 @@ class Documents(Generic[ModelT]):
             model: ModelT = own.model
             return model
 
-    async def find(self, document_id: str, *, partition_key: PartitionKey | None = None) -> ModelT | None:
+    async def find(
+        self, document_id: str, *, partition_key: PartitionKey | None = None, at_least: int | None = None
+    ) -> ModelT | None:
         """
         Return the model of a document as `read` does; None where `read` raises NotFound.
 
         Raises:
-            UnreadableDocument: see `read`.
+            UnreadableDocument, TryLater: see `read`.
         """
         try:
-            return await self.read(document_id, partition_key=partition_key)
+            return await self.read(document_id, partition_key=partition_key, at_least=at_least)
         except NotFound:
             return None
 

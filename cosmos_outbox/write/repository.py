@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import Document, first_error
 from cosmos_outbox.write.change_tracking import Change, IdentityMap
+from cosmos_outbox.write.new_enough import read_new_enough, too_old, version_of
 
 _logger = logging.getLogger("cosmos_outbox.repository")
 EntityT = TypeVar("EntityT", bound=Entity)
@@ -65,6 +67,7 @@ class Repository(Generic[EntityT]):
         partition_key: PartitionKey | None = None,
         if_none_match: str | None = None,
         include_deleted: bool = False,
+        at_least: int | None = None,
     ) -> EntityT:
         """
         Return an entity and track it: the next commit writes what the caller changes and what its methods record.
@@ -77,6 +80,8 @@ class Repository(Generic[EntityT]):
             partition_key: Defaults to that of the tracked entity with this id, else to the id. `key_of` of the class makes it.
             if_none_match: an etag; raise NotModified while the entity still has it.
             include_deleted: also return what is marked as deleted, or deleted by this unit of work.
+            at_least: the version that it has at least, such as a message's `entity_version`: a replica may be behind the message.
+                Defaults to None: whatever the replica has.
 
         Raises:
             UsageError: the container takes no such id or partition key; or there is none, and the class's key is not the id.
@@ -84,6 +89,7 @@ class Repository(Generic[EntityT]):
             NotFound: there is none, or it is marked as deleted, or this unit of work deletes it for good.
             NotModified: see `if_none_match`.
             UnreadableDocument: the stored document is not what the class says.
+            TryLater: it stayed older than `at_least` for about two seconds. A consumer's message waits then, and has not failed.
         """
         if not isinstance(entity_id, str):
             given = f"`uow.repository({self._type.__name__})` takes an id, which is a text, and no object of {type(entity_id).__name__}"
@@ -92,7 +98,7 @@ class Repository(Generic[EntityT]):
             self._entities.refusal = None  # a new attempt begins
             tracked = self._entities.find(self._kinds, entity_id, partition_key)
             if tracked is None:
-                entity = await self._fetched(entity_id, partition_key, if_none_match)
+                entity = await self._fetched(entity_id, partition_key, if_none_match, at_least)
             elif isinstance(tracked.model, self._type):
                 entity = tracked.model
             else:
@@ -102,6 +108,8 @@ class Repository(Generic[EntityT]):
                     document_id=entity_id,
                     partition_key=tracked.key,
                 )
+            if at_least is not None and entity.version < at_least:  # tracked before
+                raise too_old({"id": entity_id, "version": entity.version}, at_least)
             if self._is_gone(entity) and not include_deleted:
                 why = ": it is deleted; `include_deleted=True` returns what is still stored."
                 raise self._not_found(entity_id, entity.partition_key, why)
@@ -113,17 +121,24 @@ class Repository(Generic[EntityT]):
             return entity
 
     async def find(
-        self, entity_id: str, *, partition_key: PartitionKey | None = None, include_deleted: bool = False
+        self,
+        entity_id: str,
+        *,
+        partition_key: PartitionKey | None = None,
+        include_deleted: bool = False,
+        at_least: int | None = None,
     ) -> EntityT | None:
         """
         Return an entity as `read` does; None where `read` raises NotFound.
 
         Raises:
             UsageError: see `read`; or nothing is found without a `partition_key`, and the class has one of its own.
-            UnreadableDocument: see `read`.
+            UnreadableDocument, TryLater: see `read`.
         """
         try:
-            return await self.read(entity_id, partition_key=partition_key, include_deleted=include_deleted)
+            return await self.read(
+                entity_id, partition_key=partition_key, include_deleted=include_deleted, at_least=at_least
+            )
         except NotFound as error:
             looked_up = partition_key is None and error.partition_key == entity_id
             if looked_up and self._type.partition_key is not Entity.partition_key:
@@ -260,7 +275,7 @@ class Repository(Generic[EntityT]):
             )
 
     async def _fetched(
-        self, entity_id: str, partition_key: PartitionKey | None, if_none_match: str | None
+        self, entity_id: str, partition_key: PartitionKey | None, etag: str | None, at_least: int | None
     ) -> EntityT:
         by_default = partition_key is None
         if by_default and self._type.key_fields != Entity.key_fields:
@@ -270,9 +285,8 @@ class Repository(Generic[EntityT]):
         check_id(entity_id, of=f"a {kind}")
         check_partition_key(key, paths, of=f"{kind} {entity_id!r}", by_default=by_default)
         try:
-            document = await retry_reads(
-                lambda: self._store.read(entity_id, key, if_none_match=if_none_match), self._options
-            )
+            read = partial(self._store.read, entity_id, key)
+            document = await read_new_enough(read, self._options, etag, at_least)
         except NotFound as error:
             why = " (or its TTL has passed); check the id and the partition key."
             if by_default:
@@ -376,11 +390,3 @@ class Repository(Generic[EntityT]):
             field=field,
             reason=reason,
         )
-
-
-def version_of(document: Mapping[str, Any]) -> int:
-    """
-    Return how many commits wrote an entity's document; 1 for one of the .NET sample, which does not count.
-    """
-    version = document.get("version")
-    return version if isinstance(version, int) and version > 0 else 1

@@ -22,6 +22,7 @@ from cosmos_outbox.errors import (
     Conflict,
     LockLost,
     MessageRejected,
+    NotFound,
     OutboxError,
     PreconditionFailed,
     RequestTooLarge,
@@ -50,11 +51,13 @@ class _Fault:
     What the caller gets to see, and whether the call is carried out all the same.
 
     of_one: it is the fault of one message: the topic refuses each batch with it, and the sender halves them to find it.
+    of_replica: where writes go it does not happen.
     """
 
     error: Callable[[Call], OutboxError]
     executed: _Executed = _Executed.NOT
     of_one: bool = False
+    of_replica: bool = False
 
 
 def _by(error: Callable[[], OutboxError]) -> Callable[[Call], OutboxError]:
@@ -88,7 +91,7 @@ del _SETTLE["slow"]
 # By operation: the port, the method, and what may go wrong.
 _OPERATIONS: Mapping[str, tuple[str, str, Mapping[str, _Fault]]] = {
     "commit": ("store", "commit", {**_WRITE, "too_large": _Fault(_by(RequestTooLarge))}),
-    "read": ("store", "read", _READ),
+    "read": ("store", "read", {**_READ, "behind": _Fault(_by(NotFound), of_replica=True)}),
     "query": ("store", "list", _READ),
     "feed": ("feed", "read_page", _READ),
     "lease": ("leases", "replace", _WRITE),
@@ -168,6 +171,8 @@ class _Rule:
 
     def strikes(self, call: Call) -> bool:
         if _NAMES.get((call.port, call.method)) != self.operation or self.left == 0:
+            return False
+        if self.fault.of_replica and call.named.get("newest"):
             return False
         if self.key is not None and self.key not in _keys_of(call):
             return False

@@ -141,12 +141,9 @@ class Container:
     def key_paths(self) -> KeyPaths:
         return self._container.key_paths
 
-    async def read(
-        self, document_id: str, partition_key: Any, *, if_none_match: str | None = None
-    ) -> Document:
+    async def read(self, document_id: str, partition_key: Any, **options: Any) -> Document:
         return await self._program.request(
-            Port.READ,
-            lambda: self._container.read(document_id, partition_key, if_none_match=if_none_match),
+            Port.READ, lambda: self._container.read(document_id, partition_key, **options)
         )
 
     async def commit(self, partition_key: Any, writes: Sequence[Write]) -> CommitResult:

@@ -58,9 +58,7 @@ class FaultyStore:
         """Return when no request is on its way any more."""
         await asyncio.gather(*self._on_their_way)
 
-    async def read(
-        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
-    ) -> Document:
+    async def read(self, document_id: str, partition_key: str, **options: Any) -> Document:
         self.reads += 1
         match self.read_faults.pop(0) if self.read_faults else None:
             case ReadFault.UNAVAILABLE:
@@ -69,7 +67,7 @@ class FaultyStore:
                 raise NotFound(document_id=document_id)
             case ReadFault.HANGING:
                 await asyncio.Event().wait()
-        return await self._store.read(document_id, partition_key, if_none_match=if_none_match)
+        return await self._store.read(document_id, partition_key, **options)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         self.commits += 1

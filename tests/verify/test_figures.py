@@ -11,15 +11,28 @@ from cosmos_outbox_testing.verify.site import opened
 
 pytestmark = pytest.mark.looptime(False)
 _OF_COSMOS = {"commit", "read", "poll", "checkpoint"}
+_OF_BOTH = {"read-behind"}
 
 
 async def test_each_operation_has_its_time_and_each_of_cosmos_db_its_request_units(verified: OutboxEmulators):
     async with opened(sessions="all", plain="relayed") as site:
         outcomes = {one.name: one for one in await figures.run(site, lambda told: None)}
-    assert {*_OF_COSMOS, "send", "send-batch", "receive"} == outcomes.keys()
+    assert {*_OF_COSMOS, *_OF_BOTH, "send", "send-batch", "receive"} == outcomes.keys()
     assert {Held.HELD} == {one.held for one in outcomes.values()}
     assert all(0 < one.figures["p50 ms"] <= one.figures["p99 ms"] for one in outcomes.values())
-    assert _OF_COSMOS == {name for name, one in outcomes.items() if one.figures.get("request units", 0) > 0}
+    charged = {name for name, one in outcomes.items() if one.figures.get("request units", 0) > 0}
+    assert _OF_COSMOS | _OF_BOTH == charged
+
+
+@pytest.mark.parametrize(("lag_seconds", "behind"), [(0.0, 0.0), (60.0, 25.0)])
+async def test_a_read_that_a_message_overtook_is_counted(
+    lag_seconds: float, behind: float, verified: OutboxEmulators
+):
+    async with opened(sessions="all", plain="relayed", only=("figures/read-behind",)) as site:
+        verified.cosmos.lag(lag_seconds)
+        (outcome,) = await figures.run(site, lambda told: None)
+        verified.cosmos.lag(0.0)
+    assert behind == outcome.figures["behind, of 25"]
 
 
 async def test_what_is_refused_has_no_figure_and_the_others_have_one(verified: OutboxEmulators):

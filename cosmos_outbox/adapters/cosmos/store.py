@@ -38,8 +38,16 @@ class CosmosStore:
         self._sessions: OrderedDict[Hashable, tuple[int, str]] = OrderedDict()
 
     async def read(
-        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
+        self,
+        document_id: str,
+        partition_key: PartitionKey,
+        *,
+        if_none_match: str | None = None,
+        newest: bool = False,
     ) -> Document:
+        if newest:  # a batch goes to the replica that takes writes
+            outcomes, _ = await self._batch(partition_key, [document_id], [("read", (document_id,), {})])
+            return dict(outcomes[0]["resourceBody"])
         options: dict[str, Any] = {}
         if if_none_match is not None:
             options = {"etag": _condition(if_none_match), "match_condition": MatchConditions.IfModified}
@@ -60,31 +68,37 @@ class CosmosStore:
         return document
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
+        try:
+            # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the
+            # success of the first as a conflict with another program.
+            outcomes, headers = await self._batch(
+                partition_key, [write.id for write in writes], [_batch_operation(write) for write in writes]
+            )
+        except errors.PreconditionFailed as error:
+            expected = next((write.etag for write in writes if write.id == error.document_id), None)
+            raise errors.PreconditionFailed(
+                expected=expected, document_id=error.document_id, partition_key=partition_key
+            ) from error.__cause__
+        etags = tuple([outcome.get("eTag") for outcome in outcomes])
+        return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
+
+    async def _batch(self, key: PartitionKey, ids: Sequence[str], operations: Sequence[Any]) -> Any:
+        """Return the outcomes of a batch, and the headers of its answer."""
         headers: Mapping[str, Any] = {}
 
         def note(received: Mapping[str, Any], _: object) -> None:
             nonlocal headers
             headers = received
 
+        send = self._container.execute_item_batch
         try:
-            # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the
-            # success of the first as a conflict with another program.
-            async with translated(document_ids=[write.id for write in writes], partition_key=partition_key):
-                outcomes = await self._container.execute_item_batch(
-                    [_batch_operation(write) for write in writes], sdk_key(partition_key), response_hook=note
-                )
-                etags = tuple([outcome.get("eTag") for outcome in outcomes])
+            async with translated(document_ids=ids, partition_key=key):
+                return await send(operations, sdk_key(key), response_hook=note), headers
         except errors.StoreError as error:
             headers = getattr(error.__cause__, "headers", None) or {}
-            self._remember(partition_key, headers.get(SESSION_TOKEN))
-            if isinstance(error, errors.PreconditionFailed):
-                expected = next((write.etag for write in writes if write.id == error.document_id), None)
-                raise errors.PreconditionFailed(
-                    expected=expected, document_id=error.document_id, partition_key=partition_key
-                ) from error.__cause__
             raise
-        self._remember(partition_key, headers.get(SESSION_TOKEN))
-        return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
+        finally:
+            self._remember(key, headers.get(SESSION_TOKEN))
 
     async def list(
         self,

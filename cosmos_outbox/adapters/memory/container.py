@@ -67,7 +67,12 @@ class MemoryContainer:
     # Store
 
     async def read(
-        self, document_id: str, partition_key: PartitionKey, *, if_none_match: str | None = None
+        self,
+        document_id: str,
+        partition_key: PartitionKey,
+        *,
+        if_none_match: str | None = None,
+        newest: bool = False,
     ) -> Document:
         await asyncio.sleep(0)
         self._require_full(partition_key)

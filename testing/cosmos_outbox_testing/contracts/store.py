@@ -149,6 +149,16 @@ class StoreContract:
         second = (await store.commit(KEY, [replace("a", first, n=2)])).etags[0]
         assert second == (await store.read("a", KEY, if_none_match=first))["_etag"]
 
+    async def test_the_newest_is_read_whatever_a_replica_has(self, store: Store) -> None:
+        """`newest` reads where writes go: what is committed is there, and what is not there is `NotFound`."""
+        first = (await store.commit(KEY, [create("a", n=1)])).etags[0]
+        second = (await store.commit(KEY, [replace("a", first, n=2)])).etags[0]
+        document = await store.read("a", KEY, newest=True)
+        assert (second, 2) == (document["_etag"], document["n"])
+        with pytest.raises(NotFound) as caught:
+            await store.read("missing", KEY, newest=True)
+        assert "missing" == caught.value.document_id
+
     @pytest.mark.parametrize("no_etag", NO_ETAGS)
     async def test_what_is_no_etag_is_no_documents_etag(self, store: Store, no_etag: str) -> None:
         """Whatever a caller sends as an etag, only the document's own one matches: `*` does not."""

@@ -121,6 +121,15 @@ async def read_own_write(site: Site) -> str:
     return f"{seen} of 20"
 
 
+async def read_newest(site: Site) -> str:
+    seen = 0
+    for _ in range(20):
+        document = site.document(name := site.name())
+        await site.must(partial(site.data.create_item, document))
+        seen += await _batch(site, name, [("read", (document["id"],))]) == "ok"
+    return f"{seen} of 20"
+
+
 async def conflict(site: Site) -> str:
     name = site.name()
     document = site.document(name)
@@ -398,7 +407,7 @@ _PROBES = (
     *(batch_atomic, batch_other_key, batch_of_101, lost_answer, read_own_write, conflict, precondition),
     *(not_found, one_lsn, feed_order, feed_position, lean_poll, modified_since, expiry, too_large),
     *(large_batch, deep_item, ids, ids_refused, whole_numbers, long_keys, upsert_if_match, query_of_key),
-    *(throughput_bucket, full_feed, uncompressed, charges, near, split, throttled),
+    *(read_newest, throughput_bucket, full_feed, uncompressed, charges, near, split, throttled),
 )
 CLAIMS = claims_in(
     Path(__file__).with_suffix(".toml"), AREA, {one.__name__.replace("_", "-"): one for one in _PROBES}

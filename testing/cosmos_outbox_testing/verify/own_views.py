@@ -24,11 +24,8 @@ class OwnStore:
     def __init__(self, store: Store, name: str) -> None:
         self._store, self._name = store, name
 
-    async def read(
-        self, document_id: str, partition_key: str, *, if_none_match: str | None = None
-    ) -> Document:
-        key = self._name + partition_key
-        return self._as_written(await self._store.read(document_id, key, if_none_match=if_none_match))
+    async def read(self, document_id: str, partition_key: str, **options: Any) -> Document:
+        return self._as_written(await self._store.read(document_id, self._name + partition_key, **options))
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         own = [replace(one, document=self._stored(one.document)) for one in writes]

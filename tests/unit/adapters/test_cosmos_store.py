@@ -11,13 +11,14 @@ import pytest
 from azure.cosmos import PartitionKey
 from azure.cosmos.exceptions import CosmosHttpResponseError
 
-from cosmos_outbox import Conflict, StoreUnavailable
+from cosmos_outbox import Conflict, NotFound, Outbox, StoreUnavailable
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.support.notes import Note
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -56,11 +57,12 @@ class Watched:
 
 
 @asynccontextmanager
-async def opened() -> AsyncIterator[tuple[CosmosStore, Watched, Faults]]:
+async def opened(*, lag_s: float = 0.0) -> AsyncIterator[tuple[CosmosStore, Watched, Faults]]:
     async with (
         CosmosServer() as server,
         open_cosmos_client(connection_string=server.connection_string) as client,
     ):
+        server.account.replication.lag_s = lag_s
         database = await client.create_database("d")
         watched = Watched(await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1))
         yield CosmosStore(watched), watched, server.faults  # type: ignore[arg-type] # it looks like one
@@ -104,6 +106,23 @@ async def test_a_refused_batch_tells_how_far_to_read_to_see_why():
             await reader.commit("k", creations("new", "a"))
         await reader.read("a", "k")
         assert [known] == watched.asked_with
+
+
+async def test_an_entity_is_found_by_its_version_past_a_replica_that_lags_and_not_found_once_it_is_deleted():
+    async with opened(lag_s=60) as (store, watched, _):
+        async with Outbox(store).unit_of_work() as writer:
+            note = writer.repository(Note).create(Note(id="a"))
+            await writer.commit()
+
+            reader = Outbox(CosmosStore(watched))  # type: ignore[arg-type] # it looks like one
+            async with reader.unit_of_work() as uow:
+                assert await uow.repository(Note).find("a") is None
+                assert 1 == (await uow.repository(Note).read("a", at_least=1)).version
+            await writer.repository(Note).delete(note.id, hard=True)
+            await writer.commit()
+        async with reader.unit_of_work() as uow:
+            with pytest.raises(NotFound):
+                await uow.repository(Note).read("a", at_least=1)
 
 
 async def test_a_session_that_no_replica_catches_up_with_is_dropped():

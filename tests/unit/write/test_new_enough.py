@@ -1,0 +1,82 @@
+"""A read that says how new it has to be waits for no entity that is gone, and takes none that is older."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from cosmos_outbox import Entity, NotFound, Outbox
+from cosmos_outbox.adapters.memory import MemoryContainer
+from cosmos_outbox.consumer import Message, TryLater
+
+
+class Order(Entity):
+    total: int = 0
+
+
+class Lagging(MemoryContainer):
+    """A container whose answers to reads are older versions, those of a replica first; then what is stored."""
+
+    def __init__(self, replica: int | None, newest: Sequence[int]) -> None:
+        super().__init__()
+        self.replica, self.newest, self.reads = replica, list(newest), 0
+
+    async def read(
+        self, document_id: str, partition_key: Any, *, newest: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        self.reads += 1
+        document = await super().read(document_id, partition_key, **options)
+        version = (self.newest.pop(0) if self.newest else document["version"]) if newest else self.replica
+        if version is None:
+            raise NotFound(document_id=document_id)
+        return {**document, "version": version}
+
+
+async def stored(replica: int | None, *newest: int, versions: int = 3) -> Lagging:
+    container = Lagging(replica, newest)
+    async with Outbox(container).unit_of_work() as uow:
+        order = uow.repository(Order).create(Order(id="o1"))
+        for total in range(versions):
+            order.total = total
+            await uow.commit()
+    return container
+
+
+@pytest.mark.parametrize(
+    ("replica", "newest", "reads"),
+    [
+        (3, (), 1),
+        (2, (), 2),
+        (None, (), 2),  # its creation has not come to the replica
+        (2, (2, 2), 4),  # another region takes writes too
+    ],
+)
+async def test_an_older_version_is_read_again_where_writes_go(
+    replica: int | None, newest: tuple[int, ...], reads: int
+):
+    container = await stored(replica, *newest)
+    async with Outbox(container).unit_of_work() as uow:
+        assert 3 == (await uow.repository(Order).read("o1", at_least=3)).version
+    assert reads == container.reads
+
+
+@pytest.mark.parametrize("of", ["repository", "documents"])
+async def test_what_stays_older_is_asked_for_later_also_if_it_was_read_before(of: str):
+    container = await stored(1, *[2] * 6)
+    async with Outbox(container).unit_of_work() as uow:
+        documents: Any = uow.repository(Order) if of == "repository" else uow.documents()
+        with pytest.raises(TryLater, match="version 2, and version 3 is asked for"):
+            await documents.read("o1", at_least=3)
+        await documents.read("o1")
+        with pytest.raises(TryLater, match="version 1, and version 3"):
+            await documents.find("o1", at_least=3)
+
+
+@pytest.mark.parametrize(
+    ("properties", "version"),
+    [({"entity-version": 7}, 7), ({"entity-version": "7"}, 7), ({"entity-version": "new"}, None), ({}, None)],
+)
+def test_a_message_says_the_version_of_its_entity(properties: dict[str, Any], version: int | None):
+    assert version == Message(message_id="m", properties=properties).entity_version
