@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long verify test-endpoints test-official sbom test-languages test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
+.PHONY: help setup demo run test test-unit test-long verify model test-endpoints test-official sbom test-languages test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,13 +59,17 @@ coverage: $(STAMP) ## lines and branches of the library that tests reach; fails 
 	$(PY) -m coverage run -m pytest tests/unit tests/amqp tests/contracts tests/service tests/cli -q $(PYTEST_ARGS)
 	$(PY) -m coverage report
 
-test-long: ## all tests with more examples of each property, verify, then five minutes of random fleets
+test-long: ## all tests with more examples of each property, verify, the models, then five minutes of random fleets
 	OUTBOX_TEST_LONG=1 $(MAKE) test
 	$(MAKE) verify
+	$(MAKE) model
 	$(MAKE) simulate MINUTES=5
 
 verify: $(STAMP) ## `cosmos-outbox verify` on the emulators (VERIFY_ARGS="--only cosmos")
 	@$(PY) -m tests.verify $(VERIFY_ARGS)
+
+model: $(STAMP) ## TLC on models/: what holds, and each planted mistake; needs Java and TLA2TOOLS (MODEL_ARGS="Relay")
+	@$(PY) -m models $(MODEL_ARGS)
 
 test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits ended
 	OUTBOX_TEST_LONG=1 $(PY) -m pytest tests/faults -q

@@ -47,6 +47,7 @@ TREES = (
     "examples",
     "demo",
     "infra",
+    "models",
     "tools",
     "tests",
     "benchmarks",

@@ -37,6 +37,7 @@ PAGES = tuple(
             "emulators/**/*.md",
             "amqp/**/*.md",
             "tools/*/*.md",
+            "models/*.md",
             "examples/**/*.md",
         )
         for page in ROOT.glob(pattern)

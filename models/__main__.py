@@ -1,0 +1,179 @@
+"""
+Run TLC on the models: what holds has to hold, and each planted mistake has to be found.
+
+    python -m models                   all of checks.toml, two at a time
+    python -m models Relay "a probe"   those whose module or sentence has one of these words
+    python -m models --show "a probe"  and print the counterexample
+
+The jar of TLC is named by TLA2TOOLS. Where it or Java is missing, nothing is checked, which one line says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+CHECKS = FOLDER / "checks.toml"
+_AT_ONCE = 2
+_FIGURES = re.compile(r"^([\d,]+) states generated, ([\d,]+) distinct states found", re.MULTILINE)
+_DEPTH = re.compile(r"depth of the complete state graph search is (\d+)")
+_BROKEN = re.compile(r"(?:Invariant|Action property|Temporal property) (\w+) (?:is|was) violated")
+_STATE = re.compile(r"^State (\d+): ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """
+    One run of TLC.
+
+    module: of the base configuration, MC<module>.cfg.
+    set: constants that differ from it.
+    properties: liveness to be checked, without symmetry, in place of the invariants.
+    breaks: the invariant or property that is expected to be broken; None where all hold.
+    """
+
+    sentence: str
+    module: str
+    set: Mapping[str, object] = field(default_factory=dict)
+    properties: Sequence[str] = ()
+    breaks: str | None = None
+
+    def configuration(self) -> str:
+        """Return the configuration for TLC."""
+        text = (FOLDER / f"MC{self.module}.cfg").read_text()
+        for name, value in self.set.items():
+            text, found = re.subn(
+                rf"^    {name} = .*$", f"    {name} = {_written(value)}", text, flags=re.MULTILINE
+            )
+            if not found:
+                raise SystemExit(f"{self.sentence}: MC{self.module}.cfg has no constant {name}.")
+        wanted = [self.breaks] if self.breaks else list(self.properties)
+        if not wanted:
+            return text
+        lives = bool(self.properties)
+        text = re.sub(r"^(INVARIANTS|PROPERTIES).*\n", "", text, flags=re.MULTILINE)
+        text = re.sub(r"^(SYMMETRY|VIEW).*\n", "", text, flags=re.MULTILINE) if lives else text
+        return f"{text}{'PROPERTIES' if lives else 'INVARIANTS'} {' '.join(wanted)}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What TLC said of a check."""
+
+    check: Check
+    broken: str | None
+    finished: bool
+    generated: int
+    states: int
+    depth: int
+    seconds: float
+    output: str
+
+    @property
+    def as_expected(self) -> bool:
+        if self.check.breaks is not None:
+            return self.broken == self.check.breaks
+        return self.finished and self.broken is None
+
+    def line(self) -> str:
+        said = "as expected" if self.as_expected else "NOT AS EXPECTED"
+        broken = "all hold" if self.broken is None else f"breaks {self.broken}"
+        if not self.finished and self.broken is None:
+            broken = "TLC failed"
+        return (
+            f"{said:15}  {self.states:>9,} states  depth {self.depth:>2}  {self.seconds:>5.0f} s  "
+            f"{self.check.module}: {self.check.sentence}: {broken}"
+        )
+
+
+def checks() -> list[Check]:
+    """Return what checks.toml lists."""
+    listed = tomllib.loads(CHECKS.read_text())
+    return [
+        Check(sentence=sentence, **entry)
+        for entries in listed.values()
+        for sentence, entry in entries.items()
+    ]
+
+
+def run(check: Check, java: str, jar: str) -> Outcome:
+    """Run TLC on a check."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        configuration = Path(folder, "checked.cfg")
+        configuration.write_text(check.configuration())
+        command = [java, "-XX:+UseParallelGC", "-Xmx2g", f"-Djava.io.tmpdir={folder}", "-cp", jar, "tlc2.TLC"]
+        command += ["-workers", "1", "-noGenerateSpecTE", "-metadir", folder, "-config", str(configuration)]
+        output = subprocess.run(  # noqa: S603 - its words are ours
+            [*command, f"MC{check.module}"], cwd=FOLDER, capture_output=True, text=True, check=False
+        ).stdout
+    figures, depth = _FIGURES.findall(output), _DEPTH.search(output)
+    generated, states = (int(number.replace(",", "")) for number in figures[-1]) if figures else (0, 0)
+    found = _BROKEN.search(output)
+    broken = found[1] if found else None
+    if broken is None and "Temporal properties were violated" in output:
+        broken = check.breaks or "liveness"  # TLC does not name it
+    return Outcome(
+        check=check,
+        broken=broken,
+        finished="Model checking completed. No error has been found." in output,
+        generated=generated,
+        states=states,
+        depth=int(depth[1]) if depth else len(_STATE.findall(output)),
+        seconds=time.monotonic() - began,
+        output=output,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m models")
+    parser.add_argument("words", nargs="*", help="check only what has one of these in its module or sentence")
+    parser.add_argument("--show", action="store_true", help="print what TLC said, with the counterexample")
+    arguments = parser.parse_args()
+    java, jar = shutil.which("java"), os.environ.get("TLA2TOOLS", "")
+    if java is None or not Path(jar).is_file():
+        missing = "java is not in PATH" if java is None else "TLA2TOOLS names no jar of TLC"
+        _say(f"models: nothing was checked, for {missing}")
+        return 0
+    tool = java
+    chosen = [check for check in checks() if _is_chosen(check, arguments.words)]
+    began, failed = time.monotonic(), 0
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for outcome in pool.map(lambda check: run(check, tool, jar), chosen):
+            _say(outcome.line())
+            failed += not outcome.as_expected
+            if arguments.show or not outcome.as_expected:
+                _say(outcome.output)
+    _say(f"{len(chosen)} checks, {failed} not as expected, {time.monotonic() - began:.0f} s")
+    return 1 if failed or not chosen else 0
+
+
+def _is_chosen(check: Check, words: Sequence[str]) -> bool:
+    return not words or any(word in check.module or word in check.sentence for word in words)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).upper()
+    return f'"{value}"' if isinstance(value, str) and not value.startswith("{") else str(value)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
