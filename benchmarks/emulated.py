@@ -124,10 +124,10 @@ class Emulated:
                 return
             await asyncio.sleep(_WATCH_SECONDS)
 
-    async def requests(self) -> int:
-        """Return how many requests Cosmos DB has answered."""
-        stats = await self._tell("GET", "/cosmos/stats")
-        return sum(stats["requests"].values())
+    async def requests(self, kind: str | None = None) -> int:
+        """Return how many requests Cosmos DB has answered, of one kind or of all."""
+        requests = (await self._tell("GET", "/cosmos/stats"))["requests"]
+        return int(requests.get(kind, 0)) if kind else sum(requests.values())
 
     async def _tell(self, method: str, path: str, fields: dict[str, Any] | None = None) -> Any:
         async with self._control.request(method, path, json=fields) as answer:

@@ -32,6 +32,8 @@ DELAYS_MS = (0, 5, 20)
 LATENCY_ROUNDS = 2
 SLOW_ACK_MS = 200
 EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
+RANGES = 4
+SELDOM_LONGER = 6  # times: at one event a second its range rests for four
 SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}  # at 20 ms it needs seven seconds for 150
 
 
@@ -190,6 +192,27 @@ async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Size
     return found
 
 
+async def measure_seldom(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
+    """
+    Return p50 and p99 as above where few events come to four ranges, and how often a second the relay reads the feed of each.
+    """
+    found: dict[str, float] = {}
+    seconds = sizes.seconds * SELDOM_LONGER
+    for rate in (1, 5, 20):
+        data, topic = await system.new_events(0, partitions=RANGES), system.new_topic()
+        async with _relaying(system, data, topic):
+            reads = await system.requests("changefeed")
+            latencies = await _latencies(system, bus, data, topic, rate=rate, seconds=seconds)
+            reads = await system.requests("changefeed") - reads
+        p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
+        each = round(reads / seconds / RANGES, 1)
+        show(
+            f"(h) {rate} events/s, {RANGES} ranges: p50 | p99", f"{p50} | {p99} ms, {each} reads/s of a range"
+        )
+        found |= {f"seldom_p50_ms_{rate}": p50, f"seldom_p99_ms_{rate}": p99, f"seldom_reads_{rate}": each}
+    return found
+
+
 @asynccontextmanager
 async def _relaying(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
     async with running_worker(system, data=data, leases=await system.new_leases(), topic=topic) as worker:
@@ -318,6 +341,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
         result |= await measure_cpu(system, sizes)
         result |= await compare_with_sample(system, bus, data, sizes)
         result |= await measure_latencies(system, bus, sizes)
+        result |= await measure_seldom(system, bus, sizes)
         result["scale_2_workers"] = await compare_workers(system, sizes)
         result["backlog"] = await measure_backlog(system, sizes)
         result["slow_broker"] = await measure_slow_broker(system, sizes)

@@ -140,6 +140,7 @@ async def relay(
                 PROCESSOR, feed=feed, leases=lease_store, expiration=expiration
             ),
             scope=scope,
+            left_behind=_left_behind,
             fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
         )
         unchecked: Any = SimpleNamespace(checks={})
@@ -151,6 +152,11 @@ async def relay(
         await running
         if not watching.cancelled() and watching.done():
             watching.result()  # it never returns: a run that it ended early is no measurement
+
+
+async def _left_behind(expiration: timedelta) -> dict[str, int]:
+    """Say that no other processor left anything."""
+    return {}
 
 
 async def _no_others() -> tuple[str, ...]:

@@ -47,7 +47,9 @@ class ProcessorOptions:
         expiration: a lease not written for so long is free. Defaults to 60 s.
         checkpoint_interval: least time between checkpoints. Defaults to 200 ms.
         min_poll_interval: after the first empty page. Defaults to 20 ms.
-        max_poll_interval: reached by doubling. Defaults to 1 s; with more than 250 leases on a worker it is longer, see `polling`.
+        recent_poll_interval: reached by doubling, while the last change is at most five seconds old; then it grows with the silence, to a
+            tenth of a second after ten seconds. Defaults to 50 ms.
+        max_poll_interval: reached after a hundred seconds without a change. Defaults to 1 s; with more than 250 leases on a worker it is longer, see `polling`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
         backoff: between attempts after a failure.
         halt_after_attempts: a page that failed so often raises the alarm `PageFailed`. Defaults to 10.
@@ -70,6 +72,7 @@ class ProcessorOptions:
     expiration: timedelta = EXPIRATION
     checkpoint_interval: timedelta = timedelta(seconds=0.2)
     min_poll_interval: timedelta = timedelta(seconds=0.02)
+    recent_poll_interval: timedelta = timedelta(seconds=0.05)
     max_poll_interval: timedelta = timedelta(seconds=1)
     grace_period: timedelta = timedelta(seconds=20)
     backoff: Backoff = field(default_factory=Backoff)
@@ -90,7 +93,7 @@ class ProcessorOptions:
         }
         for name in ("max_items", "memory_bytes", "halt_after_attempts"):
             checks[f"{name} must be at least 1"] = getattr(self, name) >= 1
-        positive = "acquire_interval renew_interval min_poll_interval blocked_loop_after"
+        positive = "acquire_interval renew_interval min_poll_interval recent_poll_interval blocked_loop_after"
         for name in positive.split():
             checks[f"{name} must be positive"] = getattr(self, name) > _ZERO
         for name in ("checkpoint_interval", "grace_period"):

@@ -5,6 +5,7 @@ Polling, by a Pump: read a page of one range, have it handled, note how far we a
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
 _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
+_PAUSE_PER_SILENCE = 0.01  # a range that was silent for ten seconds is asked ten times a second
 _TOGETHER_SECONDS = 0.1
 
 
@@ -61,15 +63,19 @@ class Pump:
         )
         self._start = start_of(owned.lease)
         self._shortest = self._poll = options.min_poll_interval.total_seconds()
+        self._changed_at = -math.inf
         self._empty_pages = 0
         self._regression: Regression | None = None
 
-    @property
-    def _longest(self) -> float:
-        return max(
-            self._options.max_poll_interval.total_seconds(),
-            self._owned.worker.budget.leases() / _MOST_POLLS_PER_SECOND,
-        )
+    def _longest(self, silence: float = math.inf) -> float:
+        """
+        Return the longest pause of a range that had its last change so many seconds ago.
+
+        What had a change lately is likely to have the next one soon: asked once a second, it would come late by half a second.
+        """
+        recent = max(self._options.recent_poll_interval.total_seconds(), silence * _PAUSE_PER_SILENCE)
+        longest = min(recent, self._options.max_poll_interval.total_seconds())
+        return max(longest, self._owned.worker.budget.leases() / _MOST_POLLS_PER_SECOND)
 
     async def run(self) -> None:
         """
@@ -128,12 +134,12 @@ class Pump:
             owned.advance(page.continuation)
             self._empty_pages += 1
             if self._empty_pages % _PAUSE_AFTER_EMPTY_PAGES == 0:
-                await self._pause(self._longest)
+                await self._pause(self._longest())
         else:
             # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
             owned.advance(page.continuation, lag=0, rest=self._poll, soon=owned.continuation is None)
             await self._pause(together(self._poll, now=now))
-            self._poll = min(self._poll * 2, self._longest)
+            self._poll = min(self._poll * 2, self._longest(now - self._changed_at))
         return _From(page.continuation)
 
     async def _work_on(self, page: ChangePage) -> _Following:
@@ -141,7 +147,7 @@ class Pump:
             handled = await self._handle(page)
             if handled is None or not handled.documents:
                 return handled
-            self._poll = self._shortest
+            self._poll, self._changed_at = self._shortest, asyncio.get_running_loop().time()
             if handled is page and ahead is not None:
                 return await ahead
         return _From(handled.continuation)
@@ -221,7 +227,7 @@ class Pump:
             self._regression = regression
             if now > regression.since:  # seen twice: save it, as this worker may be killed
                 self._owned.mark({BEHIND: str(regression.lowest)})
-            await self._pause(self._longest)
+            await self._pause(self._longest())
             return _From(self._owned.continuation)
         self._regression = None
         await self._ahead(regression.lowest)

@@ -155,7 +155,7 @@ def test_a_load_worked_out_by_hand():
         "entity_gb": 1.024,
         "event_gb": 176.9472,  # a day
         "partitions": 4,  # 178 GB, of 50 each; 17,550 RU/s would be two
-        "data_units": 1_000 * (16.35 + 1.2) + 4 + 8 / 15,
+        "data_units": 1_000 * (16.35 + 1.2) + 4 * 20 + 8 / 15,
         "lease_units": 10 * (4 / 17 + 20) + 0.025 * 8 / 13,  # five checkpoints a second of each lease
         "topic_gb": 184.32,  # two copies of 36 million
         "topic_full_hours": 80 / 18.432,
@@ -236,7 +236,7 @@ def test_prices_make_it_money(tmp_path: Path):
     file.write_text('currency = "EUR"\n' + "".join(f"{name} = {value}\n" for name, value in PRICES.items()))
     found = NOWHERE.json("plan", "--events", "100", "--outage-hours", "1", "--prices", str(file))["figures"]
 
-    # 1,671 RU/s, and 50.6 of leases that are billed as 400; a day of events, 8.85 GB; 525.6 million operations; two workers
+    # 1,690 RU/s, and 50.6 of leases that are billed as 400; a day of events, 8.85 GB; 525.6 million operations; two workers
     expected = 730 * 0.01 * (17 + 4) + 0.25 * 8.848624 + 730 * 0.02 + 525.6 * 0.5 + 730 * 0.1 * 2
     assert pytest.approx(expected) == found["cost"]["value"]
     assert "EUR/month" == found["cost"]["unit"]

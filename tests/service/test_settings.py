@@ -184,8 +184,8 @@ def test_the_lean_receiver_is_refused_where_the_sdk_has_to_receive(environment, 
         load_consumer()
 
 
-def test_worker_and_consumer_together_have_at_most_33_settings():
-    assert 33 >= len({*Settings.model_fields, *ConsumerSettings.model_fields})
+def test_worker_and_consumer_together_have_at_most_34_settings():
+    assert 34 >= len({*Settings.model_fields, *ConsumerSettings.model_fields})
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         # As .NET's defaults too
         renew_interval=timedelta(seconds=settings.lease_expiration_seconds * 17 / 60),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),
+        recent_poll_interval=timedelta(seconds=settings.recent_poll_seconds),
         grace_period=timedelta(seconds=settings.grace_seconds),
     )
 

@@ -248,6 +248,23 @@ async def test_a_range_is_polled_often_after_a_change_and_ever_more_rarely_witho
     await world.stop_all()
 
 
+@pytest.mark.parametrize(
+    ("silence", "pause"), [(2, 0.05), (4, 0.05), (10, 0.1), (30, 0.3), (90, 0.9), (300, 1)]
+)
+async def test_the_longer_a_range_was_silent_the_longer_it_rests_between_polls(silence: float, pause: float):
+    world = World()
+    feed = Faulty(world.container)
+    world.start("a", feed=feed)
+    await world.write("k")
+    await world.until(world.all_handled)
+    await asyncio.sleep(silence)
+    feed.calls.clear()
+    await asyncio.sleep(10 * pause)
+
+    assert 8 <= feed.calls["read_page"] <= 11
+    await world.stop_all()
+
+
 async def test_a_stop_cancels_a_handler_that_outlives_the_grace_period_and_releases_the_lease():
     world = World()
     started = asyncio.Event()
