@@ -31,7 +31,7 @@ _HEAD = """# Figures
 
 Measured by `make bench BENCH=all` of the repository against the emulators: no TLS and no network, so on Azure more of the time is
 spent outside of the library. Only ratios are shown. Both sides of each were measured in the same run, in turn: most are medians of
-several rounds, the CPU of a commit is that of all rounds, and five that share 100 leases were measured once beside Java's.
+several rounds, the CPU of a commit is that of all rounds, and five that share 100 leases were measured once.
 `make bench BENCH=NAME` prints how a figure came about.
 
 | Benchmark | What | Measured | Goal |

@@ -48,7 +48,7 @@ class Goal:
         return "none" if self.at_least is None else f">= {self.at_least}"
 
 
-BENCHMARKS = ("commit", "relay", "changefeed", "java_peer", "consume", "priority", "emulators")
+BENCHMARKS = ("commit", "relay", "changefeed", "processor", "consume", "priority", "emulators")
 
 GOALS = (
     Goal(
@@ -197,27 +197,51 @@ GOALS = (
         ratio=False,
     ),
     Goal(
-        benchmark="java_peer",
-        key="docs_ratio",
+        benchmark="processor",
+        key="java_docs_ratio",
         says="documents a second over Java's processor",
         at_least=1.0,
     ),
     Goal(
-        benchmark="java_peer",
-        key="cpu_ratio",
+        benchmark="processor",
+        key="java_cpu_ratio",
         says="documents a CPU second over Java's processor",
         at_least=1.0,
     ),
     Goal(
-        benchmark="java_peer",
-        key="takeover_ratio",
+        benchmark="processor",
+        key="java_takeover_ratio",
         says="seconds of a takeover over Java's",
         at_most=1.0,
     ),
     Goal(
-        benchmark="java_peer",
-        key="balance_ratio",
+        benchmark="processor",
+        key="java_balance_ratio",
         says="seconds until five share 100 leases over Java's",
+        at_most=1.0,
+    ),
+    Goal(
+        benchmark="processor",
+        key="dotnet_docs_ratio",
+        says="documents a second over .NET's processor",
+        at_least=1.0,
+    ),
+    Goal(
+        benchmark="processor",
+        key="dotnet_cpu_ratio",
+        says="documents a CPU second over .NET's processor",
+        at_least=1.0,
+    ),
+    Goal(
+        benchmark="processor",
+        key="dotnet_takeover_ratio",
+        says="seconds of a takeover over .NET's",
+        at_most=1.0,
+    ),
+    Goal(
+        benchmark="processor",
+        key="dotnet_balance_ratio",
+        says="seconds until five share 100 leases over .NET's",
         at_most=1.0,
     ),
     Goal(

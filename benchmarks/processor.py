@@ -1,0 +1,291 @@
+"""
+Our change feed processor beside those of the SDKs for Java and for .NET, on the same emulator, with the same intervals and page size.
+
+All drain one container in turn, with a handler that does nothing, from their first page on; a ratio is the median of those of all
+rounds. A round lasts seconds, so a good part of the others' is a virtual machine that still compiles: a long-lived one does better.
+Then a worker of each is killed, and four join one that owns a hundred leases: seconds of ours over seconds of theirs.
+A ratio above 1 says more documents for ours (`java_docs_ratio`, `java_cpu_ratio`: a second, and a CPU second), below 1 says sooner;
+`dotnet_docs_ratio` and its like are those over .NET.
+
+One whose tools or packages are not on this machine is not measured, which the last line says.
+`python -m benchmarks.processor`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from benchmarks.changefeed import (
+    ACQUIRE_SECONDS,
+    EXPIRATION_SECONDS,
+    PAGE,
+    RENEW_SECONDS,
+    Fleet,
+    balance,
+    takeover,
+    with_processor,
+)
+from benchmarks.emulated import DATABASE, Emulated, emulated
+from benchmarks.report import beside, report, say, spread
+
+HERE = Path(__file__).parent
+INSTALL_SECONDS = 900
+POLL_SECONDS = 1.0  # ours at its slowest; the others' default is 5 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is measured."""
+
+    documents: int
+    rounds: int
+    failovers: int
+    balanced: int  # leases
+
+
+class Peers(Fleet):
+    """Another SDK's workers, in processes of their own, on one lease container."""
+
+    says: ClassVar[str]
+    key: ClassVar[str]  # what its figures begin with
+    command: ClassVar[tuple[str, ...]]
+
+    def __init__(self, system: Emulated, data: str, leases: str) -> None:
+        super().__init__(system, data, leases)
+        self._programs: dict[str, asyncio.subprocess.Process] = {}
+
+    async def start(self, *names: str) -> None:
+        """Start workers at the same moment; the start of the program does not count."""
+        for name in names:
+            self._programs[name] = await self.program(self._system, self._data, self._leases, name, 0)
+        await asyncio.gather(*(_ready(self._programs[name]) for name in names))
+        for name in names:
+            _go(self._programs[name])
+
+    def kill(self, name: str) -> None:
+        """Send SIGKILL to a worker."""
+        program = self._programs.pop(name)
+        if program.returncode is None:
+            program.kill()
+
+    def kill_all(self) -> None:
+        """End every worker."""
+        for name in list(self._programs):
+            self.kill(name)
+
+    @classmethod
+    async def program(
+        cls, system: Emulated, data: str, leases: str, name: str, documents: int
+    ) -> asyncio.subprocess.Process:
+        """Start a program, which waits for a line."""
+        endpoint, key = (part.split("=", 1)[1] for part in system.cosmos.rstrip(";").split(";"))
+        intervals = [ACQUIRE_SECONDS, RENEW_SECONDS, EXPIRATION_SECONDS, POLL_SECONDS]
+        return await asyncio.create_subprocess_exec(
+            *cls.command, endpoint, key, DATABASE, data, leases, name, str(PAGE), str(documents),
+            *(str(round(seconds * 1000)) for seconds in intervals),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, "NO_PROXY": "127.0.0.1,localhost"},
+        )  # fmt: skip
+
+    @classmethod
+    async def drain(cls, system: Emulated, data: str, documents: int) -> tuple[float, float]:
+        """Drain a container; return the documents a second, and a CPU second."""
+        program = await cls.program(system, data, await system.new_leases(), cls.key, documents)
+        try:
+            await _ready(program)
+            _go(program)
+            output, _ = await program.communicate()
+        finally:
+            if program.returncode is None:
+                program.kill()
+        per_second, per_cpu_second = json.loads(output.decode().splitlines()[-1])
+        return per_second, per_cpu_second
+
+
+class JavaPeers(Peers):
+    """The processor of the SDK for Java."""
+
+    says, key = "Java's", "java"
+
+
+class DotNetPeers(Peers):
+    """The processor of the SDK for .NET."""
+
+    says, key = ".NET's", "dotnet"
+
+
+async def _ready(program: asyncio.subprocess.Process) -> None:
+    if program.stdout is None or b"ready" not in await program.stdout.readline():
+        raise RuntimeError("a program ended before it was ready")
+
+
+def _go(program: asyncio.subprocess.Process) -> None:
+    if program.stdin is not None:
+        program.stdin.write(b"\n")
+
+
+@contextmanager
+def built_java() -> Iterator[str | None]:
+    """Build Java's program in a folder of its own; give None, or why it cannot be built."""
+    with _sources("java", "java", "javac", "mvn") as found:
+        if isinstance(found, str):
+            yield found
+            return
+        done = _run(found, "mvn", "--batch-mode", "--quiet", "dependency:build-classpath")
+        if done.returncode:
+            yield f"the repository of Java packages does not answer: {_last_line(done)}"
+            return
+        libraries = (found / "classpath").read_text().strip()
+        done = _run(found, "javac", "-cp", libraries, "Peer.java")
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        options = ("-Xmx512m", "-XX:+UseSerialGC", "-DCOSMOS.HTTP_CONNECTION_WITHOUT_TLS_ALLOWED=true")
+        JavaPeers.command = ("java", *options, "-cp", f"{found}{os.pathsep}{libraries}", "Peer")
+        yield None
+
+
+@contextmanager
+def built_dotnet() -> Iterator[str | None]:
+    """Build the program for .NET in a folder of its own; give None, or why it cannot be built."""
+    with _sources("dotnet", "dotnet") as found:
+        if isinstance(found, str):
+            yield found
+            return
+        done = _run(found, "dotnet", "restore", "--verbosity", "quiet")
+        if done.returncode:
+            yield f"the repository of .NET packages does not answer: {_last_line(done)}"
+            return
+        done = _run(
+            found, "dotnet", "build", "--no-restore", "--configuration", "Release", "--output", "built"
+        )
+        if done.returncode:
+            raise RuntimeError(done.stdout)
+        DotNetPeers.command = ("dotnet", str(found / "built" / "Peer.dll"))
+        yield None
+
+
+@contextmanager
+def _sources(language: str, *programs: str) -> Iterator[Path | str]:
+    """Give a copy of a program's folder, or which of the programs that build it are missing."""
+    if missing := [program for program in programs if shutil.which(program) is None]:
+        yield f"{', '.join(missing)} is not on this machine"
+        return
+    with tempfile.TemporaryDirectory() as parent:
+        yield Path(shutil.copytree(HERE / language, Path(parent) / language))
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    return f"{' '.join((done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]):.200}"
+
+
+def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own programs
+        command, cwd=folder, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False
+    )
+
+
+async def beside_others(system: Emulated, sizes: Sizes) -> dict[str, Any]:
+    """Measure all; return the ratios, and why there are none over one."""
+    with ExitStack() as stack:
+        hindrances = {
+            JavaPeers: stack.enter_context(built_java()),
+            DotNetPeers: stack.enter_context(built_dotnet()),
+        }
+        skipped = {peers.says: why for peers, why in hindrances.items() if why is not None}
+        for says, why in skipped.items():
+            say(f"NOT MEASURED beside {says}: {why}")
+        others = [peers for peers, why in hindrances.items() if why is None]
+        found: dict[str, Any] = {}
+        if skipped:
+            why = "; ".join(f"beside {says}: {why}" for says, why in skipped.items())
+            found["partly_skipped" if others else "skipped"] = why
+        if not others:
+            return found
+        found |= await _drained(system, sizes, others)
+        found |= await _taken_over(system, sizes.failovers, others)
+        found |= await _balanced(system, sizes.balanced, others)
+    return found
+
+
+async def _taken_over(system: Emulated, failovers: int, others: list[type[Peers]]) -> Mapping[str, float]:
+    """
+    Return our median seconds of a takeover over those of each other.
+
+    They take turns. A lease may have been renewed a moment before the kill or long before, so the kills are spread over the time
+    between two renewals, and come at the same times for all.
+    """
+    kinds: list[type[Fleet]] = [Fleet, *others]
+    taken: dict[type[Fleet], list[float]] = {kind: [] for kind in kinds}
+    for number in range(failovers):
+        for kind, found in taken.items():
+            try:
+                seconds, _ = await takeover(system, 10, kind, after=number / failovers * RENEW_SECONDS)
+            except TimeoutError:  # seen of .NET's, once
+                say(f"two of {kind.__name__} did not share ten leases, or one did not take over: not counted")
+            else:
+                found.append(seconds)
+    medians = {
+        kind: spread(f"takeover after SIGKILL, {kind.__name__}: low | median | high", seconds, "s")
+        for kind, seconds in taken.items()
+    }
+    return {f"{peers.key}_takeover_ratio": round(medians[Fleet] / medians[peers], 3) for peers in others}
+
+
+async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) -> Mapping[str, float]:
+    """Return our seconds until five share the leases of one over those of each other that came there."""
+    ours = await balance(system, leases, 5)
+    found = {}
+    for peers in others:
+        try:
+            theirs = await balance(system, leases, 5, peers)
+        except TimeoutError:
+            say(f"four join one: ours {ours:.1f} s, {peers.says} not within two minutes")
+        else:
+            say(f"four join one: ours {ours:.1f} s, {peers.says} {theirs:.1f} s")
+            found[f"{peers.key}_balance_ratio"] = round(ours / theirs, 3)
+    return found
+
+
+async def _drained(system: Emulated, sizes: Sizes, others: list[type[Peers]]) -> Mapping[str, float]:
+    """Return our documents a second over those of each other, and a CPU second."""
+    data = await system.new_events(sizes.documents, in_commit=20)
+    ways = {"ours": with_processor, **{peers.key: peers.drain for peers in others}}
+    rates: dict[str, list[float]] = {name: [] for name in ways}
+    cpu_rates: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(sizes.rounds):
+        for name in ways if number % 2 else reversed(ways):
+            per_second, per_cpu_second = await ways[name](system, data, sizes.documents)
+            say(f"{name:<6}{per_second:>10.0f} documents a second{per_cpu_second:>10.0f} a CPU second")
+            rates[name].append(per_second)
+            cpu_rates[name].append(per_cpu_second)
+    found = {}
+    for peers in others:
+        over = f"over {peers.says}: low | median | high"
+        found[f"{peers.key}_docs_ratio"] = beside(
+            f"documents a second {over}", rates["ours"], rates[peers.key]
+        )
+        found[f"{peers.key}_cpu_ratio"] = beside("    a CPU second", cpu_rates["ours"], cpu_rates[peers.key])
+    return found
+
+
+async def measure(sizes: Sizes) -> dict[str, Any]:
+    """Measure on emulators of its own; return the last line."""
+    async with emulated() as system:
+        return await beside_others(system, sizes)
+
+
+FULL = Sizes(documents=60_000, rounds=3, failovers=6, balanced=100)
+QUICK = Sizes(documents=2_000, rounds=1, failovers=1, balanced=10)
+
+if __name__ == "__main__":
+    report(measure, full=FULL, quick=QUICK, about=__doc__, shared_by="one processor and the emulators")
