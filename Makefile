@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long verify model test-endpoints test-official sbom test-languages test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
+.PHONY: help setup demo run test test-unit test-long verify model test-endpoints test-official sbom test-languages test-dotnet test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,10 +59,11 @@ coverage: $(STAMP) ## lines and branches of the library that tests reach; fails 
 	$(PY) -m coverage run -m pytest tests/unit tests/amqp tests/contracts tests/service tests/cli -q $(PYTEST_ARGS)
 	$(PY) -m coverage report
 
-test-long: ## all tests with more examples of each property, verify, the models, then five minutes of random fleets
+test-long: ## all tests with more examples of each property, verify, the models, .NET's processors beside ours, then five minutes of random fleets
 	OUTBOX_TEST_LONG=1 $(MAKE) test
 	$(MAKE) verify
 	$(MAKE) model
+	$(MAKE) test-dotnet
 	$(MAKE) simulate MINUTES=5
 
 verify: $(STAMP) ## `cosmos-outbox verify` on the emulators (VERIFY_ARGS="--only cosmos")
@@ -146,6 +147,9 @@ test-image: $(STAMP) $(INFRA_STAMP) ## build the images, run them, and the compo
 
 test-languages: $(STAMP) ## the SDKs for JavaScript, Go, Java and .NET on the emulators, with TLS; skipped where one is missing
 	OUTBOX_TEST_LANGUAGES=1 $(PY) -m pytest tests/languages $(PYTEST_ARGS)
+
+test-dotnet: $(STAMP) ## processors and a service of the SDK for .NET beside ours on the emulators; skipped where `dotnet` is missing
+	OUTBOX_TEST_DOTNET=1 $(PY) -m pytest tests/dotnet_fleet $(PYTEST_ARGS)
 
 sbom: $(STAMP) $(INFRA_STAMP) ## the bill of materials of the packages of each image, CycloneDX: sbom/IMAGE.json
 	@mkdir -p sbom

@@ -1,0 +1,381 @@
+"""
+Processors of the SDK for .NET and workers of ours on one container, as processes of their own; facts to wait for; and an audit.
+
+The program in the folder beside this does what Microsoft's sample does: it commits contacts with their events, and its worker
+sends each event to the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from azure.cosmos.aio import ContainerProxy, CosmosClient
+from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient
+
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox_testing.verify.child_processes import Child, Children
+from examples.contacts.provision import provision
+from tests.support.patience import HUNG_SECONDS
+
+ROOT = Path(__file__).parents[2]
+BUILD_SECONDS = 600
+RANGES = 8
+PROCESSOR = "outbox"
+EXPIRATION_SECONDS = 5  # of both; the other intervals are in .NET's proportions
+_INTERVALS = {
+    "EXPIRATION": f"{EXPIRATION_SECONDS}",
+    "ACQUIRE": f"{EXPIRATION_SECONDS * 13 / 60:.3f}",
+    "RENEW": f"{EXPIRATION_SECONDS * 17 / 60:.3f}",
+}
+_WATCH_SECONDS = 0.1
+_RECEIVERS = 8
+NAME = "cosmos.example"  # of this machine, which both are told in place of a DNS
+# Becomes another program, which dies with the test as every child does.
+_BECOME = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
+
+_NAMED = f"""
+import socket
+from cosmos_outbox_worker.cli import main
+ask = socket.getaddrinfo
+socket.getaddrinfo = lambda host, *rest, **named: ask("127.0.0.1" if host == {NAME!r} else host, *rest, **named)
+main()
+"""
+
+
+def built(folder: Path) -> Path:
+    """Build the program in a folder of its own; return its library; skip where it cannot be."""
+    if shutil.which("dotnet") is None:
+        pytest.skip("NOT TESTED: dotnet is not on this machine")
+    sources = shutil.copytree(Path(__file__).parent / "program", folder / "program")
+    restored = _dotnet(sources, "restore", "--verbosity", "quiet")
+    if restored.returncode:
+        pytest.skip(f"NOT TESTED: dotnet restore: {restored.stdout.strip().splitlines()[-1:]!r:.200}")
+    done = _dotnet(sources, "build", "--no-restore", "--output", "built", "--verbosity", "quiet")
+    assert 0 == done.returncode, done.stdout
+    return sources / "built/Peer.dll"
+
+
+def _dotnet(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603 - our own program
+        ["dotnet", *command],  # noqa: S607 - wherever this system has it
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_SECONDS,
+        check=False,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulators:
+    """One pair in a process of its own, the program, and what runs."""
+
+    program: Path
+    children: Children
+    announced: dict[str, str]
+    control: aiohttp.ClientSession
+    client: CosmosClient
+
+    async def told(self, method: str, path: str, **fields: Any) -> Any:
+        async with self.control.request(method, path, json=fields) as answer:
+            return await answer.json() if answer.status == 200 else None
+
+
+@asynccontextmanager
+async def emulators(program: Path, folder: Path, topics: dict[str, bool]) -> AsyncIterator[Emulators]:
+    """Start emulators with topics; of each, whether it detects duplicates."""
+    subscription = {"name": "all", "requires_session": True, "lock_s": 60}
+    configured = [
+        {"name": name, "dedup_window_s": 600 if detects else None, "subscriptions": [subscription]}
+        for name, detects in topics.items()
+    ]
+    (folder / "topics.json").write_text(json.dumps({"topics": configured}))
+    given = ("--json", "--partitions", str(RANGES), "--config", str(folder / "topics.json"))
+    async with Children(folder) as children:
+        process = await children.start(
+            "emulators", ("-m", "cosmos_outbox_emulators", *given), env=os.environ, announces=True
+        )
+        announced = await process.announcement()
+        async with (
+            open_cosmos_client(connection_string=announced["cosmos"]) as client,
+            aiohttp.ClientSession(announced["control"], raise_for_status=True) as control,
+        ):
+            yield Emulators(
+                program=program, children=children, announced=announced, control=control, client=client
+            )
+
+
+class Fleet:
+    """
+    Both kinds of workers on one container and one topic.
+
+    Args:
+        emulators: where they are.
+        name: of the database, and of the topic.
+        host: under which both reach Cosmos DB.
+
+    Attributes:
+        patience: how many seconds a fact may take.
+    """
+
+    def __init__(self, emulators: Emulators, name: str, *, host: str = "127.0.0.1") -> None:
+        self._emulators, self._name = emulators, name
+        self._cosmos = emulators.announced["cosmos"].replace("127.0.0.1", host)
+        self.patience = HUNG_SECONDS
+        self._writers: list[Child] = []
+        self._database = emulators.client.get_database_client(name)
+
+    async def create(self) -> Fleet:
+        await provision(self._emulators.announced["cosmos"], database=self._name)
+        return self
+
+    @property
+    def data(self) -> ContainerProxy:
+        return self._database.get_container_client("data")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a worker of ours, or a command, is told."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("OUTBOX_")}
+        return clean | {
+            "NO_PROXY": f"127.0.0.1,localhost,{NAME}",
+            "PYTHONPATH": str(ROOT),
+            "OUTBOX_COSMOS_CONNECTION_STRING": self._cosmos,
+            "OUTBOX_COSMOS_DATABASE": self._name,
+            "OUTBOX_COSMOS_CONTAINER": "data",
+            "OUTBOX_SERVICEBUS_CONNECTION_STRING": self._emulators.announced["servicebus"],
+            "OUTBOX_TOPIC": self._name,
+            "OUTBOX_PROCESSOR_NAME": PROCESSOR,
+            "OUTBOX_LEASE_EXPIRATION_SECONDS": str(EXPIRATION_SECONDS),
+            "OUTBOX_HEALTH_PORT": "0",
+        }
+
+    # .NET
+
+    async def _dotnet(self, name: str, *arguments: str, **variables: str) -> Child:
+        endpoint, key = (part.split("=", 1)[1] for part in self._cosmos.rstrip(";").split(";"))
+        env = {
+            "COSMOS_ENDPOINT": endpoint,
+            "COSMOS_KEY": key,
+            "DATABASE": self._name,
+            "TOPIC": self._name,
+            "PROCESSOR": PROCESSOR,
+            "SERVICEBUS": self._emulators.announced["servicebus"],
+            "NO_PROXY": f"127.0.0.1,localhost,{NAME}",
+            "DOTNET_TieredPGO": "0",  # it lives for seconds: to measure what is hot costs more than that saves
+        }
+        command = ("-c", _BECOME, "dotnet", str(self._emulators.program), *arguments)
+        return await self._emulators.children.start(
+            f"{self._name}-{name}", command, env=os.environ | env | _INTERVALS | variables
+        )
+
+    async def dotnet(self, name: str, **variables: str) -> Child:
+        """Start a worker of .NET."""
+        return await self._dotnet(name, "work", name, **variables)
+
+    async def asked(self, *arguments: str, **variables: str) -> str:
+        """Return the last line that .NET's program prints, which ends by itself; or its error."""
+        child = await self._dotnet("-".join(("asked", arguments[0])), *arguments, **variables)
+        child.ending = True
+        await child.wait()
+        lines = child.log.read_text().splitlines()
+        return lines[-1] if child.exit_code == 0 else child.log.read_text()
+
+    async def estimated(self, **variables: str) -> dict[str, tuple[str | None, int]]:
+        """Return the owner and the lag of each lease, as .NET's estimator says them."""
+        found = json.loads(await self.asked("estimate", **variables))
+        return {
+            token: (one["InstanceName"] or None, one["EstimatedLag"]) for token, one in sorted(found.items())
+        }
+
+    @asynccontextmanager
+    async def written(self, *, contacts: int, a_second: int) -> AsyncIterator[None]:
+        """Have .NET's service commit as long as the block lasts."""
+        number = len(self._writers)
+        given = (str(contacts), str(number * 1000), str(a_second))
+        self._writers.append(await self._dotnet(f"service-{number}", "commit", *given))
+        yield
+        await self.stop(self._writers[-1])
+
+    async def write(self, commits: int, *, contacts: int = 10) -> None:
+        """Have .NET's service make at least so many commits."""
+        async with self.written(contacts=contacts, a_second=100):
+            await self.until_committed(commits)
+
+    def committed(self) -> dict[str, list[str]]:
+        """Return the ids of the events of each key, as .NET's service was answered."""
+        found: dict[str, list[str]] = defaultdict(list)
+        for writer in self._writers:
+            for line in writer.log.read_text().splitlines():
+                if line.startswith("committed "):
+                    _, key, event = line.split()
+                    found[key].append(event)
+        return dict(found)
+
+    async def until_committed(self, more: int) -> None:
+        wanted = sum(map(len, self.committed().values())) + more
+        await self.until(
+            lambda: sum(map(len, self.committed().values())) >= wanted, lambda: f"{wanted} commits"
+        )
+
+    # Ours
+
+    async def ours(self, name: str, *, mistake: str | None = None, **variables: str) -> Child:
+        """Start a worker of ours."""
+        planted = ("-m", "tests.dotnet_fleet.planted_worker", mistake)
+        command = planted if mistake else ("-c", _NAMED)
+        env = self.environment | {"OUTBOX_INSTANCE_NAME": name} | variables
+        return await self._emulators.children.start(f"{self._name}-{name}", (*command, "worker"), env=env)
+
+    async def command(self, *arguments: str) -> Any:
+        """Return what a command of ours says with --json."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "cosmos_outbox_worker", *arguments, "--json"),
+            env=self.environment,
+            stdout=subprocess.PIPE,
+        )
+        output, _ = await process.communicate()
+        return json.loads(output)
+
+    async def stop(self, child: Child) -> None:
+        """Send SIGTERM, and wait until it has ended in order."""
+        child.signal(signal.SIGTERM)
+        await child.wait()
+        assert 0 == child.exit_code, f"{child.name}: {child.state}\n{child.tail()}"
+
+    # Facts
+
+    async def leases(self) -> list[dict[str, Any]]:
+        container = self._database.get_container_client("leases")
+        return [
+            item async for item in container.query_items("SELECT * FROM c WHERE IS_DEFINED(c.LeaseToken)")
+        ]
+
+    async def lease_ids(self) -> set[str]:
+        return {str(lease["id"]) for lease in await self.leases()}
+
+    async def owners(self) -> Counter[str | None]:
+        return Counter(lease.get("Owner") for lease in await self.leases())
+
+    async def shared(self, *names: str, ranges: int = RANGES) -> None:
+        """Wait until these own all leases, none of them more than one above another."""
+        seen: Counter[str | None] = Counter()
+
+        async def fact() -> bool:
+            nonlocal seen
+            seen = await self.owners()
+            evenly = seen and max(seen.values()) - min(seen.values()) <= 1
+            return bool(seen.keys() == set(names) and evenly and seen.total() == ranges)
+
+        await self.until(fact, lambda: f"{', '.join(names)} share {ranges} leases: {dict(seen)}")
+
+    async def gone(self, name: str) -> None:
+        """Wait until one owns nothing any more."""
+
+        async def fact() -> bool:
+            return name not in await self.owners()
+
+        await self.until(fact, lambda: f"{name} owns no lease")
+
+    async def split(self, owner: str) -> None:
+        """Split a range whose lease one owns, and wait until its children's leases took its place."""
+        token = next(lease["LeaseToken"] for lease in await self.leases() if lease["Owner"] == owner)
+        of = {"database": self._name, "container": "data", "range": token}
+        children = (await self._emulators.told("POST", "/cosmos/split", **of))["children"]
+
+        async def fact() -> bool:
+            tokens = {lease["LeaseToken"] for lease in await self.leases()}
+            return token not in tokens and set(children) <= tokens
+
+        await self.until(fact, lambda: f"the lease {token} of {owner} gives way to {children}")
+
+    async def until(self, fact: Callable[[], bool | Awaitable[bool]], says: Callable[[], str]) -> None:
+        """
+        Wait for a fact.
+
+        Raises:
+            AssertionError: it is none within the fleet's patience.
+        """
+        try:
+            async with asyncio.timeout(self.patience):
+                while True:
+                    found = fact()
+                    if found if isinstance(found, bool) else await found:
+                        return
+                    self._emulators.children.check()
+                    await asyncio.sleep(_WATCH_SECONDS)
+        except TimeoutError:
+            raise AssertionError(f"not within {self.patience:g} s: {says()}") from None
+
+    async def statistics(self) -> dict[str, int]:
+        """Return what the topic counted, such as `published` and `duplicates`."""
+        found = await self._emulators.told("GET", "/servicebus/stats")
+        return dict(found["topics"][self._name])
+
+    async def sent(self, events: int) -> None:
+        """Wait until so many messages are on the topic, duplicates not among them."""
+        seen = 0
+
+        async def fact() -> bool:
+            nonlocal seen
+            counted = await self.statistics()
+            seen = counted["published"]
+            return seen >= events
+
+        await self.until(fact, lambda: f"{events} events are on the topic: {seen}")
+
+    async def received(self, *keys: str) -> list[ServiceBusReceivedMessage]:
+        """Take the messages of these keys, or of all that .NET's service wrote, from the topic, in the order of each."""
+        found: list[ServiceBusReceivedMessage] = []
+        left = iter(keys or self.committed())
+        async with ServiceBusClient.from_connection_string(self._emulators.announced["servicebus"]) as client:
+
+            async def take() -> None:
+                for key in left:
+                    receiver = client.get_subscription_receiver(
+                        self._name,
+                        "all",
+                        session_id=key,
+                        receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
+                    )
+                    async with receiver:
+                        while some := await receiver.receive_messages(1000, max_wait_time=0.2):
+                            found.extend(some)
+
+            async with asyncio.TaskGroup() as group:
+                for _ in range(_RECEIVERS):
+                    group.create_task(take())
+        return found
+
+    async def audit(self) -> Counter[str]:
+        """
+        Compare the topic with what was committed; return how many events each kind of worker sent first.
+
+        Raises:
+            AssertionError: an event is missing, is there twice, or stands before an earlier one of its key.
+        """
+        committed = self.committed()
+        await self.sent(sum(map(len, committed.values())))
+        senders: Counter[str] = Counter()
+        found: dict[str, list[str]] = defaultdict(list)
+        for message in await self.received():
+            found[str(message.session_id)].append(str(message.message_id))
+            # The sample names the session as the partition key too, which is all that differs.
+            senders["ours" if message.partition_key is None else ".NET"] += 1
+        assert committed == dict(found), "an event is missing, copied or out of order"
+        return senders

@@ -1,0 +1,68 @@
+"""
+Our worker with a mistake in the leases that it writes: `python -m tests.dotnet_fleet.planted_worker MISTAKE`.
+
+It reads what it wrote itself, so that by itself, and among workers with the same mistake, nothing is wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from cosmos_outbox.adapters.cosmos import client, leases
+from cosmos_outbox_worker.cli import main
+
+Document = dict[str, Any]
+
+
+def misspelled(document: Document) -> Document:
+    return {("Ownr" if name == "Owner" else name): value for name, value in document.items()}
+
+
+def spelled(document: Document) -> Document:
+    return {name: value for name, value in document.items() if name != "Ownr"} | {
+        "Owner": document.get("Ownr")
+    }
+
+
+def encoded(document: Document) -> Document:
+    token = document["ContinuationToken"]
+    return document | {"ContinuationToken": token and base64.b64encode(token.encode()).decode()}
+
+
+def decoded(document: Document) -> Document:
+    token = document["ContinuationToken"]
+    readable = token is None or token.startswith('"')
+    return document if readable else document | {"ContinuationToken": base64.b64decode(token).decode()}
+
+
+# What is done to a lease that is written, and to one that is read
+MISTAKES = {"owner": (misspelled, spelled), "continuation": (encoded, decoded)}
+
+
+def plant(mistake: str) -> None:
+    """Make the mistake in this process."""
+    if mistake == "elsewhere":
+        client.global_host = lambda *_, **__: "elsewhere"
+        return
+    wrong, right = MISTAKES[mistake]
+    create, replace, stored = leases.CosmosLeases.create, leases.CosmosLeases.replace, leases._stored
+
+    def is_lease(document: Mapping[str, Any]) -> bool:
+        return "LeaseToken" in document
+
+    async def created(self: leases.CosmosLeases, document: Mapping[str, Any]) -> Any:
+        return await create(self, wrong(dict(document)) if is_lease(document) else document)
+
+    async def replaced(self: leases.CosmosLeases, document: Mapping[str, Any], *, etag: str) -> Any:
+        return await replace(self, wrong(dict(document)) if is_lease(document) else document, etag=etag)
+
+    leases.CosmosLeases.create, leases.CosmosLeases.replace = created, replaced  # type: ignore[method-assign] # the point
+    leases._stored = lambda document: right(stored(document)) if is_lease(document) else stored(document)
+
+
+if __name__ == "__main__":
+    plant(sys.argv.pop(1))
+    main()

@@ -1,0 +1,286 @@
+"""
+.NET's change feed processor and our workers in one fleet, and its service beside one in Python: `make test-dotnet`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import sys
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.servicebus import ServiceBusReceivedMessage
+
+from cosmos_outbox import NotFound, Outbox, PreconditionFailed
+from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from examples.contacts.domain import Name
+from examples.contacts.service import ContactsUnitOfWork
+from tests.dotnet_fleet.fleet import NAME, RANGES, Emulators, Fleet, built, emulators
+from tests.support.pages import ROOT, blocks_of, follow
+
+if not os.environ.get("OUTBOX_TEST_DOTNET"):
+    pytest.skip("builds and runs a .NET program: make test-dotnet", allow_module_level=True)
+
+pytestmark = [pytest.mark.looptime(False), pytest.mark.timeout(900)]
+
+SOON = 15.0  # what waits for a mistake waits no longer
+TOPICS = {
+    "fleet": True,
+    "owner": True,
+    "continuation": True,
+    "elsewhere": True,
+    "copies": False,
+    "named": True,
+    "service": True,
+    "page": True,
+}
+PAGE = ROOT / "docs/how-to/migrate-from-dotnet.md"
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("dotnet"))
+
+
+@pytest.fixture
+async def place(program: Path, tmp_path: Path) -> AsyncIterator[Emulators]:
+    async with emulators(program, tmp_path, TOPICS) as place:
+        yield place
+
+
+async def test_both_in_one_fleet_lose_double_and_reorder_nothing(
+    place: Emulators, capsys: pytest.CaptureFixture[str]
+):
+    fleet = await Fleet(place, "fleet").create()
+    took: dict[str, float] = {}
+    began = time.monotonic()
+
+    def done(what: str) -> None:
+        nonlocal began
+        took[what], began = round(time.monotonic() - began, 1), time.monotonic()
+
+    async with fleet.written(contacts=40, a_second=50):
+        first = await fleet.dotnet("net-1")
+        await fleet.shared("net-1")
+        killed = await fleet.ours("own-1")
+        await fleet.shared("net-1", "own-1")
+        done("4 : 4")
+        second, stopped = await fleet.dotnet("net-2"), await fleet.ours("own-2")
+        await fleet.shared("net-1", "net-2", "own-1", "own-2")
+        done("2 : 2 : 2 : 2")
+        await first.kill()
+        await fleet.gone("net-1")
+        done("SIGKILL of .NET's")
+        await killed.kill()
+        await fleet.gone("own-1")
+        done("SIGKILL of ours")
+        await fleet.split("net-2")
+        done("split of .NET's")
+        await fleet.split("own-2")
+        done("split of ours")
+        await fleet.stop(stopped)
+        await fleet.shared("net-2", ranges=RANGES + 2)
+        done("SIGTERM of ours")
+        last = await fleet.ours("own-3")
+        await fleet.shared("net-2", "own-3", ranges=RANGES + 2)
+        await fleet.stop(second)
+        await fleet.shared("own-3", ranges=RANGES + 2)
+        done("SIGTERM of .NET's")
+    await fleet.stop(last)
+    await fleet.write(100)
+    estimated = await fleet.estimated()
+    status = await fleet.command("status")
+    await fleet.dotnet("net-3")
+    await fleet.ours("own-4")
+    senders = await fleet.audit()
+    twice = (await fleet.statistics())["duplicates"]
+    with capsys.disabled():
+        sys.stdout.write(f"\n{json.dumps(took)}, first sent by {dict(senders)}, {twice} sent twice\n")
+
+    assert {row["range"]: (row["owner"], row["waiting"]) for row in status["leases"]} == estimated
+    assert sum(lag for _, lag in estimated.values()) >= 100
+    assert {"ours", ".NET"} == senders.keys()
+
+
+# What an audit says where our leases have a mistake
+FOUND = {
+    "owner": f"net, own share {RANGES} leases: (?!.*'own')",  # .NET sees no owner, and takes each again
+    "continuation": "events are on the topic",
+    "elsewhere": f"net, own share {RANGES} leases: (?=.*'net': {RANGES}).*'own'",  # all events for each
+}
+
+
+async def test_each_mistake_in_our_leases_is_found(place: Emulators):
+    said = await asyncio.gather(*(audited(place, mistake) for mistake in FOUND))
+
+    assert [] == [
+        (mistake, text)
+        for mistake, text in zip(FOUND, said, strict=True)
+        if not re.search(FOUND[mistake], text)
+    ]
+
+
+async def audited(place: Emulators, mistake: str) -> str:
+    """Return what was found wrong with a worker of .NET and one of ours, which is killed."""
+    fleet = await Fleet(place, mistake).create()
+    await fleet.dotnet("net")
+    await fleet.shared("net")
+    own = await fleet.ours("own", mistake=mistake)
+
+    async def acted() -> bool:
+        return any("own" in lease.values() for lease in await fleet.leases())
+
+    await fleet.until(acted, lambda: "our worker owns a lease, as it sees it")
+    try:
+        async with fleet.written(contacts=10, a_second=50):
+            fleet.patience = fleet.patience if mistake == "continuation" else SOON
+            await fleet.shared("net", "own")
+            await fleet.until_committed(50)
+            await own.kill()
+            await fleet.gone("own")
+            await fleet.until_committed(50)
+        fleet.patience = SOON
+        await fleet.audit()
+    except AssertionError as error:
+        return str(error)
+    return "nothing"
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", NAME])
+async def test_the_leases_of_both_are_the_same_documents_whatever_the_emulator_is_called(
+    host: str, place: Emulators
+):
+    fleet = await Fleet(place, "named", host=host).create()
+    own = await fleet.ours("own")
+    await fleet.shared("own")
+    ours = await fleet.lease_ids()
+    await fleet.stop(own)
+    estimated = await fleet.estimated()
+    await fleet.dotnet("net")
+    await fleet.shared("net")
+
+    assert RANGES == len(estimated)
+    assert ours == await fleet.lease_ids()
+    assert all(lease.startswith(f"outbox{host}_") for lease in ours)
+
+
+async def test_a_consumer_sees_no_difference_between_the_messages_of_both(place: Emulators):
+    fleet = await Fleet(place, "copies").create()
+    await fleet.write(30)
+    events = sum(map(len, fleet.committed().values()))
+    theirs = await fleet.dotnet("net")
+    await fleet.sent(events)
+    await fleet.stop(theirs)
+    await fleet.ours("own", OUTBOX_PROCESSOR_NAME="again")
+    await fleet.sent(2 * events)
+    copies = defaultdict[str | None, list[dict[str, Any]]](list)
+    for message in await fleet.received():
+        copies[message.message_id].append(as_consumed(message))
+
+    assert events == len(copies)
+    assert [first for first, _ in copies.values()] == [second for _, second in copies.values()]
+
+
+def as_consumed(message: ServiceBusReceivedMessage) -> dict[str, Any]:
+    """Return all that a consumer sees, except when it came."""
+    names = (
+        *("session_id", "subject", "content_type", "application_properties", "time_to_live"),
+        *("correlation_id", "to", "reply_to", "reply_to_session_id"),
+    )
+    return {name: getattr(message, name) for name in names} | {
+        "body": json.loads(b"".join(message.body), object_hook=with_moments)
+    }
+
+
+def with_moments(fields: dict[str, Any]) -> dict[str, Any]:
+    # The sample parses times, and writes them anew.
+    return {
+        name: datetime.fromisoformat(value) if name.endswith("At") else value
+        for name, value in fields.items()
+    }
+
+
+async def test_services_in_dotnet_and_in_python_live_on_one_container(place: Emulators):
+    fleet = await Fleet(place, "service").create()
+    outbox = Outbox(CosmosStore(fleet.data))
+    moved, gone = str(uuid.uuid4()), str(uuid.uuid4())
+
+    async def dotnet(*asked: str) -> dict[str, Any]:
+        found = json.loads(await fleet.asked("contact", *asked))
+        assert isinstance(found, dict)
+        return found
+
+    created = await dotnet("create", moved)
+    async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+        contact = await uow.contacts.read(moved)
+        assert (created["Etag"], "Lovelace") == (contact.etag, contact.name.last_name)
+        contact.rename(Name(first_name="Augusta", last_name="King"))
+        await uow.commit()
+
+    # .NET cannot overwrite what it has not read, and reads what Python wrote
+    assert "was answered 412" in await fleet.asked("contact", "rename-as-read", moved, created["Etag"])
+    renamed = await dotnet("rename", moved, "Ada")
+    assert {"Type": "contact", "Ttl": -1, "FirstName": "Ada", "LastName": "King", "City": "London"} == {
+        name: renamed[name] for name in ("Type", "Ttl", "FirstName", "LastName", "City")
+    }
+
+    # nor can Python
+    async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+        contact = await uow.contacts.read(moved)
+        await dotnet("rename", moved, "Countess")
+        contact.rename(Name(first_name="Ada", last_name="Byron"))
+        with pytest.raises(PreconditionFailed):
+            await uow.commit()
+
+    # A deletion is one for both
+    async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+        (await uow.contacts.read(moved)).delete()
+        await uow.commit()
+    assert (await dotnet("read", moved))["Deleted"]
+    await dotnet("create", gone)
+    await dotnet("delete", gone)
+    async with outbox.unit_of_work(ContactsUnitOfWork) as uow:
+        with pytest.raises(NotFound):
+            await uow.contacts.read(gone)
+
+    # and the events of both are sent, each in its place
+    await fleet.ours("own")
+    await fleet.sent(7)
+    sent: dict[str, list[str]] = {moved: [], gone: []}
+    for message in await fleet.received(moved, gone):
+        sent[str(message.session_id)].append(
+            str(message.subject).removeprefix("Contact").removesuffix("Event")
+        )
+    assert {moved: ["Created", *["NameUpdated"] * 3, "Deleted"], gone: ["Created", "Deleted"]} == sent
+
+
+async def test_the_page_is_followed_beside_a_worker_of_dotnet_and_back(place: Emulators, tmp_path: Path):
+    fleet = await Fleet(place, "page").create()
+    theirs = await fleet.dotnet("net-1")
+    await fleet.shared("net-1")
+    async with fleet.written(contacts=20, a_second=20):
+        blocks = blocks_of(PAGE.read_text())
+        following = asyncio.create_task(asyncio.to_thread(follow, blocks, tmp_path, fleet.environment))
+
+        async def works(beside: bool) -> bool:
+            return following.done() or ("ours" in await fleet.owners()) is beside
+
+        # Beside it, undone, beside it again; then the page waits until .NET's is off
+        for beside in (True, False, True):
+            await fleet.until(partial(works, beside), lambda: "our worker starts, ends, and starts again")
+        await fleet.stop(theirs)
+        assert [] == await following
+        await fleet.dotnet("net-2")
+        await fleet.shared("net-2")
+
+    assert {"ours", ".NET"} == (await fleet.audit()).keys()
