@@ -6,6 +6,7 @@ Each deviation of the emulators is named by the claims that are about it, and by
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -140,6 +141,16 @@ async def test_an_identity_that_may_not_read_what_a_container_is_like_is_told_be
     verified.cosmos.deviate("metadata-refused")
     with pytest.raises(AccessDenied, match="the identity lacks a data-plane role"):
         await _named(preflight, monkeypatch)
+
+
+@pytest.mark.parametrize("part", [cosmos_claims, service_bus_claims])
+def test_every_probe_has_the_words_of_a_claim(part: Any):
+    probes = {
+        name.replace("_", "-")
+        for name, one in vars(part).items()
+        if inspect.iscoroutinefunction(one) and one.__module__ == part.__name__ and name[0] != "_"
+    }
+    assert probes - {"run"} == {one.name for one in part.CLAIMS}
 
 
 def test_every_deviation_has_the_claims_that_name_it():

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cosmos_outbox_testing.verify.results import Held, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
@@ -40,11 +41,17 @@ class Claim:
     probe: Probe
 
 
-def claims_in(file: Path, area: str, probes: Mapping[str, Probe]) -> tuple[Claim, ...]:
-    """Return the claims whose words a TOML file has, each with its probe."""
-    words = tomllib.loads(file.read_text(encoding="utf-8"))
+def claims_in(
+    module: str, area: str, probes: Mapping[str, Any], given: Callable[[Site], object]
+) -> tuple[Claim, ...]:
+    """Return the claims whose words are in the TOML file beside a module; the probe of each has its name, and is called with what `given` makes."""
+    words = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
+
+    def probe_of(name: str) -> Probe:
+        return lambda site: probes[name.replace("-", "_")](given(site))
+
     return tuple(
-        Claim(name=name, area=area, probe=probes[name], **{"promise": None, **said})
+        Claim(name=name, area=area, probe=probe_of(name), **{"promise": None, **said})
         for name, said in words.items()
     )
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil, inf
-from pathlib import Path
 from typing import Any
 
 from aiohttp import ClientSession
@@ -403,15 +402,7 @@ async def throttled(site: Site) -> str:
     return f"{site.throttled} requests with 429"
 
 
-_PROBES = (
-    *(batch_atomic, batch_other_key, batch_of_101, lost_answer, read_own_write, conflict, precondition),
-    *(not_found, one_lsn, feed_order, feed_position, lean_poll, modified_since, expiry, too_large),
-    *(large_batch, deep_item, ids, ids_refused, whole_numbers, long_keys, upsert_if_match, query_of_key),
-    *(read_newest, throughput_bucket, full_feed, uncompressed, charges, near, split, throttled),
-)
-CLAIMS = claims_in(
-    Path(__file__).with_suffix(".toml"), AREA, {one.__name__.replace("_", "-"): one for one in _PROBES}
-)
+CLAIMS = claims_in(__file__, AREA, globals(), lambda site: site)
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:

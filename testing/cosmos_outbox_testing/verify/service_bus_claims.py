@@ -1,10 +1,8 @@
-"""Service Bus claims: what the relay, the consumer and the emulator believe that Service Bus answers."""
+"""What Service Bus answers, as relay, consumer and emulator believe: a probe for each claim of `service_bus_claims.toml`."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, ServiceBusSubscription, message_from
 from cosmos_outbox.errors import PublishError, SubscriptionError
 from cosmos_outbox.ports import Complete
-from cosmos_outbox_testing.verify.claims import Claim, NotRun, ask_all
+from cosmos_outbox_testing.verify.claims import Claim, NotRun, ask_all, claims_in
 from cosmos_outbox_testing.verify.own_session import (
     ARRIVES_SECONDS,
     BRIEFLY,
@@ -28,36 +26,13 @@ from cosmos_outbox_testing.verify.own_session import (
 from cosmos_outbox_testing.verify.results import Cost, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
 
-Probe = Callable[[OwnSession], Coroutine[Any, Any, str]]
 AREA = "servicebus"
-CLAIMS: list[Claim] = []
 # They receive what is of no session of their own: no other probe may receive beside them.
 _ALONE = {"dead-letter-of-a-dead-letter", "lean-receiver"}
 _AT_ONCE = 8
 _LARGEST_BYTES = 5_000_000  # that a probe sends
 _CLOCK_SECONDS = 60
 _MESSAGES = 100  # of all probes, about
-
-_DUPLICATES = "Messages that are sent again arrive again; a consumer of this library drops them, others must. Switch duplicate detection on."
-_ORDER = "A session's order is not kept: do not rely on the order of a key before this is explained."
-_TEXT = "No guarantee rests on it: an error's text or the emulator differs."
-_PARKED = "The relay takes what is refused for good for a fault of the message, and an outage for one of the broker: this would be mistaken."
-_LATE = "A deadline would come at another time, or twice: use none (`deliver_at`) here."
-
-
-def claim(expected: str, meaning: str, promise: str | None = None) -> Callable[[Probe], Probe]:
-    """Add a claim: its name is the probe's, its statement the probe's docstring."""
-
-    def add(probe: Probe) -> Probe:
-        async def asked(site: Site) -> str:
-            return await probe(OwnSession(site))
-
-        name, statement = probe.__name__.replace("_", "-"), inspect.cleandoc(probe.__doc__ or "")
-        said = {"statement": statement, "expected": expected, "meaning": meaning}
-        CLAIMS.append(Claim(name=name, area=AREA, promise=promise, probe=asked, **said))
-        return probe
-
-    return add
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
@@ -85,23 +60,17 @@ def cost(seconds: float) -> Cost:
 # Duplicates
 
 
-@claim("1 2", _DUPLICATES, "G4")
 async def duplicate_sends(own: OwnSession) -> str:
-    """A message whose id was sent before is accepted and dropped."""
     await own.send("1", own.message("1 again", message_id=f"{own.id}-1"), "2")
     return names(await own.rest())
 
 
-@claim("1 2", _DUPLICATES, "G4")
 async def duplicate_in_a_batch(own: OwnSession) -> str:
-    """Of a batch, a message whose id was sent before is dropped, and the others are stored."""
     await own.send("1", [own.message("1 again", message_id=f"{own.id}-1"), own.message("2")])
     return names(await own.rest())
 
 
-@claim("1 2", f"{_DUPLICATES} If it is on, its window is too short.", "G4")
 async def duplicate_after_a_while(own: OwnSession) -> str:
-    """A message that is sent again after three seconds is dropped as well."""
     await own.send("1")
     await asyncio.sleep(3)
     await own.send("1", "2")
@@ -111,20 +80,12 @@ async def duplicate_after_a_while(own: OwnSession) -> str:
 # What is refused
 
 
-@claim(
-    "refused, and nothing arrived",
-    "The messages before one that is refused would be sent twice, or out of order.",
-    "G3",
-)
 async def batch_is_whole(own: OwnSession) -> str:
-    """A batch with one message that is refused is refused, and none of it is stored."""
     refused = await refusal(own.send([own.message_as_it_is(f"{own.id}-1"), _long_id(own)]))
     return f"{'accepted' if refused == 'accepted' else 'refused'}, and {names(await own.rest())} arrived"
 
 
-@claim("amqp:link:message-size-exceeded, then 2", _PARKED, "G2")
 async def too_large(own: OwnSession) -> str:
-    """A message above the link's limit is refused by a condition of its own, and the next link takes others."""
     async with own.sender() as sender:
         await sender.send_messages(own.message("0"))  # opens the link, which has the limit
         most = int(getattr(sender, "_max_message_size_on_link", 0))
@@ -135,35 +96,25 @@ async def too_large(own: OwnSession) -> str:
     return f"{condition}, then {names((await own.rest())[1:])}"
 
 
-@claim("com.microsoft:argument-error", _TEXT)
 async def long_message_id(own: OwnSession) -> str:
-    """A message id of more than 128 characters is refused as an argument."""
     return await refusal(own.send(_long_id(own)))
 
 
-@claim("amqp:internal-error", f"{_TEXT} The library refuses such a message itself.")
 async def large_property(own: OwnSession) -> str:
-    """An application property of more than 32 KB is refused, as an internal error."""
     return await refusal(own.send(own.message("1", application_properties={"p": "x" * 33_000})))
 
 
-@claim("com.microsoft:argument-error", f"{_TEXT} The library refuses such a message itself.")
 async def large_properties(own: OwnSession) -> str:
-    """Application properties of more than 64 KB together are refused as an argument."""
     properties: Any = {f"p{number}": "x" * 17_000 for number in range(4)}
     return await refusal(own.send(own.message("1", application_properties=properties)))
 
 
-@claim("amqp:decode-error", _TEXT)
 async def null_annotation(own: OwnSession) -> str:
-    """A null in the annotation of the time to deliver is refused as what cannot be decoded."""
     annotations: dict[str, object] = {"x-opt-scheduled-enqueue-time": None}
     return await refusal(own.send(own.message_as_it_is(f"{own.id}-1", annotations)))
 
 
-@claim("TopicUnavailable", _PARKED, "G2")
 async def unknown_topic(own: OwnSession) -> str:
-    """A topic that does not exist is said to be at fault, not the message."""
     async with ServiceBusPublisher(own.bus, f"{own.id}-missing", lanes=1) as publisher:
         try:
             await publisher.check()
@@ -172,9 +123,7 @@ async def unknown_topic(own: OwnSession) -> str:
     return "accepted"
 
 
-@claim("create it if it is missing", "A consumer would try for ever without a word of what to do.", "I6")
 async def unknown_subscription(own: OwnSession) -> str:
-    """A subscription that does not exist is refused, and the error says so."""
     async with ServiceBusSubscription(own.bus, own.site.topic, f"{own.site.run}-missing") as missing:
         try:
             await missing.accept(BRIEFLY)
@@ -184,26 +133,17 @@ async def unknown_subscription(own: OwnSession) -> str:
     return "accepted"
 
 
-@claim("amqp:not-allowed", "A consumer would try again instead of saying that sessions are on.")
 async def sessions_required(own: OwnSession) -> str:
-    """A receiver without sessions is refused where sessions are required."""
     async with asyncio.timeout(ARRIVES_SECONDS):
         return await refusal(_received(own, session_id=None))
 
 
-@claim("amqp:not-allowed", "A consumer would try again instead of saying that sessions are off.")
 async def sessions_missing(own: OwnSession) -> str:
-    """A receiver with sessions is refused where there are none."""
     async with asyncio.timeout(ARRIVES_SECONDS):
         return await refusal(_received(own, subscription_name=own.site.plain))
 
 
-@claim(
-    "Session ID is null.",
-    "Messages of other programs without a session id get lost, or stop a consumer: see that none are sent.",
-)
 async def no_session_id(own: OwnSession) -> str:
-    """A message without a session id becomes a dead letter of a subscription that requires sessions."""
     async with own.held("first") as (_, (first,)):
         await own.send(own.message("none", session_id=None))
         async with asyncio.timeout(ARRIVES_SECONDS):
@@ -215,51 +155,33 @@ async def no_session_id(own: OwnSession) -> str:
 # Sessions and their locks
 
 
-@claim("com.microsoft:session-cannot-be-locked", "Two consumers would handle one key side by side.", "I2")
 async def locked_session(own: OwnSession) -> str:
-    """A session that is locked is refused to a second receiver."""
     async with own.held("1"):
         return await refusal(_received(own))
 
 
-@claim("1: 1, 2: 0, 3: 0", _ORDER, "I2")
 async def order_after_abandon(own: OwnSession) -> str:
-    """A message that is abandoned comes again, counted, before the later ones of its session."""
     await own.send("1", "2", "3")
     async with own.receiver() as receiver:
         await receiver.abandon_message((await took(receiver))[0])
     return counts(await own.rest())
 
 
-@claim("1: 0, 2: 0, 3: 0", f"{_ORDER} A restart would use up deliveries.", "I2")
 async def order_after_close(own: OwnSession) -> str:
-    """Messages of a session that is given back come again in their order, and not counted."""
     async with own.held("1", "2", "3"):
         pass
     return counts(await own.rest())
 
 
-@claim("1 2 3", _ORDER, "I2")
 async def order_after_lost_lock(own: OwnSession) -> str:
-    """After a session's lock is lost, its messages come to the next receiver in their order."""
     return names(await _after_lost_lock(own))
 
 
-@claim(
-    "1: 1, 2: 1, 3: 0", "Dead letters come earlier or later than the subscription's limit of deliveries says."
-)
 async def count_after_lost_lock(own: OwnSession) -> str:
-    """A lost lock counts a delivery of what was received and not settled."""
     return counts(await _after_lost_lock(own))
 
 
-@claim(
-    "com.microsoft:session-lock-lost, then 1",
-    "A consumer that was away too long would complete what another one handles: keep one consumer.",
-    "I5",
-)
 async def settled_after_lost_lock(own: OwnSession) -> str:
-    """Who lost the lock of a session settles nothing."""
     async with own.held("1") as (receiver, (message,)):
         await asyncio.sleep(lock_of(receiver.session.locked_until_utc))
         # The SDK would refuse it by this machine's clock, and ask nothing
@@ -268,13 +190,7 @@ async def settled_after_lost_lock(own: OwnSession) -> str:
     return f"{condition}, then {names(await own.rest())}"
 
 
-@claim(
-    "settled in time",
-    "Handlers that take longer than the lock lose their session: set a longer lock duration.",
-    "I2",
-)
 async def renewed_lock(own: OwnSession) -> str:
-    """A session's lock that is renewed lasts beyond its first end."""
     async with own.held("1") as (receiver, (message,)):
         seconds = lock_of(receiver.session.locked_until_utc)
         await asyncio.sleep(seconds * 0.7)
@@ -284,9 +200,7 @@ async def renewed_lock(own: OwnSession) -> str:
     return "settled in time" if settled == "accepted" else settled
 
 
-@claim("locked, then counted 1", "A message comes again earlier, or its dead letter later.")
 async def lock_of_a_message(own: OwnSession) -> str:
-    """Without sessions, a message stays locked after its link was closed, and its lost lock is counted."""
     await own.send("1")
     plain: dict[str, Any] = {"subscription_name": own.site.plain, "session_id": None}
     async with own.receiver(**plain) as receiver:
@@ -303,9 +217,7 @@ async def lock_of_a_message(own: OwnSession) -> str:
 # Dead letters and deferred messages
 
 
-@claim("kept", "An operator would not see why a message was set aside.", "I3")
 async def dead_letter(own: OwnSession) -> str:
-    """A dead letter keeps its reason, description, number, delivery count and session."""
     async with own.held("1") as (receiver, (message,)):
         await receiver.dead_letter_message(message, reason="reason ☃", error_description="why")
     (dead,) = await own.dead(message.sequence_number or 0)
@@ -320,9 +232,7 @@ async def dead_letter(own: OwnSession) -> str:
     return "kept" if before == after else " ".join(str(one) for one in after).replace(own.id, "its own")
 
 
-@claim("1 2, times kept", _TEXT)
 async def dead_letter_order(own: OwnSession) -> str:
-    """Dead letters are peeked at by their number, and keep the time at which they were enqueued."""
     async with own.held("1", "2") as (receiver, (first, second)):
         for message in (second, first):
             await receiver.dead_letter_message(message, reason="order")
@@ -331,9 +241,7 @@ async def dead_letter_order(own: OwnSession) -> str:
     return f"{names(dead)}, times {'kept' if kept else 'changed'}"
 
 
-@claim("4294967295 ms", _TEXT)
 async def dead_letter_time_to_live(own: OwnSession) -> str:
-    """A dead letter of a message without a time to live has one of 4294967295 ms."""
     await own.send(ServiceBusMessage("1", message_id=f"{own.id}-1", session_id=own.id))
     async with own.receiver() as receiver:
         (message,) = await took(receiver)
@@ -342,18 +250,14 @@ async def dead_letter_time_to_live(own: OwnSession) -> str:
     return f"{dead.time_to_live / timedelta(milliseconds=1):.0f} ms" if dead.time_to_live else "none"
 
 
-@claim("amqp:not-allowed", _TEXT)
 async def dead_letter_of_a_dead_letter(own: OwnSession) -> str:
-    """A dead letter cannot be dead-lettered."""
     async with own.held("1") as (receiver, (message,)):
         await receiver.dead_letter_message(message, reason="first")
     async with own.dead_letters() as receiver:
         return await refusal(receiver.dead_letter_message(await own.of_plain(receiver), reason="second"))
 
 
-@claim("com.microsoft:message-not-found", _TEXT)
 async def deferred_and_expired(own: OwnSession) -> str:
-    """A deferred message whose time to live is over is not found by its number."""
     await own.send(own.message("1", time_to_live=timedelta(seconds=3)))
     async with own.receiver() as receiver:
         (message,) = await took(receiver)
@@ -365,9 +269,7 @@ async def deferred_and_expired(own: OwnSession) -> str:
 # Messages for later
 
 
-@claim("now, then later at its time", _LATE, "G3")
 async def scheduled_in_a_batch(own: OwnSession) -> str:
-    """Of a batch, a message for later arrives at its time, and the others at once."""
     due = datetime.now(UTC) + timedelta(seconds=4)
     await own.send([own.message("later", scheduled_enqueue_time_utc=due), own.message("now")])
     async with own.receiver() as receiver:
@@ -379,9 +281,7 @@ async def scheduled_in_a_batch(own: OwnSession) -> str:
     return f"{said(first)}, then {said(second)} {'at its time' if in_time else f'at {when}'}"
 
 
-@claim("once", _LATE, "G4")
 async def scheduled_twice(own: OwnSession) -> str:
-    """A message for later that is sent again is dropped, and so is its id when it is sent at once."""
     due = datetime.now(UTC) + timedelta(seconds=2)
     await own.send(*(own.message("once", scheduled_enqueue_time_utc=due) for _ in range(2)), "once")
     async with own.receiver() as receiver:
@@ -390,18 +290,14 @@ async def scheduled_twice(own: OwnSession) -> str:
     return names([message, *await own.rest()])
 
 
-@claim("1", _LATE, "G2")
 async def scheduled_in_the_past(own: OwnSession) -> str:
-    """A message for a time in the past arrives at once."""
     past = datetime.now(UTC) - timedelta(hours=1)
     async with own.held() as (receiver, _):
         await own.send(own.message("1", scheduled_enqueue_time_utc=past))
         return names(await took(receiver))
 
 
-@claim("nothing", "No guarantee rests on it: the library cancels none.")
 async def scheduled_and_cancelled(own: OwnSession) -> str:
-    """A message for later that is cancelled by its number does not arrive."""
     due = datetime.now(UTC) + timedelta(seconds=3)
     async with own.sender() as sender:
         await sender.cancel_scheduled_messages(await sender.schedule_messages(own.message("1"), due))
@@ -410,9 +306,7 @@ async def scheduled_and_cancelled(own: OwnSession) -> str:
         return names(await receiver.receive_messages(1, max_wait_time=BRIEFLY))
 
 
-@claim("within a minute", "Deadlines (`deliver_at`) come early or late: set this machine's clock.")
 async def clock(own: OwnSession) -> str:
-    """A message is enqueued at the time that this machine's clock shows, to a minute."""
     async with own.held("1") as (_, (message,)):
         enqueued = message.enqueued_time_utc.replace(tzinfo=UTC)
         ahead = (enqueued - datetime.now(UTC)).total_seconds()
@@ -422,9 +316,7 @@ async def clock(own: OwnSession) -> str:
 # The lean receiver
 
 
-@claim("the same", "Do not set OUTBOX_RECEIVER=amqp here: the SDK receives by default.")
 async def lean_receiver(own: OwnSession) -> str:
-    """The lean receiver gets the same messages as the SDK: ids, texts, types of properties, numbers, times."""
     try:
         from cosmos_outbox_amqp import AmqpSubscription  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -471,3 +363,6 @@ async def _after_lost_lock(own: OwnSession) -> list[Any]:
 
 def _long_id(own: OwnSession) -> Any:
     return own.message_as_it_is(f"{own.id}-" + "x" * 128)
+
+
+CLAIMS = claims_in(__file__, AREA, globals(), OwnSession)
