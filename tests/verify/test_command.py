@@ -20,6 +20,7 @@ from cosmos_outbox_emulators.cosmos.gateway import Gateway
 from cosmos_outbox_emulators.cosmos.protocol import Request
 from cosmos_outbox_emulators.servicebus.config import BrokerConfig
 from cosmos_outbox_testing.emulated import OutboxEmulators
+from cosmos_outbox_testing.verify import command
 from cosmos_outbox_testing.verify.redaction import without_names, without_secrets
 from cosmos_outbox_worker.cli.app import app
 from cosmos_outbox_worker.settings import CommandSettings
@@ -188,14 +189,37 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_touch(run: Run, verified
     assert (before, None) == (verified.cosmos.requests(), report)
     assert "containers data, leases, parked; topic" in result.stdout
     assert "request units" in result.stdout
+    assert (
+        "About 9 requests, 84 request units, 1 minutes"
+        in run("--dry-run", "--only", "cosmos/one-lsn", code=0)[0].stdout
+    )
+    assert "nothing has this name" in run("--dry-run", "--only", "cosmos/one-lns", code=3)[0].stderr
+
+
+def test_an_account_that_throttles_is_named_by_the_claim_about_it(run: Run, verified: OutboxEmulators):
+    """What the checks before the claims could not look at, in three tries, is a difference, and ends no run."""
+    verified.cosmos.deviate("throttled")
+    _, report = run(*COSMOS, code=1)
+
+    assert ({"cosmos/split"}, set()) == (found(report, "not run"), found(report, "broken"))
+    assert {"cosmos/throttled"} == found(report, "different") - {"preflight/no-answer"}
+
+
+def test_what_was_not_foreseen_is_no_difference(run: Run, monkeypatch: pytest.MonkeyPatch):
+    async def fail(*_: object, **options: object) -> None:
+        raise KeyError("regions")
+
+    monkeypatch.setattr(command, "facts_of", fail)
+    assert "It could not be run: KeyError: 'regions'" in run("--only", "cosmos/not-found", code=3)[0].stderr
 
 
 def test_after_ctrl_c_nothing_is_left(verified: OutboxEmulators, tmp_path: Path):
-    command = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, *COSMOS, "--output", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
-        assert process.stdout is not None
+    called = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, *COSMOS, "--output", str(tmp_path)]
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(called, **pipes) as process:  # noqa: S603
         assert any("cosmos/conflict" in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
+        assert "Cleaning up: deleting what was written\n" == process.stderr.readline()
         process.stdout.read()
         assert 130 == process.wait(HUNG_SECONDS)
 

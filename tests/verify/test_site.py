@@ -36,6 +36,20 @@ async def _left(outbox: OutboxEmulators) -> tuple[list[str], int]:
     return documents, sum(one["active"] for one in subscriptions)
 
 
+async def test_what_was_locked_when_the_run_was_broken_off_is_deleted_when_its_lock_ends(
+    verified: OutboxEmulators,
+):
+    subscriptions = [{"name": "all", "requires_session": True}, {"name": "relayed", "lock_s": 5}]
+    verified.servicebus.delete(verified.topic)
+    verified.servicebus.add_topic({"name": verified.topic, "subscriptions": subscriptions})
+    async with opened(sessions="all", plain="relayed") as site:
+        await _write(site, site.name(), site.name())
+        assert site.bus is not None
+        async with site.bus.get_subscription_receiver(site.topic, site.plain) as receiver:
+            assert 1 == len(await receiver.receive_messages(1, max_wait_time=60))
+    assert ([], 0) == await _left(verified)
+
+
 async def test_what_the_run_wrote_is_deleted_at_the_end_and_what_it_did_not_stays(verified: OutboxEmulators):
     async with opened(sessions="all", plain="relayed") as site:
         await _write(site, "stranger", "1")

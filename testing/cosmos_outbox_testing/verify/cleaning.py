@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusSubQueue
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, ServiceBusSubQueue
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from cosmos_outbox.adapters.cosmos.store import sdk_key
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _BATCH = 100
 _EMPTY_SECONDS = 1.0  # of waiting, then nothing is there
+_LOCKED_SECONDS = 65.0  # no probe holds a longer lock
 _MOST_SESSIONS, _AT_ONCE = 1_000, 4
 
 
@@ -54,8 +57,15 @@ async def delete_messages(
     receiver_of = partial(bus.get_subscription_receiver, topic, subscription, max_wait_time=_EMPTY_SECONDS)
 
     async def drain(**options: Any) -> int:
+        gone, until = 0, time.monotonic() + _LOCKED_SECONDS
         async with receiver_of(**options) as receiver:
-            return await _take(receiver, run)
+            while True:
+                gone += await _take(receiver, run)
+                left = await receiver.peek_messages(_BATCH, sequence_number=1)
+                # What a probe held when it was broken off is locked for a while
+                if time.monotonic() > until or not any(_is_of(run, one) for one in left if not _expired(one)):
+                    return gone
+                await asyncio.sleep(_EMPTY_SECONDS)
 
     async def drain_sessions() -> int:
         gone = 0
@@ -84,12 +94,21 @@ async def all_of(*deletions: Awaitable[int]) -> int:
     return sum(end for end in ends if isinstance(end, int))
 
 
+def _is_of(run: str, message: ServiceBusReceivedMessage) -> bool:
+    return run in f"{message.session_id} {message.message_id}"
+
+
+def _expired(message: ServiceBusReceivedMessage) -> bool:
+    ends = message.expires_at_utc
+    return ends is not None and ends.replace(tzinfo=UTC) < datetime.now(UTC)
+
+
 async def _take(receiver: ServiceBusReceiver, run: str) -> int:
     """Complete what is the run's; what is not is held until all is seen."""
     gone, strange = 0, []
     while messages := await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_SECONDS):
         for message in messages:
-            if run not in f"{message.session_id} {message.message_id}":
+            if not _is_of(run, message):
                 strange.append(message)
                 continue
             with suppress(ServiceBusError):  # its lock may be lost; its time to live ends it

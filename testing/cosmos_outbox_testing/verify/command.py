@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from importlib import import_module
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +20,7 @@ from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.redaction import without_secrets
 from cosmos_outbox_testing.verify.report import ENDS, facts_of, folder_of, written
-from cosmos_outbox_testing.verify.results import Held, Outcome, Tell, exit_code
+from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell, exit_code
 from cosmos_outbox_testing.verify.site import Site, opened
 from cosmos_outbox_worker.cli.output import Table, answer, table_of
 from cosmos_outbox_worker.cli.running import AsJson, command, fail
@@ -33,6 +37,7 @@ _PARTS = {
     "figures": ("figures", True),
 }
 _NOT_RUN = 3
+_FIGURES = ("requests", "request_units", "seconds")
 
 
 @command
@@ -78,34 +83,72 @@ async def verify(
         screen.flush()
 
     try:
-        if strange := [one for one in wanted if one.partition("/")[0] not in _PARTS]:
-            raise UsageError(f"--only {strange[0]}: there is no such part, only {', '.join(_PARTS)}.")
+        shares = _shares(wanted)
         if dry_run:
-            answer(*_plan(seconds, (subscription, plain_subscription), wanted), as_json=as_json)
+            answer(*_plan(seconds, (subscription, plain_subscription), shares), as_json=as_json)
             return
         folder = folder_of(output or Path())
         options: Any = {"sessions": subscription, "plain": plain_subscription, "seconds": seconds}
         outcomes: list[Outcome] = []
-        async with opened(**options, only=wanted) as site:
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_told_of_ctrl_c())
+            site = await stack.enter_async_context(opened(**options, only=wanted))
             tell(f"Run {site.run}")
-            for area in filter(site.wants, _PARTS):
+            for area in filter(shares.get, _PARTS):
                 outcomes += await _ran(site, area, tell)
                 if area == "preflight" and Held.NOT_RUN in {one.held for one in outcomes}:
                     break
             facts = await facts_of(site, name_accounts=name_accounts)
             tell("Deleting what was written")
-        if not outcomes:
-            raise UsageError(f"--only {', '.join(wanted)}: nothing has this name.")
+        settings = site.connection.settings
+        cleared = partial(without_secrets, settings=settings) if name_accounts else site.without_secrets
+        files, code = written(folder, facts, outcomes, cleared), exit_code(outcomes)
     except OutboxError as error:
         fail(error, as_json=as_json)
         raise typer.Exit(_NOT_RUN) from None
-    cleared = (
-        partial(without_secrets, settings=site.connection.settings) if name_accounts else site.without_secrets
-    )
-    files, code = written(folder, facts, outcomes, cleared), exit_code(outcomes)
+    except Exception as error:  # an exit code of Python's own would say that something differs
+        fail(error, as_json=as_json, message=f"It could not be run: {type(error).__name__}: {error}")
+        raise typer.Exit(_NOT_RUN) from error
     said = f"{ENDS[code]} Exit code {code}. The report: {', '.join(map(str, files))}"
     answer({"exit_code": code, "files": files}, said, as_json=as_json)
     raise typer.Exit(code)
+
+
+@contextmanager
+def _told_of_ctrl_c() -> Iterator[None]:
+    """Say at once what Ctrl-C begins, for to delete what was written takes some seconds."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def hear(number: int, frame: Any) -> None:
+        os.write(2, b"Cleaning up: deleting what was written\n")  # a stream may be in the middle of a line
+        if callable(before):
+            before(number, frame)
+
+    if callable(before):  # else Ctrl-C is ignored, as it is of what runs in the background
+        signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _shares(wanted: tuple[str, ...]) -> dict[str, float]:
+    """
+    Return of each part that is wanted how much of it.
+
+    Raises:
+        UsageError: nothing has a name that is wanted.
+    """
+    shares: dict[str, float] = {}
+    for one in wanted or _PARTS:
+        area, _, name = one.partition("/")
+        if area not in _PARTS:
+            raise UsageError(f"--only {one}: there is no such part, only {', '.join(_PARTS)}.")
+        names = getattr(_module(area), "NAMES", ())
+        if name and names and name not in names:
+            raise UsageError(f"--only {one}: nothing has this name; {area} has {', '.join(names)}.")
+        shares[area] = min(1.0, shares.get(area, 0.0) + (1 / len(names) if name and names else 1.0))
+    return shares
 
 
 def _module(area: str) -> Any:
@@ -133,12 +176,16 @@ def _row(one: Outcome) -> str:
 
 
 def _plan(
-    seconds: float, subscriptions: tuple[str, str], wanted: tuple[str, ...]
+    seconds: float, subscriptions: tuple[str, str], shares: Mapping[str, float]
 ) -> tuple[object, Table | str, str]:
     """Return what a run would touch and what it costs, for programs and for people."""
-    settings, areas = load(for_command=True), {one.partition("/")[0] for one in wanted} or _PARTS
-    rows = [{"part": area} | asdict(_module(area).cost(seconds)) for area in _PARTS if area in areas]
-    sums = {name: sum(float(row[name]) for row in rows) for name in ("requests", "request_units", "seconds")}
+    settings = load(for_command=True)
+    rows: list[dict[str, Any]] = []
+    for area in filter(shares.get, _PARTS):
+        cost: Cost = _module(area).cost(seconds)
+        figures = {name: ceil(getattr(cost, name) * shares[area]) for name in _FIGURES}
+        rows.append({"part": area, **figures, "touches": cost.touches})
+    sums = {name: float(sum(row[name] for row in rows)) for name in _FIGURES}
     containers = filter(
         None, (settings.cosmos_container, settings.lease_container, settings.parked_container)
     )

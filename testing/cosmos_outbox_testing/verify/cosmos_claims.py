@@ -403,6 +403,7 @@ async def throttled(site: Site) -> str:
 
 
 CLAIMS = claims_in(__file__, AREA, globals(), lambda site: site)
+NAMES = [one.name for one in CLAIMS]
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:

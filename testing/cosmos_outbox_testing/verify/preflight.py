@@ -42,21 +42,27 @@ def cost(seconds: float) -> Cost:
 async def run(site: Site, tell: Tell) -> list[Outcome]:
     """Check as `doctor` and `doctor --api` do; an error means that nothing else is run."""
     started, charged = time.monotonic(), site.request_units
-    for _ in range(_TRIES):  # a service that is busy for a moment is asked again
-        found = await _findings(site)
-        if Severity.UNKNOWN not in {one.severity for one in found.worst_first()}:
+    busy, known, unknown = site.throttled, dict[str, Finding](), dict[str, Finding]()
+    for number in range(_TRIES):  # what a busy service did not answer is asked again
+        found = (await _findings(site)).worst_first()
+        known |= {one.message: one for one in found if one.severity is not Severity.UNKNOWN}
+        missing = {_asked(one): one for one in found if one.severity is Severity.UNKNOWN}
+        unknown = {name: one for name, one in missing.items() if number == 0 or name in unknown}
+        if not unknown:
             break
+    # One that throttles now and then answers the claims, and one of them names it
+    held_of = _HELD | ({Severity.UNKNOWN: Held.DIFFERENT} if site.throttled > busy else {})
     outcomes = [
         Outcome(
             name=one.check,
             area=AREA,
-            held=_HELD[one.severity],
+            held=held_of[one.severity],
             statement=_STATEMENT,
             expected="no finding",
             found=site.without_secrets(one.message),
             meaning=site.without_secrets(one.fix),
         )
-        for one in dict.fromkeys(found.worst_first())
+        for one in (*known.values(), *unknown.values())
         if one.severity in _HELD and not _is_meant(one, site)
     ]
     charged = site.request_units - charged
@@ -91,6 +97,11 @@ async def _check_subscriptions(site: Site, found: Findings) -> None:
                     fix=f"Create it, or correct {option}, which names a subscription {kind}.",
                 )
             )
+
+
+def _asked(one: Finding) -> str:
+    """Return what is not known, without the error that kept it so."""
+    return one.message.partition(" is not known: ")[0]
 
 
 def _is_meant(one: Finding, site: Site) -> bool:

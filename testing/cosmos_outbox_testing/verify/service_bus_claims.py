@@ -366,3 +366,4 @@ def _long_id(own: OwnSession) -> Any:
 
 
 CLAIMS = claims_in(__file__, AREA, globals(), OwnSession)
+NAMES = [one.name for one in CLAIMS]

@@ -26,6 +26,7 @@ from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
 
 AREA = "suites"
+NAMES = ("store", "leases", "publisher", "publisher-sdk-only")
 _TRIES, _PAUSE_SECONDS = 4, 3.0
 _LANES = 3
 # Their documents and messages could not be told from those of others, or live by what the caller need not have set.
