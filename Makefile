@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long verify model test-endpoints test-official sbom test-languages test-dotnet test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor format dist lock clean
+.PHONY: help setup demo run test test-unit test-long verify model test-endpoints test-official sbom test-languages test-dotnet test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor test-programs format dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -181,6 +181,16 @@ $(VENDOR_STAMP): requirements/vendor.txt
 test-vendor: $(VENDOR_STAMP) ## the SDKs' own tests against our emulators (VENDOR_ARGS="cosmos"); ends with one JSON object
 	@$(VENDOR) -m tools.vendor_tests $(VENDOR_ARGS)
 
+PROGRAMS := .venv-programs/bin/python
+PROGRAMS_STAMP := .venv-programs/.installed
+$(PROGRAMS_STAMP): requirements/programs.txt
+	$(PYTHON) -m venv .venv-programs
+	$(PROGRAMS) -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements/programs.txt
+	@touch $@
+
+test-programs: $(STAMP) ## programs that others wrote, unmodified, on the emulators; skipped where they cannot be installed
+	OUTBOX_TEST_PROGRAMS=1 $(PY) -m pytest tests/programs $(PYTEST_ARGS)
+
 format: $(STAMP) ## format and fix what can be fixed
 	$(PY) -m ruff format .
 	$(PY) -m ruff check --fix .
@@ -204,8 +214,9 @@ lock: $(STAMP) ## pin the newest versions again, of the tests, the images, the t
 	$(COMPILE) $(TESTED) emulators/pyproject.toml --extra tls --output-file emulators/requirements-image.txt
 	echo hatchling | $(COMPILE) $(TESTED) - --output-file requirements/image-build.txt
 	$(COMPILE) $(TESTED) --group vendor --output-file requirements/vendor.txt
+	$(COMPILE) pyproject.toml --group programs --upgrade --output-file requirements/programs.txt
 	$(COMPILE) --group infra --upgrade --output-file requirements/infra.txt
 	$(COMPILE) --group docs --upgrade --output-file requirements/docs.txt
 
 clean: ## remove .venv and caches
-	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-sbom .venv-vendor .vendor-tests docs/site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-infra .venv-newest .venv-programs .venv-sbom .venv-vendor .vendor-tests docs/site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

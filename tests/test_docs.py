@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,7 @@ def blank() -> Iterator[Blank]:
 FOLLOWED = [page for page, blocks in BLOCKS.items() if is_followed(blocks)]
 TUTORIAL = Path("docs/tutorial/first-message.md")
 RECEIVE = Path("docs/how-to/receive.md")
+FASTSTREAM = Path("docs/how-to/faststream.md")
 
 
 @pytest.fixture
@@ -122,7 +124,9 @@ def newcomer(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in FOLLOWED if "how-to" in page.parts and page != RECEIVE], ids=str
+    "page",
+    [page for page in FOLLOWED if "how-to" in page.parts and page not in (RECEIVE, FASTSTREAM)],
+    ids=str,
 )
 def test_an_operator_can_follow_the_page(page: Path, outbox: Local, tmp_path: Path):
     """How-to pages expect what their reader has: an outbox in use, and the environment that names it."""
@@ -138,6 +142,18 @@ def test_a_newcomer_who_has_no_outbox_yet_can_follow_the_page_on_receiving(
     installed = os.pathsep.join(map(str, (ROOT, ROOT / "emulators")))
 
     assert [] == follow(BLOCKS[RECEIVE], tmp_path, newcomer | {"PYTHONPATH": installed})
+
+
+def test_the_page_on_faststream_can_be_followed_as_far_as_it_needs_none(
+    newcomer: dict[str, str], tmp_path: Path
+):
+    """
+    Consumer, its test, topics, worker. `make test-programs` follows all of it, in an environment that has FastStream.
+    """
+    installed = os.pathsep.join(map(str, (ROOT, ROOT / "emulators")))
+    ours = list(takewhile(lambda block: "faststream" not in block.text, BLOCKS[FASTSTREAM]))
+
+    assert [] == follow(ours, tmp_path, newcomer | {"PYTHONPATH": installed})
 
 
 @pytest.mark.parametrize(
