@@ -51,6 +51,7 @@ class Submission:
         self.etags: dict[str, str | None] = {}
         self.request_charge = 0.0
         self._in_doubt = False  # an attempt may have been applied, or may still be
+        self._is_absent = False  # the event, as the last read of it said; one without an answer says nothing
         self._deadline: Deadline  # of the current call
 
     async def send(self) -> None:
@@ -125,7 +126,7 @@ class Submission:
             for event_id in dict.fromkeys((refused, self._proof_id)):
                 if (ours := await self._is_ours(event_id)) is not None:
                     return ours
-            if refused is None and self._absence_proves():
+            if refused is None and self._is_absent and self._absence_proves():
                 return False
             attempt += 1  # the replica that was read lags, or the event was deleted meanwhile
             if not await self._deadline.pause(attempt):
@@ -145,9 +146,11 @@ class Submission:
         """
         if event_id is None:
             return None
+        self._is_absent = False
         try:
             document = await self._stored(event_id)
         except errors.NotFound:
+            self._is_absent = True
             return None
         except errors.StoreError as error:
             _logger.debug("commit.look_failed", extra={"commit": self.commit.commit_id}, exc_info=error)

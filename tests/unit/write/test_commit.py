@@ -416,9 +416,10 @@ class Nameless(FaultyStore):
             raise type(refusal)(document_id=refusal.document_id if self.names else None) from refusal
 
 
-async def test_a_refusal_that_names_no_document_may_be_our_own_echo():
+@pytest.mark.parametrize("look", [None, ReadFault.UNAVAILABLE])  # which shows nothing, and is no absence
+async def test_a_refusal_that_names_no_document_may_be_our_own_echo(look: ReadFault | None):
     container = MemoryContainer()
-    async with Outbox(Nameless(container, [F.RESENT])).unit_of_work() as uow:
+    async with Outbox(Nameless(container, [F.RESENT], [look])).unit_of_work() as uow:
         note = uow.repository(Note).create(Note())
         await uow.commit()
     assert (1, ["NoteWritten"]) == (note.version, actions(container))
