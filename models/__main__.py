@@ -54,18 +54,19 @@ class Check:
         """Return the configuration for TLC."""
         text = (FOLDER / f"MC{self.module}.cfg").read_text()
         for name, value in self.set.items():
-            text, found = re.subn(
-                rf"^    {name} = .*$", f"    {name} = {_written(value)}", text, flags=re.MULTILINE
-            )
-            if not found:
+            constant = re.search(rf"^    {name} (=|<-) .*$", text, re.MULTILINE)
+            if constant is None:
                 raise SystemExit(f"{self.sentence}: MC{self.module}.cfg has no constant {name}.")
-        wanted = [self.breaks] if self.breaks else list(self.properties)
-        if not wanted:
+            written = value if constant[1] == "<-" else _written(value)
+            text = text.replace(constant[0], f"    {name} {constant[1]} {written}")
+        if self.breaks is None and not self.properties:
             return text
-        lives = bool(self.properties)
+        if self.properties:  # TLC would find no cycle among states that stand for others
+            text = re.sub(r"^(SYMMETRY|VIEW).*\n", "", text, flags=re.MULTILINE)
+        as_steps = re.search(rf"^PROPERTIES.*\b{self.breaks}\b", text, re.MULTILINE)
         text = re.sub(r"^(INVARIANTS|PROPERTIES).*\n", "", text, flags=re.MULTILINE)
-        text = re.sub(r"^(SYMMETRY|VIEW).*\n", "", text, flags=re.MULTILINE) if lives else text
-        return f"{text}{'PROPERTIES' if lives else 'INVARIANTS'} {' '.join(wanted)}\n"
+        kind = "PROPERTIES" if self.properties or as_steps else "INVARIANTS"
+        return f"{text}{kind} {self.breaks or ' '.join(self.properties)}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
