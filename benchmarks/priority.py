@@ -3,11 +3,13 @@ What a worker that catches up costs the commits beside it, where request units a
 
 The container has little more request units a second than the commits use. A service commits an entity with an event at a fixed rate, and tries
 again as the library does where it is refused; the delay of each commit counts from the time at which it was due. Beside it a worker runs in a
-process of its own: idle, or behind by a backlog of entities of 20 KB with an event each. Each way has the same number of rounds, in turn, and each
-round a container, leases and a topic of its own. The ratios are of the 99th percentiles over all rounds. Each reply takes 20 ms more than the emulator
-needs, as on a network: else its own queue, behind a page of 4 MB, would be most of a commit's delay. The worker is nice to the other
-processes, as it would be on another machine, and sends to an emulator of its own; the one of Cosmos DB is one process, so what it does for the worker
-is in the delays all the same. Commits that were refused are counted beside: those are the request units, whatever else the machine does.
+process of its own: idle, or behind by a backlog of small entities with an event beside every tenth. The request units are short from before the
+worker starts, and the backlog outlasts each round: a round in which it does not fails, for its worker did not catch up all the while. Each way has
+the same number of rounds, in turn, and each round a container, leases and a topic of its own. The ratios are of the 99th percentiles over all rounds.
+Each reply takes 20 ms more than the emulator needs, as on a network. The worker is nice to the other processes, as it would be on another machine,
+and sends to an emulator of its own; the one of Cosmos DB is one process, so what it does for the worker is in the delays all the same: a page of
+many small documents takes many request units and little of its time. Commits that were refused are counted beside: those are the request units,
+whatever else the machine does.
 `python -m benchmarks.priority [--quick]`; the last line is one JSON object.
 """
 
@@ -34,8 +36,10 @@ from cosmos_outbox.errors import OutboxError
 COMMITS_PER_SECOND = 20
 REQUEST_UNITS = 300  # a second; a commit takes 12 to 14
 REPLY_MS = 20
-AT_ONCE = 40  # entities of the backlog in one batch; all of it is written before the request units are short
-TEXT = "x" * 20_000
+ENTITIES, EVENTS = (
+    100,
+    10,
+)  # of a batch of the backlog; all of it is written before the request units are short
 WAYS: Mapping[str, tuple[bool, Mapping[str, str]]] = {
     "idle": (False, {}),
     "low": (True, {"OUTBOX_PRIORITY": "low"}),
@@ -52,8 +56,8 @@ class Sizes:
     backlog: int  # batches
 
 
-FULL = Sizes(rounds=4, seconds=12, backlog=80)
-QUICK = Sizes(rounds=1, seconds=4, backlog=25)
+FULL = Sizes(rounds=4, seconds=12, backlog=900)
+QUICK = Sizes(rounds=1, seconds=4, backlog=400)
 
 
 @asynccontextmanager
@@ -111,34 +115,43 @@ async def commit_delays(outbox: Outbox, seconds: int) -> list[float]:
 
 
 async def write_batch(container: ContainerProxy, number: int) -> None:
-    """Write entities of one partition key, each with an event."""
-    await commit_events(container, key := f"key-{number}", number * AT_ONCE, AT_ONCE)
-    entities = [
-        {"id": f"entity-{one}", "partitionKey": key, "type": "item", "data": {"text": TEXT}}
-        for one in range(AT_ONCE)
-    ]
+    """Write entities of one partition key, and some events."""
+    await commit_events(container, key := f"key-{number}", number * EVENTS, EVENTS)
+    entities = [{"id": f"entity-{one}", "partitionKey": key, "type": "item"} for one in range(ENTITIES)]
     await container.execute_item_batch([("create", (entity,), {}) for entity in entities], key)
 
 
 async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> tuple[list[float], int, int]:
-    """Return the delays of the commits beside a worker, how often one was refused, and how many messages the worker sent meanwhile."""
+    """
+    Return the delays of the commits beside a worker, how often one was refused, and how many messages the worker sent meanwhile.
+
+    Raises:
+        SystemExit: the backlog did not last, or the worker that is behind sent no more than what was committed.
+    """
     behind, variables = WAYS[way]
     data = await system.new_events(0)
     container = system.database.get_container_client(data)
-    for number in range(sizes.backlog if behind else 1):
+    batches = sizes.backlog if behind else 1
+    for number in range(batches):
         await write_batch(container, number)
     outbox = Outbox(await open_store(system.client, DATABASE, data))
     topic = bus.new_topic()
+    await system.delay(REPLY_MS)
+    await system.throttle(data, REQUEST_UNITS)
     async with worker(system, bus, data, topic, variables):
-        await bus.until_published(topic, AT_ONCE)
+        await bus.until_published(topic, EVENTS)
         await commit_delays(outbox, 1)  # warms up connections, caches, imports
-        await system.delay(REPLY_MS)
-        await system.throttle(data, REQUEST_UNITS)
         before, refused = await bus.published(topic), await system.throttled()
         delays = await commit_delays(outbox, sizes.seconds)
-        sent, refused = await bus.published(topic) - before, await system.throttled() - refused
+        after, refused = await bus.published(topic), await system.throttled() - refused
         await system.delay(0)
     await system.database.delete_container(data)
+    # What is committed meanwhile stands behind the backlog
+    sent, left = after - before, batches * EVENTS - after
+    if behind and (sent <= len(delays) or left <= 0):
+        raise SystemExit(
+            f"{way}: {sent} messages beside {len(delays)} commits, {left} left: not behind all the while"
+        )
     return delays, refused, sent
 
 
@@ -146,6 +159,8 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
     """Measure all ways in turn; return the numbers of the last line."""
     delays: dict[str, list[float]] = {way: [] for way in WAYS}
     sent, refused = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0)
+    load = [f"{one:.1f}" for one in os.getloadavg()]
+    show("load of the last 1, 5 and 15 minutes", ", ".join(load))
     async with emulated() as system, emulated() as bus:
         for _ in range(sizes.rounds):
             for way in WAYS:
