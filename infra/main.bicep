@@ -111,6 +111,22 @@ param processorName string = 'outbox'
 @description('Actions whose events the worker deletes once they are sent; * for all, empty for none.')
 param deleteAfterPublish string = ''
 
+@description('The most messages a second that each worker sends, so that consumers get their part of the namespace; empty for no ceiling.')
+param sendRate string = ''
+
+@description('Of the worker\'s reads of the change feed: low leaves the request units to commits. The account needs priority-based execution.')
+@allowed([
+  ''
+  'high'
+  'low'
+])
+param readPriority string = ''
+
+@description('Throughput bucket of the data container that these reads are counted in; 0 for none.')
+@minValue(0)
+@maxValue(5)
+param throughputBucket int = 0
+
 @description('Whether the API\'s app is there already, whose image is to stay. azd knows.')
 param apiExists bool = false
 
@@ -481,6 +497,9 @@ module worker 'modules/worker.bicep' = if (onContainerApps) {
     parkedContainerName: parkedContainerName
     processorName: processorName
     deleteAfterPublish: deleteAfterPublish
+    sendRate: sendRate
+    readPriority: readPriority
+    throughputBucket: throughputBucket
     serviceBusNamespace: serviceBus.outputs.fullyQualifiedNamespace
     topicName: topicName
     applicationInsightsName: monitoring.outputs.applicationInsightsName

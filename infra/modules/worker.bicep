@@ -23,6 +23,15 @@ param processorName string
 
 @description('Actions whose events are deleted once they are sent; * for all, empty for none.')
 param deleteAfterPublish string
+
+@description('The most messages a second of each worker; empty for no ceiling.')
+param sendRate string
+
+@description('Of its reads of the change feed; empty for that of the account.')
+param readPriority string
+
+@description('That these reads are counted in; 0 for none.')
+param throughputBucket int
 param serviceBusNamespace string
 param topicName string
 param applicationInsightsName string
@@ -116,6 +125,21 @@ resource worker 'Microsoft.App/containerApps@2025-01-01' = {
             {
               name: 'OUTBOX_DELETE_AFTER_PUBLISH'
               value: deleteAfterPublish
+            }
+          ], empty(sendRate) ? [] : [
+            {
+              name: 'OUTBOX_SEND_RATE'
+              value: sendRate
+            }
+          ], empty(readPriority) ? [] : [
+            {
+              name: 'OUTBOX_PRIORITY'
+              value: readPriority
+            }
+          ], throughputBucket == 0 ? [] : [
+            {
+              name: 'OUTBOX_THROUGHPUT_BUCKET'
+              value: string(throughputBucket)
             }
           ])
           probes: probed ? [

@@ -1,4 +1,5 @@
-// In operation: azd has deployed the images, alerts have a receiver, operators have their rights, what is sent is deleted, another
+// In operation: azd has deployed the images, alerts have a receiver, operators have their rights, what is sent is deleted, catching up
+// leaves consumers and commits alone, another
 // service reads the topic too, and names and tags are those of the house.
 using '../main.bicep'
 
@@ -25,6 +26,9 @@ param consumerExists = true
 param workerMaxReplicas = 5
 param consumerMaxReplicas = 4
 param deleteAfterPublish = '*'
+param sendRate = '200'
+param readPriority = 'low'
+param throughputBucket = 2
 param alertEmail = 'operators@example.com'
 param operatorPrincipalIds = [
   'aaaaaaaa-0000-0000-0000-000000000000'

@@ -28,6 +28,12 @@ OF_RECEIVERS = {
     "OUTBOX_SERVICEBUS_NAMESPACE": "sbns-token.servicebus.windows.net",
     "OUTBOX_TOPIC": "events",
 }
+CHOSEN = {
+    "OUTBOX_DELETE_AFTER_PUBLISH": "*",
+    "OUTBOX_SEND_RATE": "200",
+    "OUTBOX_PRIORITY": "low",
+    "OUTBOX_THROUGHPUT_BUCKET": "2",
+}
 # What names something that the deployment makes.
 NAMED = {
     "api": OF_ALL,
@@ -36,7 +42,7 @@ NAMED = {
         **OF_RECEIVERS,
         "OUTBOX_LEASE_CONTAINER": "leases",
         "OUTBOX_PARKED_CONTAINER": "parked",
-        "OUTBOX_DELETE_AFTER_PUBLISH": "*",
+        **CHOSEN,
     },
     # No other program has its documents and parked keys.
     "consumer": {
@@ -76,7 +82,7 @@ def test_each_name_is_that_of_what_the_deployment_makes(program: str):
     given = environment_of(deployed("operated").apps()[program])
 
     assert NAMED[program] == {name: given.get(name) for name in NAMED[program]}
-    assert "OUTBOX_DELETE_AFTER_PUBLISH" not in environment_of(deployed("defaults").apps()[program])
+    assert set() == CHOSEN.keys() & environment_of(deployed("defaults").apps()[program]).keys()
 
 
 def test_on_a_cluster_only_the_api_is_an_app_and_no_other_is_asked_for_its_image():
