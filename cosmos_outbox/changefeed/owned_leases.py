@@ -38,6 +38,7 @@ class LeaseStatus:
     """
     A snapshot of the work on one lease that a worker owns, or fails to work on, for health checks and status pages.
 
+    idle_seconds: since it moved, without the rest before the next poll of a range where nothing waits.
     stalled: nothing moved for longer than the caller's limit, because the handler or the service fails or hangs; or nothing
         will move before an operator acts.
     """
@@ -78,7 +79,7 @@ class OwnedLeases:
                 lease=lease_id,
                 token=token_of(lease_id),
                 lag=progress.lag,
-                idle_seconds=now - progress.moved_at,
+                idle_seconds=max(0.0, now - progress.moved_at - progress.rest),
                 failed_attempts=progress.failed_attempts,
                 error=errors.named(progress.error) if progress.error else None,
                 draining=owned is not None and owned.drain.is_set(),

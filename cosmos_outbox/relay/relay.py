@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from cosmos_outbox import records
-from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull
+from cosmos_outbox.errors import MessageRejected, OutboxError, ParkingError, ParkingFull, StoreUnavailable
 from cosmos_outbox.parking.lease_notes import POLL_SECONDS, POLL_TIMEOUT_SECONDS, ParkedNames
 from cosmos_outbox.parking.park import FoundKeys, Parking
 from cosmos_outbox.parking.parked_documents import Failure, Scope, failure_of
@@ -201,7 +201,11 @@ class Relay:
                 if names is not None:
                     await names.poll(self._parking, scope)
         except (OutboxError, TimeoutError) as error:
-            self._notify(records.WatchFailed(subject="which keys are parked", error=error))
+            silent = StoreUnavailable(
+                f"The parked keys: Cosmos DB gave no answer in {POLL_TIMEOUT_SECONDS:g} s."
+            )
+            said = error if isinstance(error, OutboxError) else silent
+            self._notify(records.WatchFailed(subject="what is parked", error=said))
 
     async def _round(self, progress: _Progress, streams: Streams) -> Streams:
         """

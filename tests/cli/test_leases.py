@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -71,6 +72,36 @@ def test_status_and_doctor_tell_of_workers_that_own_no_lease(outbox: Local):
     assert "Worker worker-9: not ready, seen" in shown
     findings = [one for one in outbox.json("doctor", code=None)["findings"] if one["check"] == "standstill"]
     assert [str(away)] == [one["message"] for one in findings]
+
+
+CONTESTED = "Live workers take leases from each other: 1 came back to"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"alarms": ("Processor 'typo' (workers: b) sends the same.",)}, "Processor 'typo' (workers: b) sends the same."),
+        ({"alarms": (f"{CONTESTED} a. So.",)}, f"{CONTESTED} a. So."),
+        ({"alarms": (f"{CONTESTED} a. So.",), "settings": {"start": "now"}}, "The workers differ in OUTBOX_START: beginning (b), now (a)."),
+    ],
+    ids=["a second processor", "a contest", "a contest for what they differ in"],
+)  # fmt: skip
+def test_what_is_wrong_with_the_fleet_as_a_whole_is_one_cause_of_status(
+    outbox: Local, changes: dict[str, Any], said: str
+):
+    outbox.run("bootstrap")
+    beat = Heartbeat(worker="a", every=timedelta(seconds=15), phase="running", **changes)
+    other = replace(beat, worker="b", settings={"start": "beginning"} if "settings" in changes else {})
+    if said.startswith(CONTESTED):
+        other = replace(other, alarms=(f"{CONTESTED} b. So.",))
+
+    async def write(container):
+        fleet = Fleet(CosmosLeases(container), processor="outbox", container=f"{outbox.database}/data")
+        await fleet.beat(beat)
+        await fleet.beat(other)
+
+    outbox.on_leases(write)
+    assert [said] == outbox.json("status", code=4)["errors"]
 
 
 def starts(outbox: Local) -> set[tuple[object, object]]:

@@ -211,6 +211,41 @@ async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
     assert [] == told
 
 
+@pytest.mark.parametrize("second", range(0, 45, 4))
+async def test_a_worker_that_is_frozen_is_silent_to_the_others_within_31_seconds(second: int) -> None:
+    leases = MemoryLeases(now=asyncio.get_running_loop().time)
+    first, frozen = (vitals(name) for name in ("w-1", "w-2"))
+    first.poll_interval = frozen.poll_interval = timedelta(seconds=15)
+    async with asyncio.TaskGroup() as group:
+        watched = group.create_task(keep_watching(first, leases))
+        await asyncio.sleep(second / 3)
+        other = group.create_task(keep_watching(frozen, leases))
+        await asyncio.sleep(60 + second)
+        other.cancel()
+        await asyncio.sleep(31)
+        assert [("w-2", "silent")] == others_of(first)
+        watched.cancel()
+
+
+async def keep_watching(one: WorkerVitals, leases: MemoryLeases) -> None:
+    async with watching(one, leases=leases, notify=pytest.fail):
+        await asyncio.Event().wait()
+
+
+async def test_a_poll_without_an_answer_delays_no_sign_of_life() -> None:
+    class Silent(MemoryContainer):
+        async def physical_ranges(self) -> Any:
+            await asyncio.Event().wait()
+
+    leases, watched = MemoryLeases(now=asyncio.get_running_loop().time), vitals("w-2")
+    async with (
+        watching(vitals("w-1"), feed=Silent(), leases=leases, notify=pytest.fail),
+        watching(watched, leases=leases, notify=pytest.fail),
+    ):
+        await asyncio.sleep(60)
+        assert [("w-1", "starting")] == others_of(watched)
+
+
 async def test_a_worker_notes_its_first_leases_where_a_loss_of_the_lease_container_leaves_the_note() -> None:
     parked, leases, feed = MemoryParked(), MemoryLeases(), MemoryContainer()
     container = await feed.describe()

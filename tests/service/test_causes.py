@@ -208,7 +208,8 @@ async def test_the_log_names_a_cause_once_for_as_long_as_it_lasts_with_its_remed
     health, telemetry = SimpleNamespace(name="worker", snapshot=lambda: seen), SimpleNamespace()
     program = Program[Any, Snapshot](health, telemetry)  # type: ignore[arg-type]
     for second in range(200):
-        seen = replace(HEALTHY, failing=(starting, *((away,) if second < 100 and second % 20 else ())))
+        failing = starting, *((away,) if second < 100 and second % 20 else ())
+        seen = replace(HEALTHY, failing=failing, mine=(status("0", idle_seconds=9),))
         program.observe()
         await asyncio.sleep(1)
     (record,) = caplog.records

@@ -225,3 +225,11 @@ def test_the_worst_findings_come_first():
     found.judge(leases.OF_LEASES, replace(GOOD, leases=()))
     found.judge(DATA, MISSING)
     assert [Severity.ERROR, Severity.WARNING, Severity.NOTE] == [one.severity for one in found.worst_first()]
+
+
+def test_what_waits_for_a_processor_without_a_worker_is_one_finding_though_a_worker_rings_for_it():
+    said = ("3 changes wait for processor 'old', which has no worker, and 'p' has OUTBOX_START=now.", "So.")
+    beat = replace(BEAT, alarms=said)
+    checks, seen = of_leases(heartbeats=(beat,))
+    assert [*said] == [one.message for one in findings_of(checks, seen)]
+    assert ["So."] == [one.message for one in findings_of(checks, replace(seen, left={"old": 3}))]

@@ -26,7 +26,8 @@ from cosmos_outbox.records import (
     level_of,
 )
 from cosmos_outbox_worker.backlog_polls import _beat
-from cosmos_outbox_worker.fleet_differences import MUST_AGREE, FleetWatch, differences
+from cosmos_outbox_worker.causes import of_fleet, together
+from cosmos_outbox_worker.fleet_differences import MUST_AGREE, FleetWatch, differences, told
 from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
 from cosmos_outbox_worker.settings import Settings, variable
 from cosmos_outbox_worker.worker_health import WorkerVitals
@@ -38,7 +39,7 @@ from tests.support.worker_settings import worker_settings
 OF_EACH_WORKER = {
     *("instance_name", "health_port", "log_level", "stalled_seconds", "grace_seconds", "lanes", "sdk_only"),
     *("servicebus_transport", "cosmos_connection_string", "cosmos_endpoint"),
-    *("send_rate", "priority", "throughput_bucket"),
+    *("send_rate", "priority", "throughput_bucket", "recent_poll_seconds"),
 }
 # What a fleet is known by, or says in another way
 OF_A_FLEET = {
@@ -63,12 +64,19 @@ def test_the_page_on_upgrades_names_each_setting_that_workers_must_share():
     assert {variable(name) for name in told} == {*re.findall("OUTBOX_[A-Z_]+", part)}
 
 
-def test_each_setting_in_which_workers_differ_is_named_with_its_values_and_who_has_them():
+def test_one_sentence_names_all_settings_in_which_workers_differ_with_their_values_and_who_has_them():
     fleet = [heartbeat(f"a-{number}") for number in range(7)]
     other = heartbeat("b", lease_expiration_seconds=5, routes="action:Paid=paid")
     assert [
-        "The workers differ in OUTBOX_LEASE_EXPIRATION_SECONDS: 5.0 (b), 60.0 (a-0, a-1, a-2, a-3, a-4 and 2 more).",
-        "The workers differ in OUTBOX_ROUTES: action:Paid=paid (b), unset (a-0, a-1, a-2, a-3, a-4 and 2 more).",
+        "The workers differ in "
+        + "; in ".join(
+            f"{what} ({whom}), {usual} (a-0, a-1, a-2, a-3, a-4 and 2 more)"
+            for what, whom, usual in (
+                ("OUTBOX_LEASE_EXPIRATION_SECONDS: 5.0", "b", "60.0"),
+                ("OUTBOX_ROUTES: action:Paid=paid", "b", "unset"),
+            )
+        )
+        + "."
     ] == [*differences([*fleet, other])]
 
 
@@ -262,6 +270,14 @@ async def test_leases_that_were_lost_are_told_at_once_on_the_page_and_for_ten_mi
     for _ in range(2):
         await place.beat(ours, other)
     assert () == ours.snapshot().of_fleet == other.snapshot().of_fleet
+
+
+def test_a_contest_that_comes_from_what_workers_differ_in_is_told_with_that_and_else_once():
+    contest = "Live workers take leases from each other: 1 came back to"
+    both = [replace(heartbeat(name), alarms=(f"{contest} {name}.",)) for name in "ab"]
+    assert 1 == len(together(of_fleet(told(both))))
+    (said,) = told([both[0], replace(heartbeat("b", lease_expiration_seconds=5), alarms=both[1].alarms)])
+    assert said.startswith("The workers differ in OUTBOX_LEASE_EXPIRATION_SECONDS")
 
 
 def test_the_alarms_are_alarms():

@@ -110,6 +110,7 @@ async def test_each_container_is_relayed_beside_one_that_is_missing_and_over_a_k
         assert 'outbox_worker_ready{outbox_container="lost"} 0.0' in metrics
         assert 'messaging_client_sent_messages_total{messaging_destination_name="people"' in metrics
         page = await eventually(f"{url}/", lambda status, body: "It stops lost." in body)
+        assert "Subscription &#39;all&#39; of topic &#39;people&#39; has no sessions" in page
         assert '<a href="/?container=orders">orders</a>' in page
         assert "Relays contacts/orders to topic orders" in (await fetched(f"{url}/?container=orders"))[1]
 
@@ -143,7 +144,9 @@ def only_the_missing_one_is_unready(status: int, body: str) -> bool:
 
 
 async def commands_name_their_container(site: Site) -> bool:
-    rows = [json.loads(line) for line in (await said(site, "status", "--json", code=0)).splitlines()]
+    # The subscriptions have no sessions, as each worker saw at its start
+    rows = [json.loads(line) for line in (await said(site, "status", "--json", code=4)).splitlines()]
+    assert {"found-at-start"} == {row["causes"][0]["kind"] for row in rows[:2]}
     assert {"data": 0, "orders": 1, "lost": 0} == {row["container"]: row["parked_keys"] for row in rows}
     rows = [json.loads(line) for line in (await said(site, "parked", "list", "--json", code=0)).splitlines()]
     assert [0, 1, 0] == [len(row["keys"]) for row in rows]

@@ -28,6 +28,8 @@ from cosmos_outbox.records import (
     PublishFailed,
     WatchFailed,
 )
+from cosmos_outbox.relay.ceiling import Ceiling
+from cosmos_outbox_worker.causes import cause_of
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.worker_health import WorkerVitals
@@ -172,7 +174,7 @@ async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_fails_as_
 
 async def test_what_fails_is_named_within_seconds_and_until_it_works():
     now = NOW
-    watched = vitals(status("0"), status("1"), utcnow=lambda: now)
+    watched = vitals(status("0", idle_seconds=5.0), status("1"), utcnow=lambda: now)
     watched(LeasesBalanced(owner="w", outcome="listed"))
     for lane in (0, 1):
         watched(
@@ -200,6 +202,60 @@ async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_
     assert timedelta(seconds=76) == watched.snapshot().unseen
     watched.measured(Lag(leases=()))
     assert timedelta(0) == watched.snapshot().unseen
+
+
+async def test_what_waits_is_unknown_from_the_poll_that_fails_to_the_next_that_does_not():
+    watched = vitals(status("0"))
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    watched.measured(
+        Lag(leases=(LeaseLag(lease="p..0", token="0", owner="w", transactions=0, oldest_age=None),))  # noqa: S106
+    )
+    await asyncio.sleep(15)
+    watched.blind.add("what waits")
+    seen = watched.snapshot()
+    assert (["unknown"], [True]) == (
+        [one.kind for one in seen.causes()],
+        [one.trouble for one in seen.leases()],
+    )
+    watched.blind.clear()
+    seen = watched.snapshot()
+    assert ((), [False]) == (seen.causes(), [one.trouble for one in seen.leases()])
+
+
+async def test_a_silent_lease_container_makes_what_waits_unknown_within_two_polls():
+    watched = vitals()
+    watched.measured(Lag(leases=()))
+    watched.fails("heartbeats", cause_of("StoreUnavailable: No answer."))
+    await asyncio.sleep(31)
+    assert timedelta(seconds=31) == watched.snapshot().unseen
+
+
+async def test_a_lane_that_failed_last_is_no_cause_once_all_leases_move():
+    now, failed = NOW, PublishFailed(outcome="retried", lane=2, error=BrokerUnavailable("full"))
+    watched = vitals(status("0", idle_seconds=6.0), utcnow=lambda: now)
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    watched(failed)
+    now += timedelta(seconds=6)
+    assert ["broker-away"] == [one.kind for one in watched.snapshot().causes()]
+    watched.processor = owning(status("0"))
+    watched(MessagesPublished(lane=1, messages=1, seconds=0.1))
+    assert () == watched.snapshot().causes()
+
+
+async def test_the_ceiling_is_a_cause_once_it_has_held_sends_back_for_a_minute():
+    loop = asyncio.get_running_loop()
+    watched = vitals(status("0"), utcnow=lambda: NOW + timedelta(seconds=loop.time()))
+    watched(LeasesBalanced(owner="w", outcome="listed"))
+    watched.ceiling, told = Ceiling(50), list[list[str]]()
+    for second in range(100):
+        if second < 80:
+            watched.ceiling.reserve(60, now=loop.time())
+            watched.ceiling.reserve(1, now=loop.time())
+        watched(LeasesBalanced(owner="w", outcome="listed"))
+        told.append([f"{one.kind} {one.said}" for one in watched.heartbeat().causes])
+        await asyncio.sleep(1)
+    held = [f"ceiling OUTBOX_SEND_RATE lets 50 messages a second of {watched.heartbeat().worker} through."]
+    assert ([], held, held, []) == (told[59], told[61], told[79], told[-1])
 
 
 async def test_leases_that_are_gone_are_a_standstill_until_there_are_some_again_and_those_that_never_were_are_none():

@@ -20,7 +20,7 @@ from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.program import Program
-from cosmos_outbox_worker.shared_health import parked_seen
+from cosmos_outbox_worker.shared_health import PARKED, WAITS, WORKERS, parked_seen
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 _OBSERVE_SECONDS = 5.0  # for exporters: what answers /metrics observes by itself
@@ -77,7 +77,13 @@ async def poll(
             async with asyncio.timeout(_BEAT_SECONDS):
                 await _beat(program, health, outbox.fleet)
         except (OutboxError, TimeoutError) as error:
-            said = error if isinstance(error, OutboxError) else StoreUnavailable("No answer in time.")
+            said = (
+                error
+                if isinstance(error, OutboxError)
+                else StoreUnavailable(
+                    f"The heartbeats in the lease container: Cosmos DB gave no answer in {_BEAT_SECONDS:g} s."
+                )
+            )
             # Report it once: no task waits for it, and the other polls report the same outage.
             return [said] * health.fails("heartbeats", cause_of(named(said)))
         health.works("heartbeats")
@@ -96,9 +102,9 @@ async def poll(
 
     polls = {
         topics: reach_topics,
-        "what waits": poll_lag,
-        "what is parked": poll_keys,
-        "the other workers": poll_workers,
+        WAITS: poll_lag,
+        PARKED: poll_keys,
+        WORKERS: poll_workers,
     }
     await keep_polling(program, polls)
 
@@ -118,33 +124,35 @@ async def keep_polling(
     program: Program[Any, Any], polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]]
 ) -> None:
     """
-    Poll until cancelled, as often as the health of the program says, or soon after a poll that failed, which is reported. The program
-    observes its health all the while, also while a poll gets no answer.
+    Poll until cancelled, as often as the health of the program says, or soon after a poll that failed, which is reported. One that gets no
+    answer delays no other. The program observes its health all the while.
 
     Args:
         program: hears `WatchFailed`.
         polls: by what each polls, for the report; it returns errors of parts.
     """
 
-    async def rounds() -> None:
+    async def keep(subject: str, poll_once: Callable[[], Awaitable[Iterable[Exception]]]) -> None:
         while True:
             seconds = program.health.poll_interval.total_seconds()
-            for subject, poll_once in polls.items():
-                try:
-                    errors = list(await poll_once())
-                    if not errors:
-                        program.health.works(subject)
-                # Broadly: any program may have written what is read, and polling must not end the work.
-                except Exception as failure:  # noqa: BLE001 - see above
-                    errors = [failure]
-                raise_if_cancelled()
-                for error in errors:
-                    program.notify(WatchFailed(subject=subject, error=error))
-                    seconds = min(seconds, _SOON_SECONDS)
-            await asyncio.sleep(seconds)
+            try:
+                errors = list(await poll_once())
+                program.health.blind.discard(subject)
+                if not errors:
+                    program.health.works(subject)
+            # Broadly: any program may have written what is read, and polling must not end the work.
+            except Exception as failure:  # noqa: BLE001 - see above
+                errors = [failure]
+                program.health.blind.add(subject)
+            raise_if_cancelled()
+            for error in errors:
+                program.notify(WatchFailed(subject=subject, error=error))
+                seconds = min(seconds, _SOON_SECONDS)
+            await asyncio.sleep(min(seconds, program.health.due_in(subject)))
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(rounds())
+        for subject, poll_once in polls.items():
+            group.create_task(keep(subject, poll_once))
         while True:
             program.observe()
             await asyncio.sleep(_OBSERVE_SECONDS)

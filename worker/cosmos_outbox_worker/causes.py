@@ -129,13 +129,14 @@ def of_own_work(
     Yield the causes that a process knows of itself.
 
     Args:
-        failing: what fails now. What holds up sends, or else all of it, stops each lease that makes no progress and names no error.
+        failing: what fails now. What holds up sends, or else all of it, stops each lease that makes no progress and names no error. What
+            holds up sends stops nothing, and is over, once all leases move: the lane that failed last may have nothing more to send.
         mine: the leases that it works on.
     """
     still = [one for one in mine if one.stalled or one.idle_seconds >= A_WHILE.total_seconds()]
     sends = [one for one in failing if one.words["sends"]]
-    suspects = sends or [one for one in failing if not one.words["quiet"]]
-    for one in failing:
+    suspects = sends or [one for one in failing if not (one.words["quiet"] or one.words["checked"])]
+    for one in failing if still else [one for one in failing if one.unready or one not in sends]:
         if (
             one.unready
             or one.since is None
@@ -172,8 +173,13 @@ def of_workers(
                 yield Cause(kind="worker-silent", said=said, since=now - worker.silent_for, stops=stops)
 
 
-def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = (), late: str = "") -> Iterator[Cause]:
-    """Yield the causes that leases show; what the owner of the `known` ones wrote, it knows better. `late`: why some may be."""
+def of_fleet(sentences: Iterable[str]) -> Iterator[Cause]:
+    """Yield a cause for each sentence on a fleet as a whole."""
+    return (Cause(kind="fleet", said=said) for said in sentences)
+
+
+def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterator[Cause]:
+    """Yield the causes that leases show; what the owner of the `known` ones wrote, it knows better."""
     for name, error in lag.damaged.items():
         yield Cause(kind="lease-damaged", said=error, stops=(_stopped("", token_of(name)),), stands=True)
     for lease in lag.leases:
@@ -190,8 +196,7 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = (), late: str
         if lease.owner is None and lease.transactions:
             yield Cause(kind="no-owner", since=since, stops=stops)
         elif not lease.age_known or (lease.oldest_age and lease.oldest_age >= LATE):
-            kind, said = ("late", late) if lease.age_known else ("unknown", "")
-            yield Cause(kind=kind, said=said, since=since, stops=stops)
+            yield Cause(kind="late" if lease.age_known else "unknown", since=since, stops=stops)
 
 
 def _stopped(owner: str, token: str) -> Stopped:

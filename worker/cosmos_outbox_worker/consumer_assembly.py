@@ -23,7 +23,7 @@ from cosmos_outbox_worker.doctor.check import finding
 from cosmos_outbox_worker.measured_subscription import MeasuredSubscription
 from cosmos_outbox_worker.named_consumer import ConsumerSource, made
 from cosmos_outbox_worker.program import Program, opened_parts, running
-from cosmos_outbox_worker.shared_health import parked_seen
+from cosmos_outbox_worker.shared_health import PARKED, parked_seen
 from cosmos_outbox_worker.where import find_messages
 
 _BLOCKED_LOOP_SECONDS = 5.0
@@ -71,7 +71,7 @@ async def assembled_consumer(
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
-    async with opened_parts(settings, consumer=True) as (stack, telemetry, connection, parked):
+    async with opened_parts(settings, consumer=True) as (stack, telemetry, connection, parked, found):
         tracers = telemetry.tracer_provider
         store = await retry_reads(connection.store, RetryOptions())
         consumer = made(source, Outbox(store, tracer_provider=tracers))
@@ -79,7 +79,7 @@ async def assembled_consumer(
             unset = finding("parked-container.unset", consumer)
             raise ConfigurationError(f"{unset.message} {unset.fix}")
         health = ConsumerVitals(settings, consumer.name)
-        health.named = named
+        health.named, health.found_at_start = named, found
         program = RunningConsumer(health, telemetry)
         notify = program.notify
         parking = None if parked is None else Parking(parked, references=False)
@@ -116,7 +116,7 @@ async def assembled_consumer(
 
         async def poll() -> None:
             with watched(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
-                await keep_polling(program, {"what is parked": poll_keys})
+                await keep_polling(program, {PARKED: poll_keys})
 
         program.search = lambda key, _: find_messages(
             connection.to(settings), consumer.name, settings.source, key, health.waits_of(key)

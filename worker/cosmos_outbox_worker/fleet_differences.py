@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cosmos_outbox.changefeed import CloseReason
@@ -23,6 +24,7 @@ MUST_AGREE = (
     *("topic", "routes", "publisher", "batch_scope", "message_format"),
 )
 _MOST_NAMES = 5
+_CONTESTED = "Live workers take leases from each other"
 # A balance moves a lease once, a rollout a few times, but hardly ever away from a worker that stays and back to it.
 _RETURNS = 3
 _LEAST_SECONDS, _EXPIRATIONS = 600.0, 10
@@ -85,15 +87,14 @@ class FleetWatch:
         self.alarms = (*self._contested(now), *sent_twice(fleet[0], strangers), *unsent)
         lost, at = self._lost
         self._said = (*[lost] * (now < at + self._seconds), *(alarm.reason for alarm in self.alarms))
-        # What differs first: it may be what an alarm comes from
-        self.sentences = (*differences(fleet), *dict.fromkeys((*self._said, *alarms_of(fleet[1:]))))
+        self.sentences = told((replace(fleet[0], alarms=self._said), *fleet[1:]))
 
     def _contested(self, now: float) -> Iterator[LeasesContested]:
         since = now - self._seconds
         often = [token_of(lease) for lease, at in self._back.items() if len(at) == _RETURNS and at[0] > since]
         if often:
             reason = (
-                f"Live workers take leases from each other: {_named(often)} came back to {self._owner} again and again. Give all workers the "
+                f"{_CONTESTED}: {_named(often)} came back to {self._owner} again and again. Give all workers the "
                 "same OUTBOX_LEASE_EXPIRATION_SECONDS, and see that none of them starts and ends over and over."
             )
             yield LeasesContested(owner=self._owner, reason=reason)
@@ -124,28 +125,40 @@ def left_unsent(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
         yield LeftUnsent(processor=own, other=other, reason=reason)
 
 
+def told(fleet: Sequence[Heartbeat]) -> tuple[str, ...]:
+    """Return a sentence on what live workers differ in, and one on each alarm that does not come from that."""
+    differ, alarms = tuple(differences(fleet)), alarms_of(fleet)
+    return (*differ, *(said for said in alarms if not (differ and said.startswith(_CONTESTED))))
+
+
 def alarms_of(fleet: Iterable[Heartbeat]) -> Iterable[str]:
     """Return what live workers raise alarms about."""
     return dict.fromkeys(said for one in fleet if not one.silent for said in one.alarms)
 
 
 def differences(fleet: Iterable[Heartbeat]) -> Iterator[str]:
-    """Yield a sentence on each setting in which live workers differ; one that a version does not have is no difference."""
+    """Return a sentence on the settings in which live workers differ; one that a version does not have is no difference."""
     live = [one for one in fleet if not one.silent]
-    for name in sorted({name for one in live for name in one.settings}):
-        said = {one.worker: one.settings[name] or "unset" for one in live if name in one.settings}
-        yield from _differ(variable(name), said)
+    said = {
+        variable(name): {one.worker: one.settings[name] or "unset" for one in live if name in one.settings}
+        for name in sorted({name for one in live for name in one.settings})
+    }
+    return _differ(said)
 
 
 def versions(fleet: Iterable[Heartbeat]) -> Iterator[str]:
     """Yield a sentence if live workers have several versions."""
-    return _differ("version", {one.worker: one.version or "unknown" for one in fleet if not one.silent})
+    return _differ({"version": {one.worker: one.version or "unknown" for one in fleet if not one.silent}})
 
 
-def _differ(what: str, said: Mapping[str, str]) -> Iterator[str]:
-    workers = {value: _named(one for one in said if said[one] == value) for value in sorted({*said.values()})}
-    if len(workers) > 1:
-        yield f"The workers differ in {what}: {', '.join(f'{value} ({names})' for value, names in workers.items())}."
+def _differ(each: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    parts = []
+    for what, said in each.items():
+        values = sorted({*said.values()})
+        named = [f"{value} ({_named(one for one in said if said[one] == value)})" for value in values]
+        parts += [f"{what}: {', '.join(named)}"] * (len(values) > 1)
+    if parts:
+        yield f"The workers differ in {'; in '.join(parts)}."
 
 
 def _named(names: Iterable[str]) -> str:

@@ -27,6 +27,7 @@ _MOST = 300
 _MOST_TEXTS = 3
 _KEPT = timedelta(minutes=10)
 _SLOW_POLL = timedelta(seconds=10)  # a slow Cosmos DB may delay a sign by this much
+_A_MOMENT = timedelta(seconds=1)  # the service counts whole seconds
 _LEAVING_SECONDS = 2.0
 
 
@@ -73,6 +74,16 @@ class Heartbeat:
     def silent(self) -> bool:
         """Return whether its next sign is missing: it ended without a word, is frozen, or is cut off from Cosmos DB."""
         return self.silent_for > self.every + _SLOW_POLL
+
+    @property
+    def overdue(self) -> bool:
+        """Return whether its next sign is late, and it is not silent yet."""
+        return not self.silent and self.silent_for > self.every + _A_MOMENT
+
+    @property
+    def silent_in(self) -> float:
+        """Return in how many seconds it is silent, unless it gives a sign."""
+        return (self.every + _SLOW_POLL + _A_MOMENT - self.silent_for).total_seconds()
 
     @property
     def forgotten(self) -> bool:

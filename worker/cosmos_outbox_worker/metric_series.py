@@ -95,7 +95,7 @@ _WORKER_COUNTERS: _Counters = {
 }
 
 
-# When polling has failed for too long, the last values are not exported any more; age and headroom keep moving.
+# While a poll fails, the last values are not exported; age and headroom keep moving.
 
 
 def _own(snapshot: Snapshot) -> Iterable[LeaseLag]:

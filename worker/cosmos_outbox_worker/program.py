@@ -16,8 +16,9 @@ from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import guarded, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionProcessor
+from cosmos_outbox_worker.causes import Cause
 from cosmos_outbox_worker.connection import Connection, connected
-from cosmos_outbox_worker.doctor.check import Findings
+from cosmos_outbox_worker.doctor.check import Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_start
 from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.settings import Settings
@@ -100,6 +101,7 @@ class Parts(NamedTuple):
     telemetry: Telemetry
     connection: Connection
     parked: ParkedStore | None
+    found: tuple[Cause, ...]
 
 
 @asynccontextmanager
@@ -112,8 +114,7 @@ async def opened_parts(settings: Settings, *, consumer: bool = False) -> AsyncIt
     """
     async with AsyncExitStack() as stack:
         telemetry, connection = await stack.enter_async_context(opened_process(settings, consumer=consumer))
-        parked = await looked_at(connection, topics=not consumer)
-        yield Parts(stack, telemetry, connection, parked)
+        yield Parts(stack, telemetry, connection, *await looked_at(connection, topics=not consumer))
 
 
 @asynccontextmanager
@@ -140,15 +141,18 @@ async def opened_process(
         yield telemetry, await stack.enter_async_context(connected(settings, answered=telemetry.answered))
 
 
-async def looked_at(connection: Connection, *, topics: bool) -> ParkedStore | None:
-    """Return the parked store, if one is set, and log what should be different about the resources."""
+async def looked_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore | None, tuple[Cause, ...]]:
+    """Return the parked store, if one is set, and what is wrong about the resources; log also what only should be different."""
     parked = None
     if connection.settings.parked_container is not None:
         parked = await retry_reads(connection.parked_store, RetryOptions())
     await check_start(connection, findings := Findings(), topics=topics)
     for found in findings.worst_first():
         _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
-    return parked
+    wrong = [one for one in findings.worst_first() if one.severity is Severity.ERROR]
+    # Whether the topic is there and takes messages, sends say, and know when that changes
+    silent = [one for one in wrong if not one.check.startswith("topic")]
+    return parked, tuple(Cause(kind="found-at-start", said=f"{one.message} {one.fix}") for one in silent)
 
 
 @asynccontextmanager

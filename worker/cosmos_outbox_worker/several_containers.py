@@ -86,8 +86,8 @@ class Workers(Program[Any, Any]):
             try:
                 async with AsyncExitStack() as stack:
                     connection = self._connection.to(settings)
-                    parked = await within(0, looked_at(connection, topics=True), asked=self._stopping)
-                    parts = Parts(stack, telemetry, connection, parked)
+                    looked = await within(0, looked_at(connection, topics=True), asked=self._stopping)
+                    parts = Parts(stack, telemetry, connection, *looked)
                     self._running[name] = worker = await put_together(parts, vitals, **self._shared)
                     if self._stopping.is_set():
                         worker.drain()

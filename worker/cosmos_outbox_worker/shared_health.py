@@ -27,6 +27,8 @@ from cosmos_outbox_worker.settings import Settings
 
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
+# What polls ask
+WAITS, PARKED, WORKERS = "what waits", "what is parked", "the other workers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +139,8 @@ class Vitals(Generic[SnapshotT]):
         self._done = 0
         self._recent: deque[tuple[float, int]] = deque()
         self._errors = RecentErrors()
+        self.found_at_start: tuple[Cause, ...] = ()
+        self.blind = set[str]()  # the polls that failed when they were last tried
         self._failing: dict[Hashable, tuple[Cause, float, float]] = {}  # by what fails; since and until when
 
     def __call__(self, record: Record) -> None:
@@ -187,10 +191,16 @@ class Vitals(Generic[SnapshotT]):
         window = min(_RATE_SECONDS, max(1.0, now - self._began_at))
         return sum(count for _, count in self._recent) / window
 
-    def _unseen(self, polled_at: float) -> timedelta:
-        """Return for how long polls have failed; zero while they succeed."""
+    def due_in(self, _what: str) -> float:
+        """Return in how many seconds something is to be polled again at the latest."""
+        return math.inf
+
+    def _unseen(self, polled_at: float, what: str) -> timedelta:
+        """Return for how long a poll has failed, or had no answer for too long; zero while it succeeds."""
         since = timedelta(seconds=self._loop.time() - polled_at)
-        return since if since > self.poll_interval + self.stalled_after else timedelta(0)
+        away = "heartbeats" in self._failing  # they time out sooner
+        late = since > self.poll_interval + (self.poll_interval if away else self.stalled_after)
+        return since if late or what in self.blind else timedelta(0)
 
     def fails(self, what: Hashable, cause: Cause, *, lasts: float = math.inf) -> bool:
         """
@@ -232,10 +242,15 @@ class Vitals(Generic[SnapshotT]):
             "at": self._utcnow(),
             "started_at": self._started_at,
             "phase": phase,
-            "parked": None if self._unseen(polled_at) else parked,
+            "parked": None if self._unseen(polled_at, PARKED) else parked,
             "parked_at": parked_at,
             "errors": self._errors.newest_first(),
-            "failing": (*ending, *failing, *(cause for cause, *_ in self._failing.values())),
+            "failing": (
+                *ending,
+                *failing,
+                *self.found_at_start,
+                *(cause for cause, *_ in self._failing.values()),
+            ),
         }
 
 

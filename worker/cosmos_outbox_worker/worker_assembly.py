@@ -78,7 +78,7 @@ async def put_together(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
     Raises:
         ConfigurationError: as `assembled`.
     """
-    stack, telemetry, connection, parked = parts
+    stack, telemetry, connection, parked, health.found_at_start = parts
     settings = connection.settings
     worker, health.ceiling = Worker(health, telemetry), connection.ceiling
     notify = worker.notify

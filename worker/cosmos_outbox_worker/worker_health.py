@@ -14,13 +14,14 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.errors import named
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, PublishFailed, Record, TopicFull
 from cosmos_outbox.relay.ceiling import Ceiling
-from cosmos_outbox_worker.causes import Cause, cause_of, of_leases, of_workers
+from cosmos_outbox_worker.causes import Cause, cause_of, of_fleet, of_leases, of_workers
 from cosmos_outbox_worker.fleet_differences import FleetWatch
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.readable_times import duration_text
 from cosmos_outbox_worker.settings import Settings
-from cosmos_outbox_worker.shared_health import State, Vitals
+from cosmos_outbox_worker.shared_health import WAITS, WORKERS, State, Vitals
 
+_HELD_LONG = timedelta(minutes=1)
 _STARTING = Cause(kind="starting", said="The worker has not seen the leases yet.", unready=True)
 
 
@@ -67,14 +68,13 @@ class Snapshot(State):
 
     def found(self) -> Iterator[Cause]:
         yield from State.found(self)  # super() fails in a dataclass with slots
-        yield from (Cause(kind="fleet", said=said) for said in self.of_fleet)
+        yield from of_fleet(self.of_fleet)
         if self.unseen and not self.own():
             yield Cause(kind="unknown", since=self.at - self.unseen)
         known = [lease.token for lease in self.mine]
         lag = self.lag or Lag(leases=())
         yield from of_workers(self.at, self.others or (), lag, known=known)
-        why = f"OUTBOX_SEND_RATE lets {self.ceiling:g} messages a second through." if self.ceiling else ""
-        yield from of_leases(self.at, lag, known=known, late=why)
+        yield from of_leases(self.at, lag, known=known)
 
     def readiness(self) -> dict[str, Any]:
         return State.readiness(self) | {"leases": [asdict(lease) for lease in self.mine]}
@@ -87,7 +87,9 @@ class Snapshot(State):
         polled = {lease.lease: lease for lease in self.lag.leases} if self.lag else {}
         damaged = self.lag.damaged if self.lag else {}
 
-        def view(token: str, owner: str | None, state: str, lag: LeaseLag | None) -> LeaseView:
+        def view(
+            token: str, owner: str | None, state: str, lag: LeaseLag | None, error: str | None = None
+        ) -> LeaseView:
             cause = stopped.get(f"range {token}")
             return LeaseView(
                 token=token,
@@ -95,14 +97,17 @@ class Snapshot(State):
                 state="stands still"
                 if cause and cause.stands and state in ("elsewhere", "unknown")
                 else state,
-                error=(lag and lag.ahead) or (cause.said if cause else ""),  # each stands elsewhere
-                trouble=cause is not None or bool(self.unseen),
+                error=(lag and lag.ahead) or (cause.said if cause else error or ""),  # each stands elsewhere
+                trouble=bool(cause or error or self.unseen),
                 lag=None if self.unseen else lag,
             )
 
         views = [view(token_of(name), "none", "damaged", None) for name in damaged]
         mine = [one for one in self.mine if one.lease not in damaged]
-        views += [view(one.token, self.instance, _state(one), polled.pop(one.lease, None)) for one in mine]
+        views += [
+            view(one.token, self.instance, _state(one), polled.pop(one.lease, None), one.error)
+            for one in mine
+        ]
         for lag in polled.values():
             state = "unknown" if self.unseen else "elsewhere" if lag.owner else "no owner"
             if lag.owner == self.instance:
@@ -130,6 +135,7 @@ class WorkerVitals(Vitals[Snapshot]):
     def __init__(self, settings: Settings, **clock: Any) -> None:
         super().__init__(settings, **clock)
         self._balanced_at: float | None = None
+        self._held_since = self._utcnow()  # by the ceiling, or this moment
         self.fails("leases", _STARTING)
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
@@ -191,19 +197,26 @@ class WorkerVitals(Vitals[Snapshot]):
         self.fleet.met(fleet, strangers, self._loop.time())
         return self.fleet.alarms
 
+    def due_in(self, what: str) -> float:
+        # As soon as a sign that is missing now makes its worker silent
+        others = self._others[0] if self._others and what == WORKERS else ()
+        return min((one.silent_in for one in others if one.overdue), default=super().due_in(what))
+
     def snapshot(self) -> Snapshot:
         mine = self.processor.status(stalled_after=self.stalled_after) if self.processor else ()
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
         held = self.ceiling if self.ceiling and self.ceiling.holds_back(now=self._loop.time()) else None
-        others = None if self._others is None or self._unseen(self._others[1]) else self._others[0]
+        if held is None:
+            self._held_since = self._utcnow()
+        others = None if self._others is None or self._unseen(self._others[1], "") else self._others[0]
         return Snapshot(
-            **self._state(self._unlisted(), starting=self._balanced_at is None),
+            **self._state((*self._unlisted(), *self._held(held)), starting=self._balanced_at is None),
             processor=self._settings.processor_name,
             topic=self._settings.topic,
             mine=mine,
             lag=lag and self._aged(lag, polled_at),
             lag_at=lag_at,
-            unseen=self._unseen(polled_at),
+            unseen=self._unseen(polled_at, WAITS),
             event_ttl=timedelta(seconds=self._settings.event_ttl_seconds),
             sent=self._done,
             sent_per_second=self._per_second(),
@@ -220,6 +233,11 @@ class WorkerVitals(Vitals[Snapshot]):
             )
             failed, *_ = self._failing.get("leases", (silent,))
             yield replace(failed, unready=True)
+
+    def _held(self, ceiling: Ceiling | None) -> Iterator[Cause]:
+        if ceiling and self._utcnow() - self._held_since >= _HELD_LONG:
+            said = f"OUTBOX_SEND_RATE lets {ceiling.per_second:g} messages a second of {self._settings.instance_name} through."
+            yield Cause(kind="ceiling", said=said, since=self._held_since)
 
     def _aged(self, lag: Lag, polled_at: float) -> Lag:
         # What waited in a range that could not be read is older by now; where nothing waited, something may.

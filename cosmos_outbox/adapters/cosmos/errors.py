@@ -166,7 +166,8 @@ class _Answer:
     def after(self, advice: str) -> str:
         """Return the advice, then once what the service said, as far as it is about the request."""
         code = f"{self.status}/{self.sub_status}" if self.sub_status else f"{self.status}"
-        known = [f"document {self.document_id!r}"] if self.document_id is not None else []
+        known = [f"container {self.path[3]!r}"] if self.path[2:3] == ("colls",) and self.path[3:] else []
+        known += [f"document {self.document_id!r}"] if self.document_id is not None else []
         known += [f"partition key {self.partition_key!r}"] if self.partition_key is not None else []
         activity = header(self.headers, "x-ms-activity-id")
         known += [f"activity id {activity}"] if activity else []

@@ -151,7 +151,7 @@ class Lane:
             sending.add_done_callback(retrieve)
             self._drop(sending)
             return BrokerUnavailable(
-                f"Service Bus neither confirmed nor refused the messages within {self._timeout:g} s."
+                f"Topic {self._topic!r} neither confirmed nor refused the messages within {self._timeout:g} s."
             )
         failure = sending.exception()
         if failure is not None and not leaves_link_usable(failure):

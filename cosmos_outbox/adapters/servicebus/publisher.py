@@ -190,7 +190,9 @@ class ServiceBusPublisher:
         try:
             await within(_LINK_SECONDS, sender.create_message_batch())
         except TimeoutError:
-            raise BrokerUnavailable(f"no answer in {_LINK_SECONDS:g} s") from None
+            raise BrokerUnavailable(
+                f"The link to topic {self._topic!r} did not open in {_LINK_SECONDS:g} s."
+            ) from None
         except ServiceBusError as error:
             raise publish_error(error, topic=self._topic) from None
         finally:

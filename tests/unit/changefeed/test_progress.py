@@ -57,6 +57,16 @@ async def test_a_lease_that_works_through_its_lag_is_not_stalled_however_long_it
     await world.stop_all()
 
 
+async def test_a_range_that_rests_until_its_next_poll_is_not_idle():
+    world = World()
+    processor = world.start("a", max_poll_interval=timedelta(seconds=20))
+    await asyncio.sleep(100)
+    for _ in range(30):
+        assert only(processor).idle_seconds < 1
+        await asyncio.sleep(1)
+    await world.stop_all()
+
+
 @pytest.mark.parametrize("tells", [True, False])
 async def test_a_page_that_takes_long_is_stalled_unless_its_handler_says_that_it_moves(tells: bool):
     world = World()

@@ -16,13 +16,14 @@ from cosmos_outbox.changefeed.leases import START, readable, token_of
 from cosmos_outbox.errors import ConfigurationError, named
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
-from cosmos_outbox_worker.causes import Cause, cause_of, of_leases, of_workers, together
+from cosmos_outbox_worker.causes import Cause, cause_of, of_fleet, of_leases, of_workers, together
 from cosmos_outbox_worker.cli.leases import in_order
 from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, Table, answer, table_of, text_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.running import AsJson, Expiration, command_each, opened, opened_consumer
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.exit_codes import ExitCode
+from cosmos_outbox_worker.fleet_differences import told
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.readable_times import readable_time
 from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen
@@ -63,7 +64,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
     if not listing.documents and (known := await outbox.others()):
         raise NothingMatches(f"No processor {processor!r} has leases; these have: {', '.join(known)}.")
     fleet, now = await outbox.fleet.heartbeats(), listing.read_at
-    found, parked = [*of_workers(now, fleet, lag), *of_leases(now, lag)], None
+    found, parked = [*of_workers(now, fleet, lag), *of_leases(now, lag), *of_fleet(told(fleet))], None
     try:
         parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
         found += parked.found() if parked else ()

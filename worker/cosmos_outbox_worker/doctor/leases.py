@@ -5,7 +5,7 @@ Leases: whether each range has one lease, a worker that owns it, and progress; a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -50,6 +50,7 @@ class Leases:
 
     damaged: why each of those is that cannot be read.
     skew: this machine's clock less the service's.
+    left: the other processors that wait without a worker, which a check of their own names.
     """
 
     leases: Sequence[Lease]
@@ -60,6 +61,12 @@ class Leases:
     heartbeats: Sequence[Heartbeat]
     skew: timedelta
     event_ttl: timedelta
+    left: Collection[str] = ()
+
+    @property
+    def alarms(self) -> list[str]:
+        known = [f"changes wait for processor {other!r}" for other in self.left]
+        return [said for said in alarms_of(self.heartbeats) if not any(one in said for one in known)]
 
     @property
     def uncovered(self) -> str:
@@ -132,7 +139,7 @@ OF_LEASES: Checks[Leases] = {
     "standstill.failing": lambda it: [one for one in it.causes if not one.stands],
     "age.late": lambda it: bool(it.late) and worse(if_=it.age_seconds >= it.event_ttl.total_seconds() / 2),
     "workers.silent": lambda it: [one for one in it.heartbeats if one.silent],
-    "workers.alarmed": lambda it: dict.fromkeys(alarms_of(it.heartbeats)),
+    "workers.alarmed": lambda it: it.alarms,
     "workers.unlike": lambda it: differences(it.heartbeats),
     "workers.versions": lambda it: versions(it.heartbeats),
     "leases.none": lambda it: not it.leases and not it.damaged,
@@ -174,7 +181,9 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
             for name, reason in leases.lag.unseen.items():
                 found.note(f"read what waits for lease {name}", StoreUnavailable(reason))
             whole = tuple(replace(one, unseen=None) for one in leases.lag.leases)
-            found.judge(OF_LEASES, replace(leases, lag=replace(leases.lag, leases=whole)))
+            found.judge(
+                OF_LEASES, replace(leases, lag=replace(leases.lag, leases=whole), left=processors.left)
+            )
 
 
 async def _read_any_range(feed: ChangeFeed) -> None:
