@@ -23,7 +23,10 @@ _OWNER_MISSING = 1003
 _LONGEST_ID = 255
 _MOST_PARTITIONS = 1000
 _KEY_BYTES = 64
-_UNSUPPORTED = ("vectorEmbeddingPolicy", "fullTextPolicy", "computedProperties", "clientEncryptionPolicy")
+_UNSUPPORTED = (
+    *("vectorEmbeddingPolicy", "fullTextPolicy", "computedProperties"),
+    *("clientEncryptionPolicy", "ttlPropertyPath"),
+)
 
 
 class Database:
@@ -124,19 +127,11 @@ class Account:
         if throughput is None and database.offer is None:
             throughput = offers.manual(offers.DEFAULT_THROUGHPUT)
         wanted = offers.partitions_of_new(throughput) if throughput else 1
-        container = Container(
-            path=f"dbs/{database_name}/colls/{name}",
-            rid=properties["_rid"],
-            raw_rid=raw_rid,
-            properties=properties,
-            partitions=max(self.partitions, wanted),
-            next_sequence=lambda: next(self._sequence),
-            replication=self.replication,
-            token_version=_number_of(raw_rid),
+        container = self.restored_container(
+            database_name, properties, raw_rid, partitions=max(self.partitions, wanted)
         )
         if throughput is not None:
             container.offer = self._offer(throughput, properties)
-        database.containers[name] = container
         return container
 
     def container(self, database_name: str, name: str, *, as_owner: bool = True) -> Container:
@@ -170,14 +165,16 @@ class Account:
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count(rid)
 
-    def restored_container(self, database: str, properties: JsonObject, raw_rid: bytes) -> Container:
-        """Take a container of an earlier start, without its partitions."""
+    def restored_container(
+        self, database: str, properties: JsonObject, raw_rid: bytes, *, partitions: int = 1
+    ) -> Container:
+        """Take a container of an earlier start, without its partitions; or a new one."""
         container = Container(
             path=f"dbs/{database}/colls/{properties['id']}",
             rid=properties["_rid"],
             raw_rid=raw_rid,
             properties=properties,
-            partitions=1,
+            partitions=partitions,
             next_sequence=lambda: next(self._sequence),
             replication=self.replication,
             token_version=_number_of(raw_rid),
@@ -202,11 +199,7 @@ class Account:
             "_rid": rid,
             "_self": f"{database.properties['_self']}colls/{rid}/",
             **self._stamp(),
-            "_docs": "docs/",
-            "_sprocs": "sprocs/",
-            "_triggers": "triggers/",
-            "_udfs": "udfs/",
-            "_conflicts": "conflicts/",
+            **{f"_{kind}": f"{kind}/" for kind in ("docs", "sprocs", "triggers", "udfs", "conflicts")},
         }
 
     # Offers

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cosmos_outbox_emulators.cosmos import charges
+from cosmos_outbox_emulators.cosmos import charges, sessions
 from cosmos_outbox_emulators.cosmos.batch_body import (
     ROLLED_BACK,
     BatchOperation,
@@ -22,7 +22,7 @@ from cosmos_outbox_emulators.cosmos.errors import CosmosError, too_large
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
 from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.partition_key import LogicalKey
-from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_on
+from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, is_on, range_of
 from cosmos_outbox_emulators.cosmos.replies import document_headers
 from cosmos_outbox_emulators.cosmos.transaction import OperationKind, Transaction
 
@@ -38,13 +38,13 @@ def reply(container: Container, request: Request, now: float, fault: FaultRule |
         partition, results = _bulk(container, request, now)
     else:
         partition, results = _batch(container, request, now, fault)
+    worst = max(result.status for result in results)
+    headers = document_headers(container, partition, sum(result.charge for result in results))
+    if worst >= 400:
+        del headers["x-ms-content-path"]
     # A read that finds nothing new is 304: that is no failure, and yet no plain success
-    several = any(result.status >= 300 for result in results)
-    return Reply(
-        status=207 if several else 200,
-        body=results_body(results, binary=is_binary(request.body)),
-        headers=document_headers(container, partition, sum(result.charge for result in results)),
-    )
+    body = results_body(results, binary=is_binary(request.body))
+    return Reply(status=207 if worst >= 300 else 200, body=body, headers=headers)
 
 
 def _batch(
@@ -53,6 +53,8 @@ def _batch(
     transaction = Transaction(container, key_of(container, request.headers), now)
     results: list[Result] = []
     operations = operations_of(request.body)
+    if any(one.operation.kind is OperationKind.READ for one in operations):
+        sessions.readable_lsn(container, transaction.partition, request.headers, now)
     for index, one in enumerate(operations):
         try:
             if fault is not None and fault.op_index == index:
@@ -69,7 +71,7 @@ def _batch(
 
 def _bulk(container: Container, request: Request, now: float) -> tuple[Partition, list[Result]]:
     """Execute the operations of one range, each for itself; after the first failure only if the request says so."""
-    range_id = request.headers.get("x-ms-documentdb-partitionkeyrangeid")
+    range_id = range_of(request.headers)
     partition = None if range_id is None else container.partition_by_id(range_id)
     goes_on = is_on(request.headers, "x-ms-cosmos-batch-continue-on-error")
     results: list[Result] = []

@@ -15,14 +15,7 @@ from cosmos_outbox_emulators.cosmos.transaction import Operation, OperationKind,
 LARGEST_REQUEST_BYTES = 2 * 1024 * 1024
 
 _KEY_MISMATCH = 1001
-_OPERATIONS = {
-    RequestKind.CREATE: OperationKind.CREATE,
-    RequestKind.UPSERT: OperationKind.UPSERT,
-    RequestKind.READ: OperationKind.READ,
-    RequestKind.REPLACE: OperationKind.REPLACE,
-    RequestKind.DELETE: OperationKind.DELETE,
-    RequestKind.PATCH: OperationKind.PATCH,
-}
+_QUOTA = "documentSize=10240;documentsSize=10485760;documentsCount=-1;collectionSize=10485760;"
 
 
 def item_reply(
@@ -40,7 +33,7 @@ def item_reply(
         lsn = sessions.readable_lsn(container, transaction.partition, request.headers, now)
     outcome = transaction.execute(
         Operation(
-            kind=_OPERATIONS[kind],
+            kind=OperationKind[kind.name],
             id=item_id,
             body=_body(request, kind) if needs_body else None,
             if_match=request.headers.get("if-match"),
@@ -54,6 +47,7 @@ def item_reply(
     charge = charges.read_charge(size) if kind is RequestKind.READ else charges.write_charge(size)
     etag = item.etag if item else None
     headers = document_headers(container, transaction.partition, charge, etag=etag, lsn=lsn)
+    headers["x-ms-resource-quota"] = headers["x-ms-resource-usage"] = _QUOTA
     minimal = needs_body and is_minimal(request.headers)
     body = item.encoded if item and outcome.status != 304 and not minimal else b""
     return Reply(status=outcome.status, body=body, headers=headers)

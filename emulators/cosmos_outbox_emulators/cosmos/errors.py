@@ -25,6 +25,7 @@ class CosmosError(Exception):
         self.message = message
         self.retry_after_ms = retry_after_ms
         self.details = details or {}
+        self.headers: Mapping[str, str] = {}  # beyond those of each refusal
 
 
 def bad_request(message: str, *, substatus: int = 0) -> CosmosError:

@@ -184,11 +184,7 @@ class Faults:
         ]
 
     def strike(
-        self,
-        kind: RequestKind,
-        container: str | None,
-        *,
-        partition: Callable[[], str | None] = lambda: None,
+        self, kind: RequestKind, container: str | None, *, partition: Callable[[], str | None] = lambda: None
     ) -> FaultRule | None:
         """
         Find the rule that hits this request, and use it up by one; `partition` is asked where a rule names one.

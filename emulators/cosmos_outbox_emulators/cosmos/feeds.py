@@ -20,6 +20,8 @@ from cosmos_outbox_emulators.cosmos.protocol import (
     Request,
     RequestKind,
     is_on,
+    page_size,
+    range_of,
     whole_number,
 )
 from cosmos_outbox_emulators.cosmos.replies import document_headers, listing
@@ -27,7 +29,6 @@ from cosmos_outbox_emulators.cosmos.scope import Window, window_of_key
 from cosmos_outbox_emulators.cosmos.walk import Walk
 
 _DEFAULT_PAGE = 100
-_LARGEST_PAGE = 1000
 _UNLIMITED = 2**31  # a page of the change feed then ends by its size only
 _RANGE_ID = re.compile(r"\d{1,9}", re.ASCII)
 _HEX = re.compile(
@@ -35,7 +36,6 @@ _HEX = re.compile(
 )  # of a hierarchical key's three hashes and the bound "FF" behind them, or of version 1 with 101 bytes of text
 _LSN = re.compile(r'"?(\d{1,18})"?', re.ASCII)
 _NOTHING = object()
-_EVERYTHING = sql.parse_query("SELECT * FROM c")
 
 
 def query_reply(container: Container, request: Request, now: float) -> Reply:
@@ -47,7 +47,7 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
     if is_on(headers, QUERY_PLAN):
         sql.plan.check_features(query, headers.get("x-ms-cosmos-supported-query-features", ""))
         body = jsontext.encode(sql.plan.execution_info(query, _ranges(container, query)))
-        return Reply(status=200, body=body, headers={"x-ms-request-charge": "1.00"})
+        return Reply(status=200, body=body, headers={"x-ms-request-charge": "0.00"})
     partitions, window = _scope(container, headers)
     if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
         key, crossing = _key_in_filter(container, query), is_on(headers, CROSS_PARTITION)
@@ -63,7 +63,7 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
 
 def readfeed_reply(container: Container, request: Request, now: float) -> Reply:
     """List all items."""
-    return _query(container, request, now, _EVERYTHING, Walk(*_scope(container, request.headers)))
+    return _query(container, request, now, sql.EVERYTHING, Walk(*_scope(container, request.headers)))
 
 
 def _key_in_filter(container: Container, query: sql.Query) -> LogicalKey | None:
@@ -87,11 +87,10 @@ def _query(container: Container, request: Request, now: float, query: sql.Query,
         lsn = sessions.readable_lsn(container, partition, request.headers, now)
         if lsn < partition.lsn:
             walk.as_of[partition.range_id] = lsn
-    page_size = whole_number(request.headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)
     page = sql.run(
         query,
         walk,
-        page_size=min(page_size, _LARGEST_PAGE) if page_size > 0 else _LARGEST_PAGE,
+        page_size=page_size(request.headers),
         continuation=request.headers.get("x-ms-continuation"),
     )
     size = sum(map(len, page.rows))
@@ -100,12 +99,14 @@ def _query(container: Container, request: Request, now: float, query: sql.Query,
     headers = document_headers(container, first, charge, lsn=walk.as_of.get(first.range_id))
     headers["x-ms-item-count"] = str(len(page.rows))
     if page.continuation is not None:
+        if request.headers.get("x-ms-documentdb-responsecontinuationtokenlimitinkb") == "0":
+            raise bad_request("The continuation token limit specified is not large enough.")
         headers["x-ms-continuation"] = page.continuation
     if is_on(request.headers, "x-ms-documentdb-populatequerymetrics"):
         headers["x-ms-documentdb-query-metrics"] = metrics.query_metrics(query, page.rows)
     if is_on(request.headers, "x-ms-cosmos-populateindexmetrics"):
         headers["x-ms-cosmos-index-utilization"] = metrics.index_metrics(container)
-    return Reply(status=200, body=listing(container, page.rows), headers=headers)
+    return Reply(status=200, body=listing(container.rid, page.rows), headers=headers)
 
 
 def changefeed_reply(container: Container, request: Request, now: float) -> Reply:
@@ -140,7 +141,7 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     if not page.items:
         return Reply(status=304, headers=headers)
     rows = [b'%b,"_lsn":%d}' % (item.encoded[:-1], item.lsn) for item in page.items]
-    return Reply(status=200, body=listing(container, rows), headers=headers)
+    return Reply(status=200, body=listing(container.rid, rows), headers=headers)
 
 
 def _after_lsn(headers: Mapping[str, str], newest: int) -> int:
@@ -173,7 +174,7 @@ def _scope(container: Container, headers: Mapping[str, str]) -> tuple[Sequence[P
     window = Window(
         low=_epk(headers, "x-ms-start-epk", FIRST_EPK), high=_epk(headers, "x-ms-end-epk", LAST_EPK)
     )
-    range_id = headers.get("x-ms-documentdb-partitionkeyrangeid")
+    range_id = range_of(headers)
     if range_id is None:
         return container.overlapping(window.low, window.high) or container.partitions[:1], window
     if _RANGE_ID.fullmatch(range_id) is None:

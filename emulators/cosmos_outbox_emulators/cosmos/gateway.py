@@ -4,6 +4,7 @@ One request in, one reply out: finding the way, checking the key, and turning ev
 
 from __future__ import annotations
 
+import http
 import itertools
 import logging
 import re
@@ -18,8 +19,18 @@ from cosmos_outbox_emulators.cosmos.auth import check_item_id, check_signature
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
-from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route, route_of
+from cosmos_outbox_emulators.cosmos.partition import Partition
+from cosmos_outbox_emulators.cosmos.protocol import (
+    Reply,
+    Request,
+    RequestKind,
+    Route,
+    check_headers,
+    range_of,
+    route_of,
+)
 from cosmos_outbox_emulators.cosmos.regions import refuse_writes_elsewhere
+from cosmos_outbox_emulators.cosmos.replies import refusal_headers
 from cosmos_outbox_emulators.cosmos.throttling import Throttle, bucket_of, is_low
 
 log = logging.getLogger(__name__)
@@ -27,21 +38,6 @@ log = logging.getLogger(__name__)
 _RECREATED = 1024
 _IN_A_URL = "/:%?&=+,;@!$'()*~"
 _ACTIVITY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
-_CODES = {
-    400: "BadRequest",
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    405: "MethodNotAllowed",
-    409: "Conflict",
-    410: "Gone",
-    412: "PreconditionFailed",
-    413: "RequestEntityTooLarge",
-    429: "TooManyRequests",
-    449: "RetryWith",
-    500: "InternalServerError",
-    503: "ServiceUnavailable",
-}
 
 
 class Gateway:
@@ -67,16 +63,21 @@ class Gateway:
         """Route a request and check its signature; count it."""
         route = route_of(request)
         check_signature(self.account.keys, request.method, route.segments, request.headers)
+        check_headers(request.headers)
         if self.account.strict_ids:
             check_item_id(route.segments)
         self.counts[route.kind] += 1
         return replace(route, segments=self.account.by_name(route.segments))
 
+    def _addressed(self, container: Container, request: Request, route: Route) -> Partition | None:
+        range_id = self.partition_of(request, route)
+        return next((one for one in container.partitions if one.range_id == range_id), None)
+
     def partition_of(self, request: Request, route: Route) -> str | None:
         """
         Return the id of the physical partition that a request addresses, by its range or by a partition key; None without one.
         """
-        range_id, key = (request.headers.get(f"x-ms-documentdb-partitionkey{end}") for end in ("rangeid", ""))
+        range_id, key = range_of(request.headers), request.headers.get("x-ms-documentdb-partitionkey")
         if range_id is not None or key is None:
             return range_id
         try:
@@ -102,12 +103,8 @@ class Gateway:
             return self.refuse(request, CosmosError(500, "The emulator has a defect; see its log."))
 
     def refuse(self, request: Request, error: CosmosError) -> Reply:
-        body = {
-            "code": _CODES.get(error.status, str(error.status)),
-            "message": error.message,
-            **error.details,
-        }
-        headers = {"x-ms-substatus": str(error.substatus), "x-ms-request-charge": "1.00"}
+        body = {"code": _code(error.status), "message": error.message, **error.details}
+        headers = {**error.headers, "x-ms-substatus": str(error.substatus), "x-ms-request-charge": "1.00"}
         if error.retry_after_ms is not None:
             headers["x-ms-retry-after-ms"] = str(error.retry_after_ms)
         # A message may quote what the client sent, even what has no UTF-8 form.
@@ -151,7 +148,14 @@ class Gateway:
             except CosmosError:
                 self.counts["throttled, low priority" if is_low(request.headers) else "throttled"] += 1
                 raise
-        reply = self._execute_on(container, request, route, fault, now)
+        try:
+            reply = self._execute_on(container, request, route, fault, now)
+        except CosmosError as error:
+            partition = self._addressed(container, request, route)
+            # A session learns from a refusal too, but not from one for its own sake
+            if partition is not None and error.status in (404, 409, 412) and not error.substatus:
+                error.headers = refusal_headers(container, partition)
+            raise
         if throttle is not None:
             throttle.charge(range_id, request.headers, float(reply.headers.get("x-ms-request-charge", 0)))
         return reply
@@ -176,3 +180,9 @@ class Gateway:
         if intended is not None and intended != container.rid:
             raise bad_request("The container was re-created under the same name.", substatus=_RECREATED)
         return container
+
+
+def _code(status: int) -> str:
+    """Name a status as the service does: 404 is NotFound."""
+    known = {one.value: one.phrase.title().replace(" ", "") for one in http.HTTPStatus} | {449: "RetryWith"}
+    return known.get(status, str(status))

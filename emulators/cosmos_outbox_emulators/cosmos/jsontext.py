@@ -31,6 +31,10 @@ def encode(value: Any) -> bytes:
 
 
 def decode(raw: bytes | str) -> Any:
+    if raw[:1] == b"\x80":
+        raise bad_request(
+            "The body is binary JSON, which this emulator does not read: switch binary encoding off."
+        )
     try:
         text = raw if isinstance(raw, str) else raw.decode()
         value = _DECODER.decode(text)

@@ -76,6 +76,10 @@ def described(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonOb
     }
 
 
+def least(content: JsonObject) -> int:
+    return _LEAST_AUTOSCALE if "offerAutopilotSettings" in content else _LEAST_MANUAL
+
+
 def _manual(text: str) -> JsonObject:
     throughput = (
         int(text) if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) < 19 else None

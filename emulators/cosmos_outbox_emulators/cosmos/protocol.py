@@ -18,6 +18,15 @@ CROSS_PARTITION_DISABLED = (
 )
 QUERY_PLAN = "x-ms-cosmos-is-query-plan-request"
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_OLDEST_VERSION = "2015-04-08"
+_KNOWN_VALUES = {
+    "x-ms-consistency-level": ("strong", "boundedstaleness", "session", "eventual", "consistentprefix"),
+    "x-ms-indexing-directive": ("default", "include", "exclude"),
+    "x-ms-documentdb-content-serialization-format": ("jsontext", "cosmosbinary"),
+    **dict.fromkeys((CROSS_PARTITION, "x-ms-documentdb-query-enable-scan"), ("true", "false")),
+}
+_DEFAULT_PAGE = 100
+_LARGEST_PAGE = 1000
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
 
 
@@ -159,6 +168,28 @@ def is_query(headers: Mapping[str, str]) -> bool:
         or is_on(headers, QUERY_PLAN)
         or kind.startswith("application/query+json")
     )
+
+
+def range_of(headers: Mapping[str, str]) -> str | None:
+    """Return the id of the partition key range that a request names; older clients put the container's resource id before it."""
+    named = headers.get("x-ms-documentdb-partitionkeyrangeid")
+    return None if named is None else named.rpartition(",")[2]
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Refuse a header with a value that the service does not know."""
+    for name, known in _KNOWN_VALUES.items():
+        value = headers.get(name)
+        if value is not None and value.lower() not in known:
+            raise bad_request(f"The value '{value[:50]}' specified for the header '{name}' is invalid.")
+    if headers.get("x-ms-version", _OLDEST_VERSION) < _OLDEST_VERSION:
+        raise bad_request("Invalid API version. Ensure a valid x-ms-version header value is passed.")
+
+
+def page_size(headers: Mapping[str, str]) -> int:
+    """Return how many rows a page may have; -1 leaves it to the service."""
+    asked = whole_number(headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)
+    return min(asked, _LARGEST_PAGE) if asked > 0 else _LARGEST_PAGE
 
 
 def whole_number(headers: Mapping[str, str], name: str, *, default: int, least: int) -> int:

@@ -32,9 +32,15 @@ def document_headers(
     return headers
 
 
+def refusal_headers(container: Container, partition: Partition) -> dict[str, str]:
+    """Return what a refused operation tells of the session; not of its owner, which the service leaves out."""
+    headers = document_headers(container, partition, 1.0)
+    return {name: value for name, value in headers.items() if name != "x-ms-content-path"}
+
+
 def array(rows: Sequence[bytes]) -> bytes:
     return b"[" + b",".join(rows) + b"]"
 
 
-def listing(container: Container, rows: Sequence[bytes]) -> bytes:
-    return b'{"_rid":"%b","Documents":%b,"_count":%d}' % (container.rid.encode(), array(rows), len(rows))
+def listing(rid: str, rows: Sequence[bytes], name: str = "Documents") -> bytes:
+    return b'{"_rid":"%b","%b":%b,"_count":%d}' % (rid.encode(), name.encode(), array(rows), len(rows))

@@ -17,35 +17,21 @@ from cosmos_outbox_emulators.cosmos.protocol import (
     Request,
     is_on,
     is_query,
+    page_size,
 )
+from cosmos_outbox_emulators.cosmos.replies import listing
+from cosmos_outbox_emulators.cosmos.walk import Listed
 
 _CHARGE = {"x-ms-request-charge": "1.00"}
-_MOST = 2_147_483_647
 # A text that holds JSON. The SDK for .NET gives it to native code, which ends the process where a field is missing.
-_QUERY_ENGINE = jsontext.encode(
-    {
-        "maxSqlQueryInputLength": 262_144,
-        "maxJoinsPerSqlQuery": 10,
-        "maxLogicalAndPerSqlQuery": _MOST,
-        "maxLogicalOrPerSqlQuery": _MOST,
-        "maxUdfRefPerSqlQuery": 10,
-        "maxInExpressionItemsCount": _MOST,
-        "queryMaxInMemorySortDocumentCount": 500,
-        "maxQueryRequestTimeoutFraction": 0.9,
-        "sqlAllowNonFiniteNumbers": False,
-        "sqlAllowAggregateFunctions": True,
-        "sqlAllowSubQuery": True,
-        "sqlAllowScalarSubQuery": True,
-        "allowNewKeywords": True,
-        "sqlAllowLike": True,
-        "sqlAllowGroupByClause": True,
-        "sqlAllowTop": True,
-        "maxSpatialQueryCells": 12,
-        "spatialMaxGeometryPointCount": 256,
-        "sqlDisableOptimizationFlags": 0,
-        "enableSpatialIndexing": True,
-    }
-).decode()
+_QUERY_ENGINE = (
+    '{"maxSqlQueryInputLength":262144,"maxJoinsPerSqlQuery":10,"maxLogicalAndPerSqlQuery":2147483647,'
+    '"maxLogicalOrPerSqlQuery":2147483647,"maxUdfRefPerSqlQuery":10,"maxInExpressionItemsCount":2147483647,'
+    '"queryMaxInMemorySortDocumentCount":500,"maxQueryRequestTimeoutFraction":0.9,"sqlAllowNonFiniteNumbers":false,'
+    '"sqlAllowAggregateFunctions":true,"sqlAllowSubQuery":true,"sqlAllowScalarSubQuery":true,"allowNewKeywords":true,'
+    '"sqlAllowLike":true,"sqlAllowGroupByClause":true,"sqlAllowTop":true,"maxSpatialQueryCells":12,'
+    '"spatialMaxGeometryPointCount":256,"sqlDisableOptimizationFlags":0,"enableSpatialIndexing":true}'
+)
 
 
 def account_reply(account: Account, request: Request) -> Reply:
@@ -87,8 +73,7 @@ def _databases(account: Account, request: Request) -> Reply:
     if request.method == "POST" and not is_query(request.headers):
         throughput = offers.asked_for(request.headers)
         return _json(account.create_database(jsontext.decode_object(request.body), throughput), status=201)
-    found = _select([database.properties for database in account.databases.values()], request)
-    return _json({"_rid": "", "Databases": found, "_count": len(found)})
+    return _page("Databases", [database.properties for database in account.databases.values()], request)
 
 
 def _database(account: Account, request: Request, name: str) -> Reply:
@@ -104,9 +89,8 @@ def _containers(account: Account, request: Request, database_name: str) -> Reply
         body = jsontext.decode_object(request.body)
         container = account.create_container(database_name, body, offers.asked_for(request.headers))
         return _described(container, request, status=201)
-    found = _select([container.properties for container in database.containers.values()], request)
-    listing = {"DocumentCollections": found, "_count": len(found)}
-    return _json({"_rid": database.properties["_rid"], **listing})
+    found = [container.properties for container in database.containers.values()]
+    return _page("DocumentCollections", found, request, rid=database.properties["_rid"])
 
 
 def _container(account: Account, request: Request, database_name: str, name: str) -> Reply:
@@ -123,14 +107,20 @@ def _container(account: Account, request: Request, database_name: str, name: str
 
 def _offers(account: Account, request: Request, segments: tuple[str, ...]) -> Reply:
     if len(segments) == 2 and request.method == "PUT":
-        return _json(account.replace_offer(segments[1], jsontext.decode_object(request.body)))
+        return _offer(account.replace_offer(segments[1], jsontext.decode_object(request.body)))
     found = account.offers()
     if len(segments) == 1:
-        return _json({"_rid": "", "Offers": (chosen := _select(found, request)), "_count": len(chosen)})
+        return _page("Offers", found, request)
     for offer in found:
         if offer["_rid"] == segments[1]:
-            return _json(offer)
+            return _offer(offer)
     raise not_found()
+
+
+def _offer(offer: JsonObject) -> Reply:
+    reply = _json(offer)
+    reply.headers["x-ms-cosmos-min-throughput"] = str(offers.least(offer["content"]))
+    return reply
 
 
 def conflicts_reply(container: Container, request: Request, segments: tuple[str, ...]) -> Reply:
@@ -140,7 +130,7 @@ def conflicts_reply(container: Container, request: Request, segments: tuple[str,
     several = "x-ms-documentdb-partitionkey" not in request.headers
     if is_query(request.headers) and several and not is_on(request.headers, CROSS_PARTITION):
         raise bad_request(CROSS_PARTITION_DISABLED)
-    return _json({"_rid": container.rid, "Conflicts": [], "_count": 0})
+    return _page("Conflicts", [], request, rid=container.rid)
 
 
 def ranges_reply(container: Container, request: Request) -> Reply:
@@ -167,16 +157,19 @@ def ranges_reply(container: Container, request: Request) -> Reply:
         }
         for partition in container.partitions
     ]
-    listing = {"_rid": container.rid, "PartitionKeyRanges": ranges, "_count": len(ranges)}
-    return Reply(status=200, body=jsontext.encode(listing), headers=headers)
+    body = listing(container.rid, [*map(jsontext.encode, ranges)], "PartitionKeyRanges")
+    return Reply(status=200, body=body, headers=headers)
 
 
-def _select(found: list[JsonObject], request: Request) -> list[JsonObject]:
-    """Filter what is listed by the WHERE of a query; whole resources come back, whatever it selects."""
-    if not is_query(request.headers):
-        return found
-    where = sql.parse_request(request.body).where
-    return found if where is None else [properties for properties in found if where(properties) is True]
+def _page(name: str, found: list[JsonObject], request: Request, *, rid: str = "") -> Reply:
+    """Answer a page of what is listed, or of a query over it."""
+    query = sql.parse_request(request.body) if is_query(request.headers) else sql.EVERYTHING
+    more = request.headers.get("x-ms-continuation")
+    page = sql.run(query, Listed(found), page_size=page_size(request.headers), continuation=more)
+    headers = {**_CHARGE, "x-ms-item-count": str(len(page.rows))}
+    if page.continuation is not None:
+        headers["x-ms-continuation"] = page.continuation
+    return Reply(status=200, body=listing(rid, page.rows, name), headers=headers)
 
 
 def _described(container: Container, request: Request, *, status: int = 200) -> Reply:

@@ -7,17 +7,22 @@ true when items are written and ranges are split or merged meanwhile: nothing is
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Sequence
 
 from cosmos_outbox_emulators.cosmos.item import Item
+from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, encode
 from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.scope import Window
 
+_NOWHERE: JsonObject = {"key": (b"", ""), "epk": "", "lsn": 0, "etag": "", "timestamp": 0, "expires_at": None}
 Segment = tuple[str, str, int]  # effective partition keys from, up to; behind which sequence
 
 
 class Walk:
     """The items of a window of effective partition keys."""
+
+    looks_ahead = False  # whether a full page knows if there is another one
 
     def __init__(self, partitions: Sequence[Partition], window: Window) -> None:
         self.as_of: dict[str, int] = {}  # by range id, where a replica lags
@@ -53,3 +58,25 @@ class Walk:
         return low < high and any(
             partition.low < high and low < partition.high for partition in self.partitions
         )
+
+
+class Listed(Walk):
+    """Resources that no partition holds, such as databases, by the age that their resource ids tell."""
+
+    looks_ahead = True
+
+    def __init__(self, resources: Sequence[JsonObject]) -> None:
+        super().__init__((), Window(low="", high="FF"))
+        ages = (int.from_bytes(base64.b64decode(one["_rid"], b"+-"), "big") for one in resources)
+        found = [
+            Item(sequence=age, body=one, encoded=encode(one), **_NOWHERE)
+            for age, one in zip(ages, resources, strict=True)
+        ]
+        self._found = sorted(found, key=lambda item: item.sequence)
+
+    def items(self, segment: Segment | None = None) -> Iterator[Item]:
+        _, _, after = segment or self.whole[0]
+        return (item for item in self._found if item.sequence > after)
+
+    def head(self, segments: Sequence[Segment]) -> tuple[Segment | None, tuple[Segment, ...]]:
+        return segments[0] if segments else None, ()

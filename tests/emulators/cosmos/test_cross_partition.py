@@ -12,6 +12,7 @@ from tests.emulators.cosmos.driver import Driver, documents, substatus
 
 ALL = {"x_ms_documentdb_query_enablecrosspartition": "True"}
 QUERY = {"x_ms_documentdb_isquery": "true"}
+NUMBERED = "SELECT VALUE c.id FROM c ORDER BY c.n"
 MERGED = [
     "SELECT * FROM c ORDER BY c.n",
     "SELECT COUNT(1) FROM c",
@@ -51,10 +52,98 @@ def test_what_a_client_must_merge_is_refused_with_the_plan(query):
             driver,
             query,
             x_ms_cosmos_is_query_plan_request="True",
-            x_ms_cosmos_supported_query_features=("OrderBy, Aggregate, Distinct, Top, OffsetAndLimit"),
+            x_ms_cosmos_supported_query_features=(
+                "OrderBy, Aggregate, NonValueAggregate, Distinct, Top, OffsetAndLimit"
+            ),
         ).body
     )
     assert plan == json.loads(json.loads(reply.body)["additionalErrorInfo"])
+
+
+@pytest.mark.parametrize(
+    ("query", "info", "rewritten"),
+    [
+        (
+            "SELECT TOP 5 VALUE AVG(c.n) FROM c",
+            {"aggregates": ["Average"], "top": 5},
+            'SELECT VALUE [{"item": {"sum": SUM(c.n), "count": COUNT(c.n)}}] FROM c',
+        ),
+        (
+            "SELECT COUNT(1) AS many, MIN(c.n) FROM c",
+            {"groupByAliases": ["many", "$1"], "groupByAliasToAggregateType": {"many": "Count", "$1": "Min"}},
+            'SELECT {"many": {"item": COUNT(1)}, "$1": {"item": MIN(c.n), "item2": {"min": MIN(c.n), "count": COUNT(c.n)}}} AS payload FROM c',
+        ),
+        (
+            "SELECT c.t, COUNT(1) AS n FROM c GROUP BY c.t OFFSET 1 LIMIT 2",
+            {"groupByExpressions": ["c.t"], "groupByAliasToAggregateType": {"t": None, "n": "Count"}},
+            'SELECT [{"item": c.t}] AS groupByItems, {"t": c.t, "n": {"item": COUNT(1)}} AS payload FROM c GROUP BY c.t',
+        ),
+        (
+            "SELECT DISTINCT VALUE c.n FROM c WHERE c.a = 1 ORDER BY c.n",
+            {"distinctType": "Ordered", "hasSelectValue": True},
+            'SELECT c._rid, [{"item": c.n}] AS orderByItems, c.n AS payload FROM c WHERE (c.a = 1) AND ({documentdb-formattableorderbyquery-filter}) AND (IS_DEFINED(c.n)) ORDER BY c.n ASC',
+        ),
+        ("SELECT DISTINCT c.a FROM c ORDER BY c.n", {"distinctType": "Unordered"}, None),
+        (
+            "SELECT DISTINCT TOP 5 VALUE c.n FROM c",
+            {"distinctType": "Unordered"},
+            "SELECT DISTINCT VALUE c.n FROM c",
+        ),
+    ],
+)  # fmt: skip
+def test_a_plan_has_the_shapes_that_the_clients_merge(query, info, rewritten):
+    """Those of the SDK for .NET's QueryPlanBaselineTests."""
+    plan = json.loads(json.loads(posted(Driver(), query, **ALL).body)["additionalErrorInfo"])["queryInfo"]
+
+    assert info == {name: plan[name] for name in info}
+    assert rewritten in (None, plan["rewrittenQuery"])
+
+
+def test_an_aggregate_inside_of_another_expression_is_not_merged():
+    assert (400, 0) == substatus(posted(Driver(partitions=2), "SELECT VALUE COUNT(1) + 1 FROM c", **ALL))
+
+
+@pytest.mark.parametrize(
+    ("order", "value", "rid", "exclude", "expected"),
+    [
+        ("ASC", 1, None, False, "abc"),
+        ("ASC", 1, None, True, "c"),
+        ("ASC", 1, "b", False, "bc"),
+        ("DESC", 1, "a", False, "a"),
+        ("DESC", 2, None, True, "ba"),
+        ("ASC", [], None, False, "abc"),
+    ],
+)
+def test_an_order_is_resumed_by_a_filter_beside_the_query(order, value, rid, exclude, expected):
+    """The SDK for .NET sends it in the place of a condition in the text."""
+    driver = Driver()
+    rids = {
+        key: json.loads(driver.upsert("k", key, n=n).body)["_rid"]
+        for key, n in zip("abc", (1, 1, 2), strict=True)
+    }
+    body = {
+        "query": f"{NUMBERED} {order}",
+        "resumeFilter": {"value": [value], "rid": rids.get(rid), "exclude": exclude},
+    }
+    addressed = {**QUERY, "x_ms_documentdb_partitionkey": '["k"]'}
+
+    assert expected == "".join(documents(driver.send("POST", "/dbs/d/colls/c/docs", body, **addressed)))
+    body["resumeFilter"]["value"] = [{"type": "array", "low": 1, "high": 2}]
+    assert (400, 0) == substatus(driver.send("POST", "/dbs/d/colls/c/docs", body, **addressed))
+
+
+def test_of_equal_values_the_youngest_comes_first_in_a_descending_order_page_by_page():
+    driver = Driver()
+    for key in "abcd":
+        driver.upsert("k", key, n=1)
+    found, more = "", {}
+    while more is not None:
+        reply = driver.query("SELECT VALUE c.id FROM c ORDER BY c.n DESC", x_ms_max_item_count="3", **more)
+        found += "".join(documents(reply))
+        token = reply.headers.get("x-ms-continuation")
+        more = token and {"x_ms_continuation": token}
+
+    assert "dcba" == found
 
 
 def test_a_plan_that_the_client_cannot_carry_out_is_refused():

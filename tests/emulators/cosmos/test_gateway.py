@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import pytest
 from multidict import CIMultiDict
 
 from cosmos_outbox_emulators.cosmos.protocol import Request
-from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver, sign, substatus
+from tests.emulators.cosmos.driver import DOCUMENTS, RANGES, Driver, put, sign, substatus
 
 KEY = {"x_ms_documentdb_partitionkey": '["k"]'}
 BATCH = {**KEY, "x_ms_cosmos_is_batch_request": "True"}
@@ -264,3 +265,75 @@ def test_strict_ids_get_the_refusals_that_the_services_gateway_was_seen_to_give(
     assert 201 == driver.upsert("other", item_id).status
     assert status == driver.item("GET", "k", item_id).status
     assert status // 200 == driver.item("DELETE", "k", item_id).status // 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x_ms_consistency_level", "Sometimes"),
+        ("x_ms_indexing_directive", "Perhaps"),
+        ("x_ms_documentdb_content_serialization_format", "Xml"),
+        ("x_ms_documentdb_query_enable_scan", "maybe"),
+        ("x_ms_version", "2015-01-01"),
+        ("x_ms_documentdb_partitionkeyrangeid", "rid,x"),
+    ],
+)
+def test_a_header_with_a_value_that_the_service_does_not_know_is_a_bad_request(name, value):
+    assert (400, 0) == substatus(Driver().send("GET", DOCUMENTS, **{name: value}))
+
+
+def test_a_range_may_be_named_with_the_resource_id_of_its_container():
+    driver = Driver()
+    named = {"x_ms_documentdb_partitionkeyrangeid": f"{driver.container.rid},0"}
+
+    assert 200 == driver.send("GET", DOCUMENTS, **named).status
+
+
+def test_a_token_of_entra_id_needs_the_account_key_for_its_signature_and_no_date():
+    driver = Driver()
+    key = base64.urlsafe_b64encode(driver.account.key.encode()).decode().rstrip("=")
+
+    def asked(signed: str) -> int:
+        headers = CIMultiDict({"authorization": quote(f"type=aad&ver=1.0&sig=e30.e30.{signed}")})
+        return driver.gateway.answer(Request(method="GET", target="/dbs/d", headers=headers)).status
+
+    assert (200, 401) == (asked(key), asked("e30"))
+
+
+def test_a_body_of_binary_json_is_refused_in_words():
+    reply = Driver().item("POST", "k", None, b"\x80\xec\x01")
+
+    assert (400, True) == (reply.status, b"binary JSON" in reply.body)
+
+
+def test_a_refusal_of_an_item_tells_the_session_how_far_the_range_is():
+    driver = Driver()
+    driver.upsert("k", "a")
+    refused = driver.item("GET", "k", "b")
+
+    assert refused.headers["x-ms-session-token"] == driver.item("GET", "k", "a").headers["x-ms-session-token"]
+    assert "x-ms-content-path" not in refused.headers
+
+
+def test_a_batch_that_reads_waits_for_what_its_session_has_seen():
+    driver = Driver()
+    driver.upsert("k", "a")
+    later = {
+        "x_ms_session_token": f"0:{driver.container.token_version}#99",
+        "x_ms_cosmos_is_batch_request": "True",
+    }
+
+    read = driver.item("POST", "k", None, [{"operationType": "Read", "id": "a"}], **later)
+
+    assert (404, 1002) == substatus(read)
+    assert 200 == driver.item("POST", "k", None, [put("Create", "b")], **later).status
+
+
+def test_no_continuation_is_short_enough_for_a_limit_of_nothing():
+    driver = Driver()
+    for key in "ab":
+        driver.upsert("k", key)
+    limit = {"x_ms_documentdb_responsecontinuationtokenlimitinkb": "0"}
+
+    assert (400, 0) == substatus(driver.query("SELECT * FROM c", x_ms_max_item_count="1", **limit))
+    assert 200 == driver.query("SELECT * FROM c", **limit).status

@@ -24,6 +24,28 @@ def offer_of(driver: Driver, link: str) -> dict:
     return offer
 
 
+def test_a_listing_has_pages_and_what_a_query_selects():
+    driver = Driver()
+    for name in "abc":
+        driver.ok("POST", "/dbs", {"id": name})
+
+    reply = driver.send("GET", "/dbs", x_ms_max_item_count="3")
+    more = {"x_ms_continuation": reply.headers["x-ms-continuation"]}
+    pages = [json.loads(one.body)["Databases"] for one in (reply, driver.send("GET", "/dbs", **more))]
+    query = {"query": "SELECT VALUE d.id FROM d WHERE d.id < 'd' ORDER BY d.id DESC"}
+
+    assert [["d", "a", "b"], ["c"]] == [[one["id"] for one in page] for page in pages]
+    assert ["c", "b", "a"] == driver.ok("POST", "/dbs", query, **ISQUERY)["Databases"]
+    assert 400 == driver.send("GET", "/dbs", x_ms_max_item_count="-2").status
+
+
+def test_an_offer_names_the_least_throughput():
+    driver = Driver()
+    offer = offer_of(driver, driver.ok("GET", "/dbs/d/colls/c")["_self"])
+
+    assert "400" == driver.send("GET", f"/{offer['_self']}").headers["x-ms-cosmos-min-throughput"]
+
+
 def test_the_account_says_in_a_text_of_json_what_its_query_engine_can_do():
     """The SDK for .NET hands it to native code, which ends the process where it has no fields."""
     engine = json.loads(Driver().ok("GET", "/")["queryEngineConfiguration"])

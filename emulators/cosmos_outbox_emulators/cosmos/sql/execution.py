@@ -17,11 +17,13 @@ from typing import Any
 from cosmos_outbox_emulators.cosmos import jsontext
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.item import Item
+from cosmos_outbox_emulators.cosmos.sql.expressions import Aggregate
 from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES
-from cosmos_outbox_emulators.cosmos.sql.parser import MOST_ROWS, Query
+from cosmos_outbox_emulators.cosmos.sql.parser import MOST_ROWS, Query, ResumeFilter
 from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, Aggregated, SortKey, sort_key
 from cosmos_outbox_emulators.cosmos.walk import Segment, Walk
 
+_CONTENT = (int, int, bool, (int, float), str, str, str)  # of a sort key, by its rank
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
 
@@ -57,14 +59,15 @@ def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = 
         if continuation
         else _Resume(segments=walk.whole, skip=query.offset, left=query.most)
     )
-    if query.aggregates:
+    if query.aggregates or query.groups:
         return QueryPage(rows=list(islice(_aggregate(query, walk.items()), *_slice(resume))))
     if query.order or query.distinct:
         rows = _behind(_sorted(query, _rows(query, walk.items())), query, resume)
-        return _page(query, rows, resume, (), page_size)
+        return _page(query, rows, resume, (), page_size, ahead=bool(query.order))
     here, later = walk.head(resume.segments)
     items = iter(()) if here is None else walk.items(here)
-    return _page(query, _rows(query, items), resume, (here, *later) if here else (), page_size)
+    segments = (here, *later) if here else ()
+    return _page(query, _rows(query, items), resume, segments, page_size, ahead=walk.looks_ahead)
 
 
 def _slice(resume: _Resume) -> tuple[int, int | None]:
@@ -72,7 +75,13 @@ def _slice(resume: _Resume) -> tuple[int, int | None]:
 
 
 def _page(
-    query: Query, rows: Iterator[_Row], resume: _Resume, segments: Sequence[Segment], page_size: int
+    query: Query,
+    rows: Iterator[_Row],
+    resume: _Resume,
+    segments: Sequence[Segment],
+    page_size: int,
+    *,
+    ahead: bool,
 ) -> QueryPage:
     page: list[_Row] = []
     size = 0
@@ -85,7 +94,7 @@ def _page(
         page.append(row)
         size += len(row.encoded)
         if len(page) >= page_size:
-            full = not query.order or next(rows, None) is not None
+            full = not ahead or next(rows, None) is not None
             break
     left = None if resume.left is None else resume.left - len(page)
     more = None
@@ -125,27 +134,31 @@ def _selected(query: Query, document: dict[str, Any]) -> bytes | None:
 
 
 def _aggregate(query: Query, items: Iterable[Item]) -> Iterator[bytes]:
-    collected: list[list[Any]] = [[] for _ in query.aggregates]
+    # Without GROUP BY there is one group, even of no item
+    groups: dict[tuple[SortKey, ...], list[Item]] = {} if query.groups else {(): []}
     for item in items:
-        if query.where is not None and query.where(item.body) is not True:
-            continue
-        for aggregate, values in zip(query.aggregates, collected, strict=True):
-            value = aggregate.argument(item.body)
-            if value is not UNDEFINED:
-                values.append(value)
-    results: list[Any] = []
-    for aggregate, values in zip(query.aggregates, collected, strict=True):
-        try:
-            results.append(AGGREGATES[aggregate.name](values))
-        except ArithmeticError:  # a sum that no double holds
-            results.append(UNDEFINED)
-    row = _selected(query, Aggregated(results))
-    if row is not None:
-        yield row
+        if query.where is None or query.where(item.body) is True:
+            key = tuple(sort_key(expression(item.body)) for expression in query.groups)
+            groups.setdefault(key, []).append(item)
+    for members in groups.values():
+        results = [_result(aggregate, members) for aggregate in query.aggregates]
+        row = _selected(query, Aggregated(results, members[0].body if query.groups else {}))
+        if row is not None:
+            yield row
+
+
+def _result(aggregate: Aggregate, items: Iterable[Item]) -> Any:
+    values = [value for item in items if (value := aggregate.argument(item.body)) is not UNDEFINED]
+    try:
+        return AGGREGATES[aggregate.name](values)
+    except ArithmeticError:  # a sum that no double holds
+        return UNDEFINED
 
 
 def _sorted(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
-    ordered = list(rows)
+    ordered = [row for row in rows if query.resume is None or _is_resumed(row, query, query.resume)]
+    if _is_reversed(query):
+        ordered.reverse()
     for index, (_, descending) in reversed(list(enumerate(query.order))):
         ordered.sort(key=lambda row: row.keys[index], reverse=descending)
     seen: set[bytes] = set()
@@ -156,6 +169,19 @@ def _sorted(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
         yield row
 
 
+def _is_reversed(query: Query) -> bool:
+    """Say whether of rows with the same values the youngest comes first, as where an index is read from its end."""
+    return bool(query.order) and query.order[0][1]
+
+
+def _is_resumed(row: _Row, query: Query, resume: ResumeFilter) -> bool:
+    place = _place(row, query, resume.keys)
+    if place or resume.sequence is None:
+        return place > 0 or (place == 0 and not resume.exclude)
+    age = row.item.sequence - resume.sequence
+    return age <= 0 if _is_reversed(query) else age >= 0
+
+
 def _behind(rows: Iterable[_Row], query: Query, resume: _Resume) -> Iterator[_Row]:
     for row in rows:
         if resume.sequence is None or _is_behind(row, query, resume):
@@ -163,10 +189,19 @@ def _behind(rows: Iterable[_Row], query: Query, resume: _Resume) -> Iterator[_Ro
 
 
 def _is_behind(row: _Row, query: Query, resume: _Resume) -> bool:
-    for (_, descending), key, last in zip(query.order, row.keys, resume.keys, strict=True):
+    place = _place(row, query, resume.keys)
+    if place or resume.sequence is None:
+        return place >= 0
+    age = row.item.sequence - resume.sequence
+    return age < 0 if _is_reversed(query) else age > 0
+
+
+def _place(row: _Row, query: Query, keys: Sequence[SortKey]) -> int:
+    """Return 1 for a row that comes behind the values in the query's order, -1 before them, 0 for one that has them."""
+    for (_, descending), key, last in zip(query.order, row.keys, keys, strict=True):
         if key != last:
-            return key < last if descending else key > last
-    return resume.sequence is None or row.item.sequence > resume.sequence
+            return 1 if (key < last) is descending else -1
+    return 0
 
 
 def _encode(query: Query, resume: _Resume) -> str:
@@ -186,7 +221,7 @@ def _decode(text: str, query: Query) -> _Resume:
             sequence=None if sequence is None else _whole(sequence),
             left=_left(left),
         )
-    except (ValueError, TypeError, CosmosError) as error:
+    except (ValueError, TypeError, IndexError, CosmosError) as error:
         raise bad_request("The continuation token is malformed.") from error
     if fingerprint != query.fingerprint or len(resume.keys) != len(query.order):
         raise bad_request("The continuation token belongs to another query.")
@@ -208,16 +243,7 @@ def _whole(value: Any) -> int:
 
 def _sort_key(value: Sequence[Any]) -> SortKey:
     rank, content = value
-    expected: dict[int, type | tuple[type, ...]] = {
-        0: int,
-        1: int,
-        2: bool,
-        3: (int, float),
-        4: str,
-        5: str,
-        6: str,
-    }
-    if not isinstance(rank, int) or not isinstance(content, expected.get(rank, ())):
+    if not isinstance(content, _CONTENT[_whole(rank)]):
         raise TypeError(value)
     return rank, content
 

@@ -31,11 +31,12 @@ _COMPARISONS = ("=", "!=", "<>", "<", "<=", ">", ">=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """An aggregate of a query: its name, the argument, and the argument's text."""
+    """An aggregate of a query: its name, the argument, the argument's text, and behind which token it ends."""
 
     name: str
     argument: Expression
     text: str
+    end: int
 
 
 class ExpressionParser:
@@ -67,9 +68,6 @@ class ExpressionParser:
 
     def at(self, kind: TokenKind) -> bool:
         return self._tokens[self._next].kind is kind
-
-    def peek_second(self, word: str) -> bool:
-        return self._next + 1 < len(self._tokens) and self._tokens[self._next + 1].word == word
 
     def take(self) -> Token:
         token = self._tokens[self._next]
@@ -207,7 +205,7 @@ class ExpressionParser:
         text = self.text_from(start)
         self.expect(")")
         index = len(outer)
-        outer.append(Aggregate(name=name, argument=argument, text=text))
+        outer.append(Aggregate(name=name, argument=argument, text=text, end=self._next))
         self.aggregates = outer
 
         def find(document: Any) -> Any:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from cosmos_outbox_emulators.cosmos.errors import bad_request
 from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, equal, is_number, sort_key, type_rank
 
 Function = Callable[..., Any]
@@ -83,6 +84,8 @@ def _distance(left: Any, right: Any) -> Any:
 
 
 def _degrees(point: Any) -> Any:
+    if isinstance(point, dict) and point.get("type") in ("Polygon", "LineString", "MultiPolygon"):
+        raise bad_request("ST_DISTANCE of this emulator takes points only.")
     place = point.get("coordinates") if isinstance(point, dict) and point.get("type") == "Point" else None
     return (
         place[:2]
@@ -130,10 +133,22 @@ def _average(values: Sequence[Any]) -> Any:
     return sum(values) / len(values) if values and all(map(is_number, values)) else UNDEFINED
 
 
+def _extreme(choose: Callable[..., Any], values: Sequence[Any]) -> Any:
+    """Return the least or the greatest value; undefined where there is none, or one is an array or an object."""
+    return (
+        UNDEFINED
+        if any(type_rank(v) > 4 for v in values)
+        else choose(values, key=sort_key, default=UNDEFINED)
+    )
+
+
 AGGREGATES: dict[str, Callable[[Sequence[Any]], Any]] = {
     "AVG": _average,
     "COUNT": len,
-    "MAX": lambda values: max(values, key=sort_key, default=UNDEFINED),
-    "MIN": lambda values: min(values, key=sort_key, default=UNDEFINED),
+    "COUNTIF": lambda values: sum(value is True for value in values),
+    "MAKELIST": list,
+    "MAKESET": lambda values: [v for n, v in enumerate(values) if not any(equal(v, w) for w in values[:n])],
+    "MAX": lambda values: _extreme(max, values),
+    "MIN": lambda values: _extreme(min, values),
     "SUM": _total,
 }

@@ -1,10 +1,12 @@
-"""Queries: SELECT, FROM, WHERE, ORDER BY, OFFSET LIMIT, and the condition of a patch."""
+"""Queries: SELECT, FROM, WHERE, GROUP BY, ORDER BY, OFFSET LIMIT, and the condition of a patch."""
 
 from __future__ import annotations
 
+import base64
+import re
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
@@ -14,19 +16,21 @@ from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, decode, encode
 from cosmos_outbox_emulators.cosmos.sql.expressions import Aggregate, ExpressionParser
 from cosmos_outbox_emulators.cosmos.sql.operators import Expression
 from cosmos_outbox_emulators.cosmos.sql.tokens import TokenKind
+from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, SortKey, sort_key, type_rank
 
-MOST_ROWS = 2_147_483_647
+MOST_ROWS = 4_294_967_295
 _LONGEST_QUERY = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One selected value, its text, and whether an aggregate is in it."""
+    """One selected value, its text, whether an aggregate is in it, and the aggregate if it is nothing else."""
 
     name: str
     expression: Expression
     text: str
     aggregated: bool = False
+    aggregate: Aggregate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,16 @@ class Source:
     origin: str
     where: str | None
     order: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeFilter:
+    """From where a client resumes an order: values, and an item that has them; without, also or not what has the same values."""
+
+    keys: tuple[SortKey, ...]
+    sequence: int | None
+    exclude: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +67,8 @@ class Query:
     limit: int | None = None
     top: int | None = None
     aggregates: tuple[Aggregate, ...] = ()
+    groups: tuple[Expression, ...] = ()
+    resume: ResumeFilter | None = None
     source: Source
     equalities: Mapping[tuple[str, ...], Any]
 
@@ -77,7 +93,25 @@ def parse_request(body: bytes) -> Query:
         request = {"query": request}
     if not isinstance(request, dict):
         raise bad_request("The query must be a JSON object with 'query' and 'parameters'.")
-    return parse_query(request.get("query"), request.get("parameters"))
+    query = parse_query(request.get("query"), request.get("parameters"))
+    resume = request.get("resumeFilter")
+    return query if resume is None else replace(query, resume=_resume_filter(resume, len(query.order)))
+
+
+def _resume_filter(given: Any, columns: int) -> ResumeFilter:
+    """Read `resumeFilter` of the SDK for .NET; undefined is [] there, and an array or object is a hash, which has no order here."""
+    try:
+        values = [UNDEFINED if value == [] else value for value in given["value"]]
+        rid = given.get("rid")
+        sequence = None if rid is None else int.from_bytes(base64.b64decode(rid, b"+-")[-8:], "little")
+        exclude = bool(given.get("exclude"))
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        raise bad_request("The resumeFilter must have the fields value, rid and exclude.") from error
+    if len(values) != columns or any(type_rank(value) > 4 for value in values):
+        raise bad_request(
+            "A resumeFilter must have a value for each ORDER BY; none may be an array or object here."
+        )
+    return ResumeFilter(keys=tuple(map(sort_key, values)), sequence=sequence, exclude=exclude)
 
 
 def parse_condition(text: Any) -> Callable[[Any], bool]:
@@ -119,7 +153,8 @@ class _QueryParser(ExpressionParser):
             where = self.expression()
             equalities = self._equalities(first)
             where_text = self.text_from(start)
-        order = self._order() if self.accept("ORDER") else []
+        groups = [(one, text) for one, _, text in self._by(paths=False)] if self.accept("GROUP") else []
+        order = self._by(paths=True) if self.accept("ORDER") else []
         offset, limit = self._window() if self.accept("OFFSET") else (0, None)
         if not self.at(TokenKind.END):
             raise self.unexpected()
@@ -136,16 +171,34 @@ class _QueryParser(ExpressionParser):
             limit=limit,
             top=top,
             aggregates=aggregates,
+            groups=tuple(expression for expression, _ in groups),
             equalities=equalities,
             source=Source(
-                alias=alias, origin=origin, where=where_text, order=tuple(text for *_, text in order)
+                alias=alias,
+                origin=origin,
+                where=where_text,
+                order=tuple(text for *_, text in order),
+                groups=tuple(text for _, text in groups),
             ),
         )
-        if aggregates and not all(column.aggregated for column in columns or ()):
-            raise bad_request(
-                "Aggregates beside plain values need GROUP BY, which this emulator does not have."
-            )
+        if groups and (order or columns is None):
+            raise bad_request("'SELECT *' is not allowed with GROUP BY, nor is ORDER BY.")
+        if aggregates or groups:
+            self._check_groups(query)
         return query
+
+    def _check_groups(self, query: Query) -> None:
+        """Refuse a selected value that has no aggregate and reads more than the values that rows are grouped by."""
+        groups = sorted(query.source.groups, key=len, reverse=True)
+        grouped = re.compile("|".join(rf"{re.escape(text)}(?!\w)" for text in groups) or r"(?!)")
+        for column in query.columns or ():
+            if not column.aggregated and re.search(
+                rf"\b{query.source.alias}\b", grouped.sub("", column.text)
+            ):
+                raise bad_request(
+                    f"Property reference '{column.text[:50]}' is invalid in the select list because it is not contained in either "
+                    "an aggregate function or the GROUP BY clause."
+                )
 
     def _equalities(self, first: int) -> dict[tuple[str, ...], Any]:
         """
@@ -170,9 +223,10 @@ class _QueryParser(ExpressionParser):
         return found
 
     def _columns(self, *, single: bool) -> tuple[Column, ...]:
-        columns = [self._column(1)]
-        while self.accept(","):
-            columns.append(self._column(len(columns) + 1))
+        columns: list[Column] = []
+        while not columns or self.accept(","):
+            unnamed = sum(column.name.startswith("$") for column in columns)
+            columns.append(self._column(unnamed + 1))
         if single and len(columns) > 1:
             raise bad_request("SELECT VALUE takes one expression.")
         return tuple(columns)
@@ -182,13 +236,18 @@ class _QueryParser(ExpressionParser):
         expression = self.expression()
         text = self.text_from(start)
         name = self._implied_name(first) or f"${number}"
-        if self.accept("AS"):
+        inside = (self.aggregates or [])[before:]
+        alone = inside[0] if self._is_call(first, inside) else None
+        if self.accept("AS") or (self.at(TokenKind.NAME) and not self.peek("FROM")):
             token = self.take()
             if token.kind is not TokenKind.NAME:
                 raise bad_request("AS must be followed by a name.")
             name = token.text
-        aggregated = len(self.aggregates or ()) > before
-        return Column(name=name, expression=expression, text=text, aggregated=aggregated)
+        return Column(name=name, expression=expression, text=text, aggregated=bool(inside), aggregate=alone)
+
+    def _is_call(self, first: int, inside: Sequence[Aggregate]) -> bool:
+        """Say whether the expression from a token up to here is one aggregate, and nothing around it."""
+        return len(inside) == 1 and (self._tokens[first].word, self._next) == (inside[0].name, inside[0].end)
 
     def _implied_name(self, start: int) -> str | None:
         """Name a column after the last step of its path: c.a.b is b, c["a"] is a, c is c."""
@@ -209,17 +268,21 @@ class _QueryParser(ExpressionParser):
             raise bad_request("FROM must name the container.")
         self.accept("AS")
         reserved = self.peek("WHERE", "ORDER", "OFFSET", "GROUP", "JOIN", "IN")
-        if self.peek("GROUP", "JOIN", "IN", ".", "["):
-            raise bad_request("This emulator reads whole documents: no JOIN, no IN after FROM, no GROUP BY.")
+        if self.peek("JOIN", "IN", ".", "["):
+            raise bad_request("This emulator reads whole documents: no JOIN, no IN after FROM.")
         return self.take().text if self.at(TokenKind.NAME) and not reserved else source.text
 
-    def _order(self) -> list[tuple[Expression, bool, str]]:
+    def _by(self, *, paths: bool) -> list[tuple[Expression, bool, str]]:
         self.expect("BY")
         order: list[tuple[Expression, bool, str]] = []
         while not order or self.accept(","):
-            start = self.position
+            start, first = self.position, self._next
             expression = self.expression()
             text = self.text_from(start)
+            if paths and self._implied_name(first) is None:
+                raise bad_request(
+                    "Unsupported ORDER BY clause. ORDER BY item expression could not be mapped to a document path."
+                )
             order.append((expression, self.accept("ASC", "DESC") == "DESC", text))
         return order
 
@@ -232,5 +295,5 @@ class _QueryParser(ExpressionParser):
         token = self.take()
         value = self.parameter(token.text) if token.kind is TokenKind.PARAMETER else token.value
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_ROWS:
-            raise bad_request("TOP, OFFSET and LIMIT take a whole number from 0 to 2147483647.")
+            raise bad_request("TOP, OFFSET and LIMIT take a whole number from 0 to 4294967295.")
         return value

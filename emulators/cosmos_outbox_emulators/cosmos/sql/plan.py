@@ -11,16 +11,18 @@ from collections.abc import Sequence
 
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject, encode
-from cosmos_outbox_emulators.cosmos.sql.parser import Query
+from cosmos_outbox_emulators.cosmos.sql.expressions import Aggregate
+from cosmos_outbox_emulators.cosmos.sql.parser import Column, Query
 
 _NOT_SERVABLE = 1004
 _FILTER = "{documentdb-formattableorderbyquery-filter}"  # a client puts in what resumes the query
-_AGGREGATES = {"AVG": "Average", "COUNT": "Count", "MAX": "Max", "MIN": "Min", "SUM": "Sum"}
+_NAMES = {"AVG": "Average", "COUNTIF": "CountIf", "MAKELIST": "MakeList", "MAKESET": "MakeSet"}
 
 
 def is_servable(query: Query) -> bool:
     """Say whether rows of several ranges, one after the other, are the answer."""
-    return not (query.order or query.aggregates or query.distinct or query.offset or query.most is not None)
+    merged = query.order or query.aggregates or query.groups or query.distinct or query.offset
+    return not merged and query.most is None
 
 
 def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
@@ -43,24 +45,41 @@ def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
         if query.aggregates
         else ["Descending" if descending else "Ascending" for _, descending in query.order]
     )
+    if any(column.aggregated and column.aggregate is None for column in query.columns or ()):
+        raise bad_request("Compositions of aggregates and other expressions are not allowed.")
+    # Equal rows of an order lie side by side only where it is by all that is selected
+    matching = {column.text for column in query.columns or ()} == set(query.source.order)
+    # Values that are not one aggregate alone are merged by their names
+    named = {} if query.value or not (query.aggregates or query.groups) else _operators(query)
     return {
         "partitionedQueryExecutionInfoVersion": 2,
         "queryInfo": {
-            "distinctType": "None" if not query.distinct else "Ordered" if order else "Unordered",
+            "distinctType": "None" if not query.distinct else "Ordered" if matching else "Unordered",
             "top": query.top,
             "offset": query.offset if query.limit is not None else None,
             "limit": query.limit,
             "orderBy": order,
             "orderByExpressions": list(query.source.order) if order else [],
-            "groupByExpressions": [],
-            "groupByAliases": [],
-            "aggregates": [_AGGREGATES[aggregate.name] for aggregate in query.aggregates],
-            "groupByAliasToAggregateType": {},
+            "groupByExpressions": list(query.source.groups),
+            "groupByAliases": list(named),
+            "aggregates": [_operator(aggregate) for aggregate in query.aggregates if query.value],
+            "groupByAliasToAggregateType": named,
             "rewrittenQuery": _rewritten(query),
             "hasSelectValue": query.value,
             "hasNonStreamingOrderBy": False,
         },
         "queryRanges": list(ranges),
+    }
+
+
+def _operator(aggregate: Aggregate) -> str:
+    return _NAMES.get(aggregate.name, aggregate.name.capitalize())
+
+
+def _operators(query: Query) -> dict[str, str | None]:
+    return {
+        column.name: _operator(column.aggregate) if column.aggregate else None
+        for column in query.columns or ()
     }
 
 
@@ -71,6 +90,9 @@ def check_features(query: Query, supported: str) -> None:
         "OrderBy": bool(query.order),
         "MultipleOrderBy": len(query.order) > 1,
         "Aggregate": bool(query.aggregates),
+        "NonValueAggregate": bool(query.aggregates) and not query.value and not query.groups,
+        "CountIf": any(aggregate.name == "COUNTIF" for aggregate in query.aggregates),
+        "GroupBy": bool(query.groups),
         "Distinct": query.distinct,
         "Top": query.top is not None,
         "OffsetAndLimit": query.limit is not None,
@@ -84,30 +106,46 @@ def check_features(query: Query, supported: str) -> None:
 
 
 def _rewritten(query: Query) -> str:
-    """Return the query that each range runs; empty where that is the query itself."""
+    """
+    Return the query that each range runs, in the shapes that the SDK for .NET is tested with (its QueryPlanBaselineTests).
+    """
     source = query.source
     # What is equal in several ranges counts once, so the client alone can count rows that are distinct
-    top, limit = (None, None) if query.distinct else (query.top, query.limit)
-    head = "SELECT " + ("DISTINCT " if query.distinct else "") + (f"TOP {top} " if top is not None else "")
-    tail = "" if limit is None else f" OFFSET 0 LIMIT {query.offset + limit}"
-    where = "" if source.where is None else f" WHERE {source.where}"
+    counted = not (query.distinct or query.aggregates or query.groups)
+    head = f"SELECT TOP {query.top} " if counted and query.top is not None else "SELECT "
+    tail = f" OFFSET 0 LIMIT {query.offset + query.limit}" if counted and query.limit is not None else ""
+    origin, payload = f"{source.origin}{_where(source.where)}", _payload(query)
+    if query.groups:
+        items, by = _items(source.groups), ", ".join(source.groups)
+        return f"{head}{items} AS groupByItems, {payload} AS payload {origin} GROUP BY {by}"
     if query.aggregates:
-        items = ", ".join(f'{{"item": {_partial(a.name, a.text)}}}' for a in query.aggregates)
-        return f"{head}VALUE [{items}] {source.origin}{where}{tail}".strip()
-    if query.order:
-        directions = ("DESC" if descending else "ASC" for _, descending in query.order)
-        items = ", ".join(f'{{"item": {text}}}' for text in source.order)
-        by = ", ".join(
-            f"{text} {direction}" for text, direction in zip(source.order, directions, strict=True)
-        )
-        rid = "" if query.distinct else f"{source.alias}._rid, "
-        where = f" WHERE ({source.where}) AND ({_FILTER})" if source.where else f" WHERE ({_FILTER})"
-        return f"{head}{rid}[{items}] AS orderByItems, {_payload(query)} AS payload {source.origin}{where} ORDER BY {by}{tail}"
-    return f"{head}{_selection(query)} {source.origin}{where}{tail}"
+        return f"{head}VALUE {payload} {origin}" if query.value else f"{head}{payload} AS payload {origin}"
+    if not query.order:
+        return f"{head}{'DISTINCT ' if query.distinct else ''}{_selection(query)} {origin}{tail}"
+    directions = ("DESC" if descending else "ASC" for _, descending in query.order)
+    by = ", ".join(f"{text} {direction}" for text, direction in zip(source.order, directions, strict=True))
+    # A row without the value that is asked for is no row, and no limit counts it
+    where = _where(source.where, _FILTER, f"IS_DEFINED({payload})" if query.value else None)
+    items = f"{head}{source.alias}._rid, {_items(source.order)} AS orderByItems, {payload} AS payload"
+    return f"{items} {source.origin}{where} ORDER BY {by}{tail}"
 
 
-def _partial(name: str, text: str) -> str:
-    return f'{{"sum": SUM({text}), "count": COUNT({text})}}' if name == "AVG" else f"{name}({text})"
+def _items(texts: Sequence[str]) -> str:
+    return "[" + ", ".join(f'{{"item": {text}}}' for text in texts) + "]"
+
+
+def _where(*conditions: str | None) -> str:
+    given = [f"({condition})" for condition in conditions if condition is not None]
+    return f" WHERE {' AND '.join(given)}" if given else ""
+
+
+def _partial(aggregate: Aggregate) -> str:
+    """Return what each range says of an aggregate; what it says of no item at all is told by the count."""
+    name, text = aggregate.name, aggregate.text
+    if name == "AVG":
+        return f'{{"item": {{"sum": SUM({text}), "count": COUNT({text})}}}}'
+    also = f', "item2": {{"{name.lower()}": {name}({text}), "count": COUNT({text})}}'
+    return f'{{"item": {name}({text}){also if name in ("MIN", "MAX") else ""}}}'
 
 
 def _selection(query: Query) -> str:
@@ -125,8 +163,13 @@ def _payload(query: Query) -> str:
     if query.columns is None:
         return query.source.alias
     if query.value:
-        return query.columns[0].text
-    return "{" + ", ".join(f"{_quoted(column.name)}: {column.text}" for column in query.columns) + "}"
+        return _merged(query.columns[0], "[{}]")
+    fields = (f"{_quoted(column.name)}: {_merged(column, '{}')}" for column in query.columns)
+    return "{" + ", ".join(fields) + "}"
+
+
+def _merged(column: Column, around: str) -> str:
+    return column.text if column.aggregate is None else around.format(_partial(column.aggregate))
 
 
 def _quoted(name: str) -> str:

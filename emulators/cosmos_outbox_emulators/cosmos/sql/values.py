@@ -18,10 +18,10 @@ class Undefined(Enum):
 
 
 class Aggregated(dict[str, Any]):
-    """Stand in for a document where SELECT is evaluated once for all matches."""
+    """Stand in for a document where SELECT is evaluated once for all matches, or once for each group: then as its first one."""
 
-    def __init__(self, results: list[Any]) -> None:
-        super().__init__()
+    def __init__(self, results: list[Any], first: Mapping[str, Any]) -> None:
+        super().__init__(first)
         self.results = results
 
 
