@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import tarfile
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from azure.servicebus._pyamqp._decode import _decode_decimal128
+from azure.servicebus._pyamqp._encode import encode_decimal128
 
 from tools.vendor_tests.__main__ import SUITES
 from tools.vendor_tests.expected import Expected, Kind, judge
@@ -85,3 +88,13 @@ def test_the_tests_run_on_the_sdk_that_everything_else_is_tested_with(name: str)
 
     assert requirement in (ROOT / "requirements/vendor.txt").read_text(encoding="utf-8")
     assert "--hash=sha256:" in requirement
+
+
+def test_the_sdk_does_not_read_a_decimal_that_it_wrote_by_the_standard():
+    """What tools/vendor_tests/servicebus.toml says of `test_message_property`: no service is needed to fail it."""
+    written = bytearray()
+    encode_decimal128(written, Decimal("1.2345"), with_constructor=False)
+
+    assert ((6176 - 4) << 113 | 12345).to_bytes(16, "big") == written
+    with pytest.raises(ValueError, match="Invalid AMQP decimal128"):
+        _decode_decimal128(memoryview(written))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from tools.vendor_tests.suite import HERE, Addresses, Suite, parts
+from tools.vendor_tests.suite import HERE, Addresses, Edit, Suite, parts
 
 
 def environment(addresses: Addresses) -> dict[str, str]:
@@ -23,12 +23,40 @@ def environment(addresses: Addresses) -> dict[str, str]:
 
 _LIVE = ("list_sessions", "message", "mgmt_*", "queues", "sb_client", "sessions", "subscriptions", "topic")
 
+# Release 7.15 changed two things that its own tests do not know yet. It passes `await_outcome` to a method that a test replaces by its own. And
+# the first receive of a receiver that is not open bounds also the wait for a session; as its changelog says, one that is open waits as long as
+# its constructor says, which is what the test means.
+_SETTLES = "def _hack_amqp_message_complete(cls, _, _unused, settlement"
+_BOUNDED = "receiver.receive_messages(max_wait_time=5)\n            assert time.time() - start_time > 65"
+_OPENED = "receiver.{0}()\n            assert time.time() - start_time > 65"
+_PATIENT = """uamqp_transport=uamqp_transport,
+        ) as sb_client:
+
+            receiver = sb_client.get_queue_receiver(
+                servicebus_queue.name, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=10
+"""
+_EDITS = (
+    *(
+        Edit(file=file, old=f"{_SETTLES}):", new=f"{_SETTLES}, **kwargs):")
+        for file in ("test_queues.py", "async_tests/test_queues_async.py")
+    ),
+    Edit(file="test_sessions.py", old=_BOUNDED, new=_OPENED.format("__enter__")),
+    Edit(file="async_tests/test_sessions_async.py", old=_BOUNDED, new=_OPENED.format("__aenter__")),
+    # Four attempts of 70 s, twice, are ten minutes; the blocking twin of this test makes two.
+    Edit(
+        file="async_tests/test_sessions_async.py",
+        old=_PATIENT,
+        new=_PATIENT.replace("\n", " retry_total=1,\n", 1),
+    ),
+)
+
 SUITE = Suite(
     name="servicebus",
     distribution="azure-servicebus",
     environment=environment,
     files=tuple(f"**/test_{name}{kind}.py" for name in _LIVE for kind in ("", "_async")),
     left_out=("*/test_mgmt_dictmixin.py", "test_mgmt_client_kwargs.py"),  # the SDK alone
+    edits=_EDITS,
     serve=("--config", str(HERE / "servicebus-keys.json")),
     # The tests wait by design: for locks of 30 s and for messages that must not come.
     test_seconds=500,
