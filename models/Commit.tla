@@ -117,11 +117,14 @@ Judge(w) ==
     /\ IF refused[w] = "entity"
        THEN /\ End(w, IF inDoubt[w] /\ ~AbsenceProves(w) THEN "unknown" ELSE "refused")
             /\ UNCHANGED stale
-       ELSE \E found \in Reads(Event(w), Key, "session", token[w]) :
-            /\ ReadsOf(w, Event(w), found)
-            /\ IF found # Absent THEN End(w, "written")
-               ELSE IF refused[w] = "unnamed" /\ AbsenceProves(w) THEN End(w, "refused")
-               ELSE End(w, "unknown") \/ UNCHANGED phase      \* the time is up, or it is looked for again
+       ELSE \/ \E found \in Reads(Event(w), Key, "session", token[w]) :
+                  /\ ReadsOf(w, Event(w), found)
+                  /\ IF found # Absent THEN End(w, "written")
+                     ELSE IF refused[w] = "unnamed" /\ AbsenceProves(w) THEN End(w, "refused")
+                     ELSE End(w, "unknown") \/ UNCHANGED phase      \* the time is up, or it is looked for again
+            \/ /\ End(w, IF Mistake = "a read without an answer counts as absence" /\ refused[w] = "unnamed" THEN "refused"
+                          ELSE "unknown")                           \* no read was answered in time
+               /\ UNCHANGED stale
     /\ UNCHANGED <<storeVars, etag, token, inDoubt, window, late, refused, applied, lost, others, deletions>>
 
 \* The time of one call is up.

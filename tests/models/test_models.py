@@ -15,13 +15,13 @@ from models.__main__ import FOLDER, Check, checks, run
 
 MODULES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.tla"))}
 README = (FOLDER / "README.md").read_text()
-ROWS = re.findall(r"^\| `(\w+)\.(\w+)` \| (.+) \|$", README, re.MULTILINE)
+ROWS = re.findall(r"^\| `(\w+)\.(\w+)` \| .+ \|$", README, re.MULTILINE)
 HOLDS = "12 states generated, 7 distinct states found, 0 states left on queue.\n"
 FINISHED = "Model checking completed. No error has been found.\n"
 
 
-def test_each_action_stands_for_functions_that_exist():
-    named = {name for _, _, functions in ROWS for name in re.findall(r"`(cosmos_outbox[\w.]+)`", functions)}
+def test_the_functions_that_actions_and_reads_are_said_to_be_exist():
+    named = set(re.findall(r"`(cosmos_outbox\.[\w.]+)`", README))
 
     assert [] == sorted(name for name in named if pydoc.locate(name) is None)
     assert len(named) > 10
@@ -34,7 +34,7 @@ def test_each_action_of_a_module_is_explained_and_each_explained_one_is_there(mo
     bodies = re.findall(r"^(\w+)(?:\([\w, ]+\))? ==\n?((?:.+\n)+)", text, re.MULTILINE)
     actions = {name for name, body in bodies if re.search(r"UNCHANGED", body)}
 
-    assert {action for of, action, _ in ROWS if of == module} == actions
+    assert {action for of, action in ROWS if of == module} == actions
 
 
 def test_each_mistake_is_in_its_module_and_breaks_what_the_module_states():
