@@ -246,6 +246,8 @@ Next ==
     \/ \E key \in Keys : ReleaseNext(key) \/ HandBack(key)
 
 Spec == Init /\ [][Next]_vars
+\* For liveness: a worker that can go on does, and a lease finds an owner.
+Lives == \A w \in Workers : WF_vars(Progress(w)) /\ WF_vars(\E lease \in LeaseIds : Take(w, lease))
 
 (* ------------------------------ What holds ------------------------------ *)
 
@@ -280,5 +282,5 @@ G5_Checkpoint ==
         /\ \E w \in Workers : work[w].lease = lease /\ work[w].tenure = leases[lease].tenure /\ work[w].due = {}]_vars
 
 \* Each event is sent, or waits behind a failure.
-G2_Sent == <>[](\A event \in Events : IsDone(event))
+G2_Sent == Lives => <>[](\A event \in Events : IsDone(event))
 =============================================================================
