@@ -118,13 +118,13 @@ resource topic 'Microsoft.ServiceBus/namespaces/topics@2024-01-01' = {
   }
 }
 
-// Some claims wait until a lock ends, so it is short.
+// Claims and contracts wait until a lock ends, so it is short.
 resource subscriptions 'Microsoft.ServiceBus/namespaces/topics/subscriptions@2024-01-01' = [for subscription in subscriptionNames: {
   parent: topic
   name: subscription
   properties: {
     requiresSession: subscription == name
-    lockDuration: 'PT30S'
+    lockDuration: 'PT10S'
     maxDeliveryCount: 10
     enableBatchedOperations: true
   }

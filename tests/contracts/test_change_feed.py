@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.contracts.ports.change_feed import ChangeFeedBackend, ChangeFeedContract
+from cosmos_outbox_testing.contracts.change_feed import ChangeFeedBackend, ChangeFeedContract
 from tests.support.backends import BACKENDS, SDK_ONLY, opened
 
 pytestmark = pytest.mark.looptime(False)

@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.memory.parked import MemoryParked
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from tests.contracts.ports.parked_store import ParkedStoreContract
+from cosmos_outbox_testing.contracts.parked_store import ParkedStoreContract
 from tests.support.backends import AZURE_VARIABLE, BACKENDS
 
 pytestmark = pytest.mark.looptime(False)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cosmos_outbox.errors import TooManyRequests
+from cosmos_outbox_testing.contracts import SubscriptionContract
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import suites
 from cosmos_outbox_testing.verify.own_views import OwnStore
@@ -28,12 +29,33 @@ async def _ran(*only: str) -> dict[str, Outcome]:
 
 
 async def test_the_suites_hold_on_the_emulators_and_leave_nothing(verified: OutboxEmulators):
-    outcomes = await _ran()
-    assert {"store", "leases", "publisher", "publisher-sdk-only"} == outcomes.keys()
+    names = [
+        name for name in suites.NAMES if "subscription" not in name
+    ]  # `make verify` has those, which take minutes
+    outcomes = await _ran(*(f"suites/{name}" for name in names))
+    assert {*names} == outcomes.keys()
     assert [] == [one.found for one in outcomes.values() if one.held is not Held.HELD]
+    of_cosmos = {"store", "leases", "parked", "change-feed", "change-feed-sdk-only"}
+    assert of_cosmos == {name for name, one in outcomes.items() if one.request_units > 0}
     async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
         assert [] == [one["id"] async for one in site.data.read_all_items()]
         assert [] == [one["id"] async for one in site.leases.read_all_items()]
+
+
+@pytest.mark.parametrize("deviation", [None, "session-reversed"])
+async def test_both_receivers_are_held_to_the_contract_of_subscriptions(
+    verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch, deviation: str | None
+):
+    """A test of it is tried here; the names that it chooses are the run's own on the wire, and nothing is left."""
+    whole = suites.tests_of
+    tests = [one for one in whole(SubscriptionContract()) if "in_order_one" in one[0]]
+    monkeypatch.setattr(suites, "tests_of", lambda _: tests)
+    if deviation:
+        verified.servicebus.deviate(deviation)
+    outcomes = await _ran("suites/subscription", "suites/subscription-sdk-only")
+    assert {Held.BROKEN if deviation else Held.HELD} == {one.held for one in outcomes.values()}
+    left = verified.servicebus.stats()["topics"][verified.topic]["subscriptions"].values()
+    assert 0 == sum(one["active"] + one["dead_lettered"] for one in left)
 
 
 async def test_a_store_that_splits_a_batch_is_named_with_what_failed(

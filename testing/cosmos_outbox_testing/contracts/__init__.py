@@ -13,7 +13,10 @@ The adapters of this library are held to the same classes. The tests are corouti
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{port}" for port in ("publisher", "subscription", "store", "lease_store"))
+    *(
+        f"{__name__}.{port}"
+        for port in ("publisher", "subscription", "store", "lease_store", "parked_store", "change_feed")
+    )
 )
 
 from cosmos_outbox_testing.contracts.publisher import (  # noqa: E402

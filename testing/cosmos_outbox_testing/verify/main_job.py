@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,9 +92,7 @@ class _Job:
         self._own = OwnSession(site)  # refuses a run without a topic
         self._committed: list[CommittedEvent] = []
         self._problems: list[str] = []
-        by_sdk = site.connection.settings.sdk_only or site.connection.settings.servicebus_transport != "tcp"
-        lean = find_spec("cosmos_outbox_amqp") is not None and not by_sdk
-        self._receiver = "amqp" if lean else "sdk"
+        self._receiver = "amqp" if site.lean else "sdk"
 
     async def run(self) -> list[Outcome]:
         async with Children(self._logs) as children:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.message_format import OutboundMessage, received_text
-from cosmos_outbox.ports import CommitResult, LeaseStore, Listing, Page, Publisher, Store, Write
+from cosmos_outbox.partition_key import FeedRange
+from cosmos_outbox.ports import (
+    ChangeFeed,
+    ChangePage,
+    CommitResult,
+    LeaseStore,
+    Listing,
+    Page,
+    Publisher,
+    StartFrom,
+    Write,
+)
 from cosmos_outbox.stored_documents import Document
 from cosmos_outbox_testing.contracts import PublisherBackend
 from cosmos_outbox_testing.verify.site import TTL_SECONDS
@@ -21,19 +33,25 @@ _KEY, _TYPE, _ID, _TTL = "partitionKey", "type", "id", "ttl"
 class OwnStore:
     """A store in which a test sees its own documents alone: partition keys and types begin with its name."""
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._store, self._name = store, name
+    own_fields = (_KEY, _TYPE)
+
+    def __init__(self, store: Any, name: str, keys: Mapping[str, str] | None = None) -> None:
+        self._store, self._name, self._keys = store, name, keys or {}
+
+    def _key(self, key: str) -> str:
+        return self._name + self._keys.get(key, key)
 
     async def read(self, document_id: str, partition_key: str, **options: Any) -> Document:
-        return self._as_written(await self._store.read(document_id, self._name + partition_key, **options))
+        return self._as_written(await self._store.read(document_id, self._key(partition_key), **options))
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         own = [replace(one, document=self._stored(one.document)) for one in writes]
-        return await self._store.commit(self._name + partition_key, own)
+        result: CommitResult = await self._store.commit(self._key(partition_key), own)
+        return result
 
     async def list(self, types: Sequence[str], *, partition_key: str | None, **options: Any) -> Page:
-        key = None if partition_key is None else self._name + partition_key
-        page = await self._store.list([self._name + one for one in types], partition_key=key, **options)
+        key = None if partition_key is None else self._key(partition_key)
+        page: Page = await self._store.list([self._name + one for one in types], partition_key=key, **options)
         return replace(page, documents=tuple(map(self._as_written, page.documents)))
 
     def _stored(self, document: Mapping[str, Any] | None) -> Document | None:
@@ -42,11 +60,66 @@ class OwnStore:
         return {
             _TTL: TTL_SECONDS,
             **document,
-            **{field: self._name + document[field] for field in (_KEY, _TYPE)},
+            **{field: self._name + document[field] for field in self.own_fields if field in document},
+            _KEY: self._key(document[_KEY]),
         }
 
     def _as_written(self, document: Document) -> Document:
-        return document | {field: document[field].removeprefix(self._name) for field in (_KEY, _TYPE)}
+        own = [field for field in self.own_fields if field in document]
+        return document | {field: document[field].removeprefix(self._name) for field in own}
+
+
+class OwnParked(OwnStore):
+    """A store of parked keys of one test alone: partition keys and processors begin with its name."""
+
+    own_fields = (_KEY, "processor")
+
+    async def page(self, partition_key: str, **options: Any) -> tuple[Document, ...]:
+        return tuple(map(self._as_written, await self._store.page(self._key(partition_key), **options)))
+
+    async def queue(self, partition_key: str, **options: Any) -> tuple[Document, ...]:
+        return tuple(map(self._as_written, await self._store.queue(self._key(partition_key), **options)))
+
+    async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
+        return frozenset(await self._store.present(self._key(partition_key), document_ids))
+
+    async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
+        found = await self._store.keys(processor=self._name + processor, container=container)
+        return tuple(map(self._as_written, found))
+
+    async def partitions(self) -> frozenset[str]:
+        found = [key for key in await self._store.partitions() if key.startswith(self._name)]
+        return frozenset(key.removeprefix(self._name) for key in found)
+
+
+class OwnFeed:
+    """A change feed whose beginning is now, in which a test sees the documents alone whose keys begin with its name."""
+
+    def __init__(self, feed: ChangeFeed, name: str, begins: Mapping[FeedRange, str]) -> None:
+        self._feed, self._name, self._begins = feed, name, begins
+        self.describe, self.partition_id = feed.describe, feed.partition_id
+
+    async def physical_ranges(self) -> tuple[FeedRange, ...]:
+        return tuple(self._begins)
+
+    async def read_page(
+        self,
+        feed_range: FeedRange,
+        *,
+        container_rid: str,
+        continuation: str | None,
+        start: StartFrom | datetime,
+        max_items: int,
+    ) -> ChangePage:
+        if continuation is None and start is StartFrom.BEGINNING:
+            continuation = self._begins[feed_range]
+        options: Any = {"container_rid": container_rid, "start": start, "max_items": max_items}
+        while True:
+            page = await self._feed.read_page(feed_range, continuation=continuation, **options)
+            own = tuple(one for one in page.documents if one[_KEY].startswith(self._name))
+            if own or not (page.documents or page.skipped):
+                return replace(page, documents=own)
+            continuation = page.continuation
 
 
 class OwnLeases:

@@ -8,7 +8,9 @@ import secrets
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import AzureError, HttpResponseError
@@ -89,6 +91,13 @@ class Site:
         """Return the variables that a worker or a consumer of this run needs, in a process of its own; they hold secrets."""
         own = {"OUTBOX_PROCESSOR_NAME": self.run, "OUTBOX_HEALTH_PORT": "0"}
         return {**os.environ, **own}
+
+    @property
+    def lean(self) -> bool:
+        """Return whether the lean receiver is installed, and not ruled out by the settings."""
+        settings = self.connection.settings
+        by_sdk = settings.sdk_only or settings.servicebus_transport != "tcp"
+        return find_spec("cosmos_outbox_amqp") is not None and not by_sdk
 
     def wants(self, area: str, name: str = "") -> bool:
         """Return whether `--only` leaves a part in; without a name, whether anything of the area."""
@@ -171,7 +180,7 @@ def key_of(name: str, levels: int) -> PartitionKey:
 
 
 class Meter:
-    """Counts what the account charges for."""
+    """Counts what the account charges for, and counts it for the part of a run that set `OWN_METER` too."""
 
     def __init__(self) -> None:
         self.requests, self.throttled, self.request_units = 0, 0, 0.0
@@ -181,6 +190,12 @@ class Meter:
         self.requests += 1
         self.throttled += status == _THROTTLED
         self.request_units += float(headers.get("x-ms-request-charge") or 0)
+        if (own := OWN_METER.get()) not in (None, self):
+            own.hear(request, status, headers)
+
+
+# Of what runs beside other things, as each suite does
+OWN_METER: ContextVar[Any] = ContextVar("OWN_METER", default=None)
 
 
 @asynccontextmanager

@@ -7,30 +7,52 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from itertools import product
+from itertools import count, product
 from traceback import extract_tb
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
 
-from cosmos_outbox.adapters.cosmos import CosmosStore
-from cosmos_outbox.adapters.servicebus import ServiceBusPublisher
+from cosmos_outbox.adapters.cosmos import CosmosChangeFeed, CosmosStore, account_of
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, ServiceBusSubscription
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
-from cosmos_outbox_testing.contracts import PublisherContract
+from cosmos_outbox.ports import StartFrom
+from cosmos_outbox_testing.contracts import PublisherContract, SubscriptionContract
+from cosmos_outbox_testing.contracts.change_feed import ChangeFeedContract
 from cosmos_outbox_testing.contracts.lease_store import LeaseStoreContract
+from cosmos_outbox_testing.contracts.parked_store import ParkedStoreContract
 from cosmos_outbox_testing.contracts.store import StoreContract
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.own_session import OwnSession
-from cosmos_outbox_testing.verify.own_views import OwnLeases, OwnStore, OwnTopic
+from cosmos_outbox_testing.verify.own_subscription import opened_by
+from cosmos_outbox_testing.verify.own_views import (
+    OwnFeed,
+    OwnLeases,
+    OwnParked,
+    OwnStore,
+    OwnTopic,
+)
 from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
-from cosmos_outbox_testing.verify.site import Site
+from cosmos_outbox_testing.verify.site import OWN_METER, Meter, Site
 
 AREA = "suites"
-NAMES = ("store", "leases", "publisher", "publisher-sdk-only")
+NAMES = (
+    *("store", "leases", "parked", "publisher", "publisher-sdk-only"),
+    *("change-feed", "change-feed-sdk-only", "subscription", "subscription-sdk-only"),
+)
 _TRIES, _PAUSE_SECONDS = 4, 3.0
+_LONGEST_SECONDS = 120.0  # of a test
 _LANES = 3
-# Their documents and messages could not be told from those of others, or live by what the caller need not have set.
+_KEYS_OF_FEEDS = ("k", *(f"key-{number}" for number in range(40)))
+_PARAMETERS = type(pytest.param())
+# Their documents and messages could not be told from those of others, or live by what the caller need not have set; or the container
+# has other ranges, and a longer past.
 _LEFT_OUT = {
+    "test_ranges_cover_every_key_once_and_have_different_ids",
+    "test_a_part_of_a_physical_range_can_be_read_alone",
+    "test_a_position_beyond_the_feed_shows_in_the_newest_lsn_of_an_empty_page",
     "test_a_document_is_gone_when_its_ttl_has_passed",
     "test_ids_may_have_128_characters_of_any_script",
 }
@@ -40,27 +62,52 @@ Fixtures = Callable[[], AbstractAsyncContextManager[dict[str, Any]]]
 
 def cost(seconds: float) -> Cost:
     """Return what the suites take."""
-    touches = "documents of the data and lease containers and messages of the topic, of the run's own"
-    return Cost(requests=2_500, request_units=12_000, seconds=150, touches=touches)
+    touches = "documents of all containers, messages of the topic, of the run's own"
+    return Cost(requests=6_000, request_units=25_000, seconds=300, touches=touches)
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
     """Run the suites side by side."""
     if not __debug__:
         raise NotRun("The contract suites are made of assertions: start Python without -O.")
-    suites = (
+    together = (
         _Suite("store", "G1", StoreContract, lambda: _store(site), _COMMITS),
         _Suite("leases", "G5", LeaseStoreContract, lambda: _leases(site), _LEASES),
+        _Suite("parked", "G2", ParkedStoreContract, lambda: _parked(site), _PARKED),
         _Suite("publisher", "G3", PublisherContract, lambda: _topic(site, sdk_only=False), _SENDS),
         _Suite("publisher-sdk-only", "G3", PublisherContract, lambda: _topic(site, sdk_only=True), _BY_SDK),
     )
+    # Of each of these a test has the whole container, or all sessions
+    feeds = (
+        _Suite("change-feed", "G2", ChangeFeedContract, lambda: _feed(site, sdk_only=False), _POLLS),
+        _Suite(
+            "change-feed-sdk-only", "G2", ChangeFeedContract, lambda: _feed(site, sdk_only=True), _COMMITS
+        ),
+    )
+    subscriptions = (
+        _Suite(
+            "subscription", "I2", SubscriptionContract, lambda: _sessions(site, sdk_only=False), _RECEIVES
+        ),
+        _Suite(
+            "subscription-sdk-only",
+            "I2",
+            SubscriptionContract,
+            lambda: _sessions(site, sdk_only=True),
+            _BY_SDK,
+        ),
+    )
 
-    async def one(suite: _Suite) -> Outcome:
-        outcome = await _run_of(suite, site)
-        tell(outcome)
-        return outcome
+    async def in_turn(*suites: _Suite) -> list[Outcome]:
+        found = []
+        for suite in suites:
+            if site.wants(AREA, suite.name):
+                found.append(outcome := await _run_of(suite, site))
+                tell(outcome)
+        return found
 
-    return list(await asyncio.gather(*(one(suite) for suite in suites if site.wants(AREA, suite.name))))
+    ran = await asyncio.gather(*map(in_turn, together))
+    ran += await asyncio.gather(in_turn(*feeds), in_turn(*subscriptions))
+    return [outcome for some in ran for outcome in some]
 
 
 class _Suite(NamedTuple):
@@ -76,11 +123,17 @@ _LEASES = "Two workers may hold one lease: run one worker only, before it is exp
 _SENDS = (
     "Messages may be lost, doubled or out of order: set OUTBOX_SDK_ONLY=true if `publisher-sdk-only` holds."
 )
-_BY_SDK = "Messages may be lost, doubled or out of order, although the SDK sends them."
+_BY_SDK = "Messages may be lost, doubled or out of order, although the SDK sends and receives them."
+_PARKED = "Events of a parked key may be lost, or be released in another order: do not go on before it is explained."
+_POLLS = (
+    "Events may be left out, doubled or disordered: set OUTBOX_SDK_ONLY=true if `change-feed-sdk-only` holds."
+)
+_RECEIVES = "The lean receiver may not be chosen here: leave OUTBOX_RECEIVER at sdk, if `subscription-sdk-only` holds."
 
 
 async def _run_of(suite: _Suite, site: Site) -> Outcome:
     started = time.monotonic()
+    OWN_METER.set(meter := Meter())
     failed, tests, left_out = [], 0, 0
     held = Held.HELD
     try:
@@ -89,7 +142,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
             left_out += why is None
             tests += why is not None
             failed += [f"{label}: {site.without_secrets(why)}"] if why else []
-        expected = f"{tests} tests pass, {left_out} need faults that no service has"
+        expected = f"{tests} tests pass, {left_out} need what no service does when it is told to"
         held = Held.BROKEN if failed else Held.HELD
         found = f"{len(failed)} of {tests} fail: {'; '.join(failed)[:1_500]}" if failed else expected
     except NotRun as why_not:
@@ -106,6 +159,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
         meaning=suite.meaning,
         promise=suite.promise,
         seconds=time.monotonic() - started,
+        request_units=meter.request_units,
     )
 
 
@@ -113,7 +167,7 @@ async def _tried(function: Any, fixtures: Fixtures, arguments: dict[str, Any]) -
     """Return "" where a test passes, else why not; None where it is skipped. What passes by itself is tried again."""
     for number in range(_TRIES):
         try:
-            async with fixtures() as given:
+            async with asyncio.timeout(_LONGEST_SECONDS), fixtures() as given:
                 asked = inspect.signature(function).parameters
                 await function(**{name: value for name, value in given.items() if name in asked}, **arguments)
         except pytest.skip.Exception:
@@ -140,19 +194,55 @@ def tests_of(contract: object) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         for number, chosen in enumerate(product(*(mark.args[1] for mark in marks))):
             arguments: dict[str, Any] = {}
             for mark, value in zip(marks, chosen, strict=True):
-                names = [mark.args[0]] if isinstance(mark.args[0], str) else [*mark.args[0]]
-                names = names[0].replace(" ", "").split(",") if len(names) == 1 else names
-                values = getattr(value, "values", None)
-                single = (value,) if len(names) == 1 else value
-                arguments |= zip(names, single if values is None or callable(values) else values, strict=True)
+                names = (mark.args[0],) if isinstance(mark.args[0], str) else mark.args[0]
+                values = value.values if isinstance(value, _PARAMETERS) else (value,)
+                arguments |= zip(names, values, strict=True)
             yield f"{name}[{number}]" if marks else name, function, arguments
 
 
 @asynccontextmanager
 async def _store(site: Site) -> AsyncIterator[dict[str, Any]]:
+    yield {"store": OwnStore(_data_of(site), f"{site.name()}-")}
+
+
+def _data_of(site: Site) -> CosmosStore:
     if site.key_paths != ON_PARTITION_KEY:
-        raise NotRun("The suite of stores needs a container that is partitioned on /partitionKey.")
-    yield {"store": OwnStore(CosmosStore(site.data, site.key_paths), f"{site.name()}-")}
+        raise NotRun("The suite needs a data container that is partitioned on /partitionKey.")
+    return CosmosStore(site.data, site.key_paths)
+
+
+@asynccontextmanager
+async def _parked(site: Site) -> AsyncIterator[dict[str, Any]]:
+    if site.parked is None:
+        raise NotRun("Name a container of parked keys: OUTBOX_PARKED_CONTAINER.")
+    yield {"store": OwnParked(CosmosParked(site.parked), f"{site.name()}-")}
+
+
+@asynccontextmanager
+async def _feed(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
+    store, name = _data_of(site), f"{site.name()}-"
+    feed = site.connection.feed
+    if sdk_only:
+        feed = CosmosChangeFeed(site.data, account_host=account_of(site.client).host)
+    rid = (await feed.describe()).container_rid
+    options: Any = {"container_rid": rid, "start": StartFrom.NOW, "max_items": 1, "continuation": None}
+    begins = {
+        one: (await feed.read_page(one, **options)).continuation for one in await feed.physical_ranges()
+    }
+    first = next(iter(begins))
+    keys = {}
+    for key in _KEYS_OF_FEEDS:  # one that lies in the first range
+        for number in count():
+            keys[key] = f"{key}-{number}"
+            if first.min <= (await feed.range_of(name + keys[key])).min < first.max:
+                break
+    part, whole = (
+        SimpleNamespace(
+            store=OwnStore(store, name, own_keys), feed=OwnFeed(feed, name, own), split=None, recreate=None
+        )
+        for own_keys, own in ((keys, {first: begins[first]}), ({}, begins))
+    )
+    yield {"container": part, "wide": whole}
 
 
 @asynccontextmanager
@@ -168,3 +258,15 @@ async def _topic(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]
             "backend": OwnTopic(bus, site.topic, site.sessions, publisher),
             "session": site.name(),
         }
+
+
+@asynccontextmanager
+async def _sessions(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
+    if sdk_only:
+        yield {"opened": opened_by(site, ServiceBusSubscription, waits=False)}  # claims wait, by the SDK too
+        return
+    if not site.lean:
+        raise NotRun("Install the extra `amqp` to ask the lean receiver, and set nothing that rules it out.")
+    from cosmos_outbox_amqp import AmqpSubscription  # noqa: PLC0415 - an extra
+
+    yield {"opened": opened_by(site, AmqpSubscription, waits=True)}

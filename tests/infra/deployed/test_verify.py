@@ -24,7 +24,7 @@ def test_the_topic_drops_repeats_and_one_of_its_two_subscriptions_has_sessions()
     }
 
     assert MADE.properties(f"{BUS}/topics")["verify"]["requiresDuplicateDetection"] is True
-    assert {"verify": (True, "PT30S"), "verify-plain": (False, "PT30S")} == found
+    assert {"verify": (True, "PT10S"), "verify-plain": (False, "PT10S")} == found
 
 
 def test_who_runs_it_has_rights_of_the_data_plane_on_these_alone():

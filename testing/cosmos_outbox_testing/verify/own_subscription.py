@@ -1,0 +1,156 @@
+"""OwnSubscription: the caller's subscription as the contract of subscriptions needs it: with the sessions of one test alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from cosmos_outbox.adapters.servicebus.encoding import sdk_message
+from cosmos_outbox.errors import SubscriptionError
+from cosmos_outbox.message_format import Message
+from cosmos_outbox.ports import Complete, DeadLetter, Defer, Session, Settlement, Subscription
+from cosmos_outbox_testing.contracts import Opened, SubscriptionBackend
+from cosmos_outbox_testing.contracts.subscription import LOCK_SECONDS, Letters, a_message
+from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.own_session import OwnSession, lock_of
+from cosmos_outbox_testing.verify.site import Site
+
+_LONGEST_LOCK_SECONDS = 20.0  # several tests wait until one ends
+_MARGIN_SECONDS = 0.5
+_BRIEFLY = 0.3
+_DELIVERIES = 10  # of a subscription that does not say
+
+
+class _OwnReceived:
+    """A session in which names are those of the test."""
+
+    def __init__(self, session: Session, entity: OwnSubscription) -> None:
+        self._session, self._entity = session, entity
+        self.id = str(session.id).removeprefix(entity.name)
+        self.renew, self.close = session.renew, session.close
+
+    @property
+    def trusted_until(self) -> float:
+        return self._session.trusted_until
+
+    async def receive(self, max_wait: float) -> Message | None:
+        if (message := await self._session.receive(max_wait)) is None:
+            return None
+        own = message.message_id.removeprefix(self._entity.name)
+        return replace(message, message_id=own, session_id=self.id)
+
+    async def settle(self, message: Message, settlement: Settlement) -> None:
+        await self._session.settle(message, settlement)
+        self._entity.count -= isinstance(settlement, Complete | DeadLetter)
+        if isinstance(settlement, Defer):
+            self._entity.deferred.append((str(self._session.id), message.sequence_number))
+
+
+class OwnSubscription(SubscriptionBackend):
+    """The subscription with sessions, of which a test gets those that begin with its name."""
+
+    def __init__(self, own: OwnSession, received: Subscription, lock_seconds: float) -> None:
+        self._own, self._received, self._lock_seconds = own, received, lock_seconds
+        self.name, self.count = f"{own.id}-", 0
+        self.deferred: list[tuple[str, int]] = []
+        self._accepted: list[Session] = []
+        self.subscription: Any = self  # what a test calls of the port
+
+    async def accept(self, max_wait: float) -> Session | None:
+        if (session := await self._received.accept(max_wait)) is None:
+            return None
+        if not str(session.id).startswith(self.name):
+            await session.close()
+            raise NotRun("Others' messages wait in the subscription: name one that nothing else uses.")
+        self._accepted.append(session)
+        return _OwnReceived(session, self)
+
+    async def empty(self) -> None:
+        """Complete what the run has left."""
+        while (session := await self._received.accept(_BRIEFLY)) is not None:
+            try:
+                while str(session.id).startswith(self._own.site.run) and (
+                    message := await session.receive(_BRIEFLY)
+                ):
+                    await session.settle(message, Complete())
+            finally:
+                await session.close()
+            if not str(session.id).startswith(self._own.site.run):
+                return  # the test finds it
+
+    async def send(self, *names: str) -> None:
+        for name in names:
+            sent = a_message(name)
+            sent = replace(sent, message_id=self.name + name, session_id=self.name + sent.session_id)
+            await self._own.send(sdk_message(sent))
+            self.count += 1
+
+    async def passes(self, seconds: float) -> None:
+        if self._lock_seconds > _LONGEST_LOCK_SECONDS:
+            pytest.skip("Locks are long to wait for.")
+        await asyncio.sleep(seconds / LOCK_SECONDS * self._lock_seconds + _MARGIN_SECONDS)
+
+    async def waited_for(self) -> None:
+        await asyncio.sleep(1)  # no service tells who waits
+
+    def go_away(self) -> None:
+        pytest.skip("No service goes away when it is told to.")
+
+    def come_back(self) -> None:
+        """It was not away."""
+
+    async def dead_letters(self) -> Letters:
+        return [
+            (
+                str(one.message_id).removeprefix(self.name),
+                one.dead_letter_reason or "",
+                one.dead_letter_error_description or "",
+            )
+            for one in await self._own.dead(1)
+        ]
+
+    def stored(self) -> int:
+        """Return what was neither completed nor set aside; whether the broker agrees shows in what it delivers afterwards."""
+        return self.count
+
+    async def end(self) -> None:
+        """Give back what a test that failed still holds, and complete what only a receiver gets that asks for its number."""
+        for accepted in self._accepted:
+            with suppress(SubscriptionError):
+                await accepted.close()
+        for session, number in self.deferred:
+            async with self._own.receiver(session_id=session) as receiver:
+                for one in await receiver.receive_deferred_messages(number):
+                    await receiver.complete_message(one)
+
+
+def opened_by(
+    site: Site, receiving: Callable[..., AbstractAsyncContextManager[Subscription]], *, waits: bool
+) -> Opened:
+    """Return what opens the caller's subscription for a test, by a receiver of one kind; tests that wait for locks are left out unless `waits`."""
+
+    @asynccontextmanager
+    async def opened(
+        *, sessions: bool = True, max_deliveries: int = _DELIVERIES, prefetch: int | None = None
+    ) -> AsyncIterator[OwnSubscription]:
+        if not sessions or max_deliveries != _DELIVERIES:
+            pytest.skip("The subscription is another one.")
+        own = OwnSession(site)
+        async with own.receiver() as receiver:
+            lock_seconds = lock_of(receiver.session.locked_until_utc) if waits else inf
+        options = {} if prefetch is None else {"prefetch": prefetch}
+        async with receiving(own.bus, site.topic, site.sessions, **options) as received:
+            entity = OwnSubscription(own, received, lock_seconds)
+            await entity.empty()
+            try:
+                yield entity
+            finally:
+                await entity.end()
+
+    return opened
