@@ -27,8 +27,8 @@ def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
         "outputDocumentCount": count,
         "outputDocumentSize": size,
     }
-    parts = [_TIMES, *(f"{name}={value}" for name, value in counts.items())]
-    return ";".join([*parts, "indexUtilizationRatio=1.00"])
+    parts = (f"{name}={value}" for name, value in counts.items())
+    return ";".join([_TIMES, *parts, "indexUtilizationRatio=1.00"])
 
 
 def index_metrics(container: Container) -> str:

@@ -47,6 +47,7 @@ def driver():
         ("c.id NOT IN ('a', 'e')", "bcd"),
         ("c.n BETWEEN 2 AND 3", "bc"),
         ("c.n NOT BETWEEN 2 AND 3", "a"),
+        (r"""'\uD83D\uDE03' = '😃' AND c.id = 'a'""", "a"),
         ("c.name LIKE '%b'", "b"),
         ("c.name LIKE '_nn'", "a"),
         ("c.name NOT LIKE '%n%'", "bc"),

@@ -67,7 +67,9 @@ def tokenize(text: str) -> list[Token]:
 
 def _token(kind: TokenKind, text: str, start: int) -> Token:
     if kind is TokenKind.STRING:
-        return Token(kind, text, _ESCAPE.sub(_unescape, text[1:-1]), start)
+        # Two escapes may be the halves of one character
+        halves = _ESCAPE.sub(_unescape, text[1:-1]).encode("utf-16", "surrogatepass")
+        return Token(kind, text, halves.decode("utf-16", "surrogatepass"), start)
     if kind is TokenKind.NUMBER:
         if len(text) > 400:  # longer than any double; and Python refuses to read integers of 4,300 digits
             raise syntax_error(text)
