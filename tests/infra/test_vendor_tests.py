@@ -11,11 +11,12 @@ import pytest
 from azure.servicebus._pyamqp._decode import _decode_decimal128
 from azure.servicebus._pyamqp._encode import encode_decimal128
 
-from tools.vendor_tests.__main__ import SUITES
-from tools.vendor_tests.expected import Expected, Kind, judge
+from tools.vendor_tests import dotnet
+from tools.vendor_tests.__main__ import NAMES, SUITES, main, report, status
+from tools.vendor_tests.expected import Expected, Kind, Verdict, judge, read_expected
 from tools.vendor_tests.running import Outcome, Result
 from tools.vendor_tests.source import ROOT, pin, unpack
-from tools.vendor_tests.suite import Edit, Suite
+from tools.vendor_tests.suite import HERE, Edit, Suite
 
 KNOWN = Expected(
     kind=Kind.DOCUMENTED,
@@ -98,3 +99,49 @@ def test_the_sdk_does_not_read_a_decimal_that_it_wrote_by_the_standard():
     assert ((6176 - 4) << 113 | 12345).to_bytes(16, "big") == written
     with pytest.raises(ValueError, match="Invalid AMQP decimal128"):
         _decode_decimal128(memoryview(written))
+
+
+TRX = """<TestRun xmlns="http://microsoft.com/schemas/VisualStudio/TeamTest/2010"><Results>
+<UnitTestResult testId="1" testName="Reads (True)" outcome="Failed"><Output><ErrorInfo>
+<Message>400: no sprocs</Message><StackTrace>at Reads</StackTrace></ErrorInfo></Output></UnitTestResult>
+<UnitTestResult testId="1" testName="Case with a name." outcome="Passed"/>
+<UnitTestResult testId="1" testName="Reads (False)" outcome="NotExecuted"/>
+</Results><TestDefinitions><UnitTest id="1"><TestMethod className="Cosmos.ItemTests" name="Reads"/></UnitTest></TestDefinitions></TestRun>"""
+
+
+def test_a_report_of_dotnet_names_each_case_of_a_test(tmp_path: Path):
+    (tmp_path / "a.trx").write_text(TRX)
+
+    failed, passed, skipped = dotnet.read_report(tmp_path / "a.trx")
+
+    assert ("ItemTests::Reads (True)", Outcome.FAILED) == (failed.test, failed.outcome)
+    assert "no sprocs" in failed.failures[0]
+    assert ("ItemTests::Reads Case with a name.", Outcome.PASSED) == (passed.test, passed.outcome)
+    assert ("ItemTests::Reads (False)", Outcome.SKIPPED) == (skipped.test, skipped.outcome)
+
+
+def test_where_dotnet_or_its_tests_are_missing_one_line_says_so(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert (0, "dotnet is not in PATH") == (
+        main(["dotnet", "--folder", str(tmp_path / "w")]),
+        dotnet.missing(),
+    )
+    assert "dotnet: NOT RUN, dotnet is not in PATH" in capsys.readouterr().out
+
+    (tmp_path / "dotnet").touch(mode=0o755)
+    monkeypatch.delenv(dotnet.FOLDER, raising=False)
+    assert "names no folder" in str(dotnet.missing())
+    monkeypatch.setenv(dotnet.FOLDER, str(tmp_path))
+    assert "has no Microsoft.Azure.Cosmos.EmulatorTests.dll" in str(dotnet.missing())
+
+
+def test_a_new_failure_and_an_entry_that_is_mended_fail_the_run():
+    new = Verdict(wrong=[result("test_a.py::test_read", Outcome.FAILED)])
+    verdicts = (new, Verdict(mended=["test_b.py::*"]), Verdict(passed=1, skipped=1))
+
+    assert [1, 1, 0] == [status(report("none", verdict)) for verdict in verdicts]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_list_of_a_suite_can_be_read(name: str):
+    assert read_expected(HERE / f"{name}.toml")
