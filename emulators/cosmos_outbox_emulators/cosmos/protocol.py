@@ -180,7 +180,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
     """Refuse a header with a value that the service does not know."""
     for name, known in _KNOWN_VALUES.items():
         value = headers.get(name)
-        if value is not None and value.lower() not in known:
+        if value and value.lower() not in known:  # the SDK for .NET sends an empty one where it has none
             raise bad_request(f"The value '{value[:50]}' specified for the header '{name}' is invalid.")
     if headers.get("x-ms-version", _OLDEST_VERSION) < _OLDEST_VERSION:
         raise bad_request("Invalid API version. Ensure a valid x-ms-version header value is passed.")
