@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -125,10 +126,14 @@ class RequestLink:
 
 
 class ReplyLink:
+    """Sends replies; one that the client gave no credit for yet waits until it does."""
+
     def __init__(self, end: LinkEnd, path: str) -> None:
         self.end = end
         self.path = path
         self._delivery_count = 0
+        self._credit = 0
+        self._waiting: deque[bytes] = deque()
         end.accept()
 
     @property
@@ -144,27 +149,35 @@ class ReplyLink:
         }  # fmt: skip
         if reply.condition:
             properties["errorCondition"] = Symbol(reply.condition)
-        payload = b"".join((
+        self._waiting.append(b"".join((
             performative(Code.PROPERTIES, None, None, None, None, None, request.message_id),
             performative_value(Code.APPLICATION_PROPERTIES, properties),
             performative_value(Code.VALUE, reply.body),
-        ))  # fmt: skip
+        )))  # fmt: skip
+        self._send()
+
+    def _send(self) -> None:
         channel = self.end.channel
-        number = channel.next_delivery_id()
-        self._delivery_count += 1
         size = channel.wire.peer_frame_size
-        tag = pack_u32(number)
-        for data in transfer_frames(
-            channel.number, self.end.handle, number, tag, payload, settled=True, max_frame_size=size
-        ):
-            channel.wire.write(data)
+        while self._waiting and self._credit:
+            payload, number = self._waiting.popleft(), channel.next_delivery_id()
+            self._delivery_count += 1
+            self._credit -= 1
+            tag = pack_u32(number)
+            for data in transfer_frames(
+                channel.number, self.end.handle, number, tag, payload, settled=True, max_frame_size=size
+            ):
+                channel.wire.write(data)
 
     def on_transfer(self, fields: list[Any], payload: bytes) -> None:
         raise AmqpError(Condition.NOT_ALLOWED, "The peer sent a transfer over a link it receives from.")
 
     def on_flow(self, fields: list[Any]) -> None:
+        if fields[6] is not None:
+            self._credit = max(0, (fields[5] or 0) + fields[6] - self._delivery_count)
+            self._send()
         if fields[9]:
-            self.end.grant(self._delivery_count, CREDIT)
+            self.end.grant(self._delivery_count, self._credit)
 
     def close(self) -> None:
         pass

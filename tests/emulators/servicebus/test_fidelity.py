@@ -247,6 +247,7 @@ async def ask(client, entity, operation, body):
     client.send(
         wire.attach("asks", 5, receive=False, source="me", target=address),
         wire.attach("hears", 6, receive=True, source=address, target="me"),
+        wire.flow(6, 1),
         wire.request(5, 0, {"operation": f"com.microsoft:{operation}"}, body),
     )
     answer = wire.sections((await client.delivered())[1])[Code.VALUE]

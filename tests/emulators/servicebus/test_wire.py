@@ -374,6 +374,7 @@ async def ask(client, operation, body, *, number=5, address=MANAGEMENT):
     client.send(
         wire.attach("m-out", 6, receive=False, source=address, target=address),
         wire.attach("m-in", 7, receive=True, source=address, target=address),
+        wire.flow(7, 1),
         wire.request(6, number, {"operation": f"com.microsoft:{operation}"}, body),
     )
     _, payload = await client.delivered()
@@ -385,6 +386,19 @@ def _reply(payload):
     sections = wire.sections(payload)
     status = sections[Code.APPLICATION_PROPERTIES]
     return status["statusCode"], status.get("errorCondition"), sections[Code.VALUE]
+
+
+async def test_a_reply_waits_for_credit(client):
+    client.send(
+        wire.attach("m-out", 6, receive=False, source=MANAGEMENT, target=MANAGEMENT),
+        wire.attach("m-in", 7, receive=True, source=MANAGEMENT, target=MANAGEMENT),
+        wire.request(6, 5, {"operation": "com.microsoft:enumerate-rules"}, {"top": 1, "skip": 0}),
+        wire.flow(7, 0, echo=True),
+    )
+    before = [(await client.read())[0] for _ in range(5)]
+    assert [Code.ATTACH, Code.FLOW, Code.ATTACH, Code.DISPOSITION, Code.FLOW] == before
+    client.send(wire.flow(7, 1))
+    assert 200 == _reply((await client.delivered())[1])[0]
 
 
 async def test_rules_are_listed_added_and_removed(server, client):

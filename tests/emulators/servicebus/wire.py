@@ -144,7 +144,7 @@ def greeting():
         SASL, sasl_init(), AMQP, open_frame(), begin(0), begin(1),
         attach("cbs-out", 0, receive=False, source="$cbs", target="$cbs", channel=0),
         attach("cbs-in", 1, receive=True, source="$cbs", target="$cbs", channel=0),
-        put_token("sb://host/"),
+        flow(1, 100, channel=0), put_token("sb://host/"),
     ])  # fmt: skip
 
 
