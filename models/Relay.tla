@@ -30,7 +30,7 @@ VARIABLES
     queue,          \* by key: what the parked store holds, oldest first
     parked,         \* the keys that have a document there
     work,           \* by worker: the tenure at hand
-    probe,          \* by worker: the event that the topic took last, or None
+    probe,          \* by worker: the event that the topic took last, and whether that was its first copy; or no event
     tenures, crashes, lost, forgotten
 
 vars == <<topic, remembered, late, cured, leases, queue, parked, work, probe, tenures, crashes, lost, forgotten>>
@@ -39,6 +39,7 @@ store == <<queue, parked>>
 budgets == <<tenures, crashes, lost, forgotten>>
 
 None == [key |-> "none", number |-> 0]
+NoProbe == [event |-> None, isFirst |-> FALSE]
 Lsns == 1..Len(Log)
 Events == UNION {{Log[lsn][n] : n \in DOMAIN Log[lsn]} : lsn \in Lsns}
 Keys == {event.key : event \in Events}
@@ -59,7 +60,7 @@ Before(one, other) ==
     THEN one.number > other.number ELSE one.number < other.number
 First(events) == CHOOSE event \in events : \A other \in events : event = other \/ Before(event, other)
 
-Idle == [lease |-> "none", tenure |-> 0, position |-> 0, to |-> 0, due |-> {}, names |-> {}, at |-> None]
+Idle == [lease |-> "none", tenure |-> 0, position |-> 0, to |-> 0, due |-> {}, names |-> {}]
 IsBusy(w) == work[w].lease # "none"
 HasPage(w) == IsBusy(w) /\ work[w].to > work[w].position
 Due(w, key) == {event \in work[w].due : event.key = key}
@@ -99,7 +100,7 @@ ToBeSent(w, key) == Due(w, key) # {} /\ (key \notin work[w].names \/ w = DotNet)
 
 Accept(w, event) ==
     /\ Change(w, [work[w] EXCEPT !.due = @ \ {event}])
-    /\ probe' = IF Probes THEN [probe EXCEPT ![w] = event] ELSE probe
+    /\ probe' = IF Probes THEN [probe EXCEPT ![w] = [event |-> event, isFirst |-> event \notin remembered]] ELSE probe
 
 Send(w, key) ==
     /\ HasPage(w) /\ ToBeSent(w, key)
@@ -153,9 +154,9 @@ AppendHeld(w, key) ==
 
 \* After refusals a message that the topic took is sent again: under its id, while duplicate detection knows it.
 Probe(w) ==
-    /\ HasPage(w) /\ w # DotNet /\ probe[w] # None
+    /\ HasPage(w) /\ w # DotNet /\ probe[w] # NoProbe
     /\ \E event \in work[w].due : IsRefused(event)
-    /\ Enters(probe[w])
+    /\ Enters(probe[w].event)
     /\ UNCHANGED <<late, cured, leases, store, work, probe, budgets>>
 
 \* All of the page is accepted or held: save the position and the names, under the etag of the owner's last write.
@@ -180,7 +181,7 @@ Stop(w) ==
 Crash(w) ==
     /\ IsBusy(w) /\ crashes < MostCrashes
     /\ crashes' = crashes + 1
-    /\ Change(w, Idle) /\ probe' = [probe EXCEPT ![w] = None]
+    /\ Change(w, Idle) /\ probe' = [probe EXCEPT ![w] = NoProbe]
     /\ UNCHANGED <<broker, cured, leases, store, tenures, lost, forgotten>>
 
 \* The range is gone: the owner creates a child for each key, where the work was saved and with the notes, then deletes the lease.
@@ -200,13 +201,14 @@ ArriveLate ==
         /\ late' = late \ {event} /\ Enters(event)
         /\ UNCHANGED <<cured, leases, store, work, probe, budgets>>
 
-\* The window of an id is over. A worker counts from the answer to its send, for less than the window, so by then the message
-\* is none of its probes any more.
+\* The window of an id is over. A worker counts from the answer to its send, for less than the window: by then the message is none of
+\* its probes any more, if what it sent was the first copy. The broker counts from the first copy, which another worker may have sent.
 Forget(event) ==
     /\ event \in remembered /\ forgotten < MostForgotten
     /\ forgotten' = forgotten + 1
     /\ remembered' = remembered \ {event}
-    /\ probe' = [w \in Workers |-> IF probe[w] = event /\ Mistake # "a probe is sent after the window" THEN None ELSE probe[w]]
+    /\ probe' = [w \in Workers |->
+           IF probe[w].event = event /\ probe[w].isFirst /\ Mistake # "a probe is sent after the window" THEN NoProbe ELSE probe[w]]
     /\ UNCHANGED <<topic, late, cured, leases, store, work, tenures, crashes, lost>>
 
 Cure == Poison # {} /\ ~cured /\ cured' = TRUE
@@ -229,7 +231,7 @@ Init ==
     /\ topic = [key \in Keys |-> <<>>] /\ remembered = {} /\ late = {} /\ cured = FALSE
     /\ leases = [lease \in LeaseIds |-> [there |-> lease = Parent, tenure |-> 0, position |-> 0, names |-> {}]]
     /\ queue = [key \in Keys |-> <<>>] /\ parked = {}
-    /\ work = [w \in Workers |-> Idle] /\ probe = [w \in Workers |-> None]
+    /\ work = [w \in Workers |-> Idle] /\ probe = [w \in Workers |-> NoProbe]
     /\ tenures = 0 /\ crashes = 0 /\ lost = 0 /\ forgotten = 0
 
 Progress(w) ==
