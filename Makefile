@@ -72,6 +72,9 @@ verify: $(STAMP) ## `cosmos-outbox verify` on the emulators (VERIFY_ARGS="--only
 model: $(STAMP) ## TLC on models/: what holds, and each planted mistake; needs Java and TLA2TOOLS (MODEL_ARGS="Relay")
 	@$(PY) -m models $(MODEL_ARGS)
 
+model-traces: $(STAMP) ## simulated runs as traces, each a behaviour of its model; needs Java and TLA2TOOLS (TRACE_ARGS="--seeds 200")
+	@$(PY) -m tests.simulation.traces $(TRACE_ARGS)
+
 test-faults: $(STAMP) ## atomicity under faults alone; prints how the commits ended
 	OUTBOX_TEST_LONG=1 $(PY) -m pytest tests/faults -q
 

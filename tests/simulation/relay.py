@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import (
@@ -159,7 +159,7 @@ class Simulation:
         self.violations: list[str] = []
         self._tenures = itertools.count(1)
 
-    # the parts that a mutation may replace
+    # the parts that a mutation, or a tracer, may replace
 
     def session(self, link: Link) -> ParkedStore:
         return Session(self.service, link)
@@ -181,6 +181,12 @@ class Simulation:
 
     def releases_to(self, processor: Processor) -> Publisher:
         return self.publisher(processor, lanes=1, batch_size=2)
+
+    def relay_of(self, processor: Processor, publisher: Publisher, **options: Any) -> Relay:
+        return Relay(publisher, **options)
+
+    def took(self, processor: Processor, tenure: int) -> None:
+        """Hear that a tenure of the lease begins."""
 
     def save(self, processor: Processor, tenure: int, *, checkpoint: int, notes: Notes) -> None:
         """Write the lease: the checkpoint and the notes at once, by the owner that has it and no other."""
@@ -219,7 +225,8 @@ class Simulation:
             if isinstance(record, KeyParked):
                 processor.parked_for.append(record.event_id)
 
-        return Relay(
+        return self.relay_of(
+            processor,
             self.publisher(processor, lanes=lanes, batch_size=batch_size),
             parking=self.parking(self.session(link)),
             backoff=_BACKOFF,
@@ -234,6 +241,7 @@ class Simulation:
         halted: Callable[[ChangeBatch], Awaitable[None]] | None = None,
     ) -> None:
         tenure = processor.newest = next(self._tenures)
+        self.took(processor, tenure)
         notes = Notes(processor.notes)
         scope = self.scope(processor)
         for number in range(processor.checkpoint, len(self.script.pages)):
