@@ -30,6 +30,9 @@ pytestmark = pytest.mark.looptime(False)
 MISTAKES: list[tuple[str, int]] = [
     ("a read without an answer counts as an absence", 12),
     ("a replacement is sent without its etag", 22),
+    ("an answer that was lost leaves no doubt", 184),
+    ("a commit without an answer counts as refused", 106),
+    ("a second call does not ask whether the first was written", 104),
     ("a key is spread over two lanes", 23),
     ("events behind a parked one are sent", 17),
     ("the halves of a refused batch change places", 27),

@@ -60,9 +60,14 @@ class Account(Entity):
 
 
 class Commits:
-    """One run, all of it drawn from one seed; `lines` is its trace."""
+    """
+    One run, all of it drawn from one seed; `lines` is its trace.
 
-    def __init__(self, chance: Random) -> None:
+    storm: whether requests go wrong until commits have no time left.
+    """
+
+    def __init__(self, chance: Random, *, storm: bool = False) -> None:
+        self.storm = storm
         self._chance, self._container = chance, MemoryContainer()
         self._creates = chance.random() < 1 / 3
         self._writers = [f"w{number}" for number in range(1, chance.randint(2, 4))]
@@ -138,6 +143,8 @@ class _Store:
         self._run, self._name, self._container, self._chance = run, name, container, chance
         self.key_paths = container.key_paths
         self._faults = [chance.choice([None, None, *_Fault]) for _ in range(chance.randint(0, 5))]
+        if run.storm:
+            self._faults = chance.choices((_Fault.LOST, _Fault.BUSY, _Fault.ANSWER_LOST), (4, 8, 1), k=20)
         self._has_read, self._answered, self._sent = creates, False, False
         self._late: set[asyncio.Task[None]] = set()
 
@@ -165,7 +172,7 @@ class _Store:
     async def _looked_up(self, document_id: str, partition_key: Any) -> Document:
         await asyncio.sleep(self._chance.choice((0.0, 0.1)))
         unlucky = self._chance.random()
-        if unlucky < 0.1:
+        if unlucky < (0.7 if self._run.storm else 0.1):
             raise StoreUnavailable
         # Once an answer came, its session keeps reads from being behind
         if unlucky < 0.3 and not self._answered:

@@ -32,6 +32,7 @@ from tests.simulation.traced_relay import TracedRelays
 
 MODELS = Path(__file__).parents[2] / "models"
 _AT_ONCE, _SHOWN = 2, 8
+_STORMS = 100  # from this seed on, until a commit has no time left
 _REACHED = re.compile(r'<<"reached", (\d+), "of", \d+>>')
 Lines = Sequence[Mapping[str, Any]]
 
@@ -62,7 +63,7 @@ def trace_of(seed: int) -> Trace:
     """Return the trace of a seed."""
     random.seed(seed)  # jitter and back-off draw from the module's generator
     chance = random.Random(seed)
-    run = TracedRelays(chance) if seed % 2 else Commits(chance)
+    run = TracedRelays(chance) if seed % 2 else Commits(chance, storm=seed >= _STORMS)
     loop = looptime.new_event_loop()
     failure = None
     try:
