@@ -46,7 +46,7 @@ COSMOS: Mapping[str, set[str]] = {
     "304-without-etag": {"feed-position", "lean-poll", "modified-since"},
     "empty-etag": {"feed-position", "lean-poll", "modified-since", "one-lsn", "feed-order"},
     # What a probe has just written and reads by its id
-    "stale-reads": {"lost-answer", "read-own-write", "ids", "whole-numbers", "uncompressed"},
+    "stale-reads": {"lost-answer", "read-own-write", "read-newest", "ids", "whole-numbers", "uncompressed"},
     "charges-hidden": {"charges"},
     "compressed": {"uncompressed"},
     "slow": {"near"},
