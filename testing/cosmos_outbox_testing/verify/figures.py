@@ -16,7 +16,7 @@ from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
 from cosmos_outbox_testing.verify.site import TTL_SECONDS, Site
 
 AREA = "figures"
-NAMES = ("commit", "read", "poll", "checkpoint", "send", "send-batch", "receive")
+NAMES = ("commit", "read", "poll", "checkpoint", "send", "send-batch", "receive", "read-behind")
 _TIMES = 25
 _BODY = "x" * 1_000
 _BATCH = 50
