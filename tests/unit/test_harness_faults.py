@@ -27,7 +27,9 @@ HARMLESS = [
     (operation, fault)
     for operation, faults in OPERATIONS.items()
     for fault in faults
-    if fault != "too_large" and (operation, fault) != ("commit", "conflict") and operation != "query"
+    if fault not in ("too_large", "behind")
+    and (operation, fault) != ("commit", "conflict")
+    and operation != "query"
 ]
 
 

@@ -54,7 +54,7 @@ def _batch(
     results: list[Result] = []
     operations = operations_of(request.body)
     if any(one.operation.kind is OperationKind.READ for one in operations):
-        sessions.readable_lsn(container, transaction.partition, request.headers, now)
+        sessions.require_seen(container, transaction.partition, request.headers, transaction.partition.lsn)
     for index, one in enumerate(operations):
         try:
             if fault is not None and fault.op_index == index:

@@ -31,6 +31,7 @@ from cosmos_outbox_emulators.cosmos.protocol import (
 )
 from cosmos_outbox_emulators.cosmos.regions import refuse_writes_elsewhere
 from cosmos_outbox_emulators.cosmos.replies import refusal_headers
+from cosmos_outbox_emulators.cosmos.sessions import reached_lsn
 from cosmos_outbox_emulators.cosmos.throttling import Throttle, bucket_of, is_low
 
 log = logging.getLogger(__name__)
@@ -154,7 +155,9 @@ class Gateway:
             partition = self._addressed(container, request, route)
             # A session learns from a refusal too, but not from one for its own sake
             if partition is not None and error.status in (404, 409, 412) and not error.substatus:
-                error.headers = refusal_headers(container, partition)
+                reads = route.kind is RequestKind.READ
+                lsn = reached_lsn(container, partition, now) if reads else partition.lsn
+                error.headers = refusal_headers(container, partition, lsn)
             raise
         if throttle is not None:
             throttle.charge(range_id, request.headers, float(reply.headers.get("x-ms-request-charge", 0)))

@@ -32,9 +32,9 @@ def document_headers(
     return headers
 
 
-def refusal_headers(container: Container, partition: Partition) -> dict[str, str]:
+def refusal_headers(container: Container, partition: Partition, lsn: int) -> dict[str, str]:
     """Return what a refused operation tells of the session; not of its owner, which the service leaves out."""
-    headers = document_headers(container, partition, 1.0)
+    headers = document_headers(container, partition, 1.0, lsn=lsn)
     return {name: value for name, value in headers.items() if name != "x-ms-content-path"}
 
 

@@ -18,6 +18,12 @@ _TOKEN = re.compile(r"(\d{1,9}):(?:(-?\d{1,18})#)?(\d{1,18})(?:#\d+=-?\d+)*", re
 _ANY_VERSION = ("-1", None)
 
 
+def reached_lsn(container: Container, partition: Partition, now: float) -> int:
+    """Return the last LSN of a partition that the replicas have got."""
+    lag = container.replication.lag_s
+    return partition.lsn_at(now - lag) if lag else partition.lsn
+
+
 def readable_lsn(container: Container, partition: Partition, headers: Mapping[str, str], now: float) -> int:
     """
     Return the last LSN of a partition that a reader is shown.
@@ -25,15 +31,20 @@ def readable_lsn(container: Container, partition: Partition, headers: Mapping[st
     Raises:
         CosmosError: 404/1002, the session of the reader has seen a later one.
     """
-    reached = (
-        partition.lsn_at(now - container.replication.lag_s) if container.replication.lag_s else partition.lsn
-    )
+    reached = reached_lsn(container, partition, now)
+    require_seen(container, partition, headers, reached)
+    return reached
+
+
+def require_seen(
+    container: Container, partition: Partition, headers: Mapping[str, str], reached: int
+) -> None:
+    """Refuse a reader whose session has seen more than what answers has reached: a replica, or what takes the writes."""
     session = headers.get("x-ms-session-token")
     if session and _seen(session, container, partition) > reached:
         raise CosmosError(
             404, "The read session is not available for the input session token.", substatus=_NOT_AVAILABLE
         )
-    return reached
 
 
 def _seen(session: str, container: Container, partition: Partition) -> int:
