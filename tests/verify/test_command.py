@@ -190,7 +190,7 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_touch(run: Run, verified
     assert "containers data, leases, parked; topic" in result.stdout
     assert "request units" in result.stdout
     assert (
-        "About 9 requests, 84 request units, 1 minutes"
+        "About 9 requests, 81 request units, 1 minutes"
         in run("--dry-run", "--only", "cosmos/one-lsn", code=0)[0].stdout
     )
     assert "nothing has this name" in run("--dry-run", "--only", "cosmos/one-lns", code=3)[0].stderr
