@@ -56,7 +56,7 @@ class Sizes:
     backlog: int  # batches
 
 
-FULL = Sizes(rounds=4, seconds=12, backlog=900)
+FULL = Sizes(rounds=4, seconds=12, backlog=600)
 QUICK = Sizes(rounds=1, seconds=4, backlog=400)
 
 

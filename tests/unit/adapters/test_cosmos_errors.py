@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import azure.core.exceptions
@@ -237,6 +238,13 @@ def test_advice_comes_first_and_the_reason_of_the_service_once_and_short(status:
         f"{advice} Cosmos DB answered {status}: The input is wrong. (document 'a', partition key 'p', activity id 1-2)"
         == str(error)
     )
+
+
+def test_an_answer_names_the_container_that_was_asked():
+    error = an_error(429)
+    request = SimpleNamespace(url="https://a:443/dbs/shop/colls/orders%20new/docs/")
+    error.response = SimpleNamespace(request=request)
+    assert "(container 'orders new')" in str(translate(error))
 
 
 def test_a_partition_key_that_is_full_is_no_question_of_rights():

@@ -20,6 +20,7 @@ from cosmos_outbox.errors import (
     OutboxError,
     ParkingError,
     ParkingFull,
+    StoreUnavailable,
 )
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.parking.parked_documents import KEY_ID
@@ -237,6 +238,18 @@ async def test_a_look_that_fails_is_told() -> None:
     await world.relay(world.page(event("a", 2)))
     assert ["a/1", "a/2"] == world.ids
     assert 1 == len(world.told_of(WatchFailed))
+
+
+async def test_a_parked_store_that_gives_no_answer_is_named_under_the_poll_that_clears_it() -> None:
+    world = World()
+    await world.relay(world.page(event("a", 1)))
+    world.counted.latency_seconds = 1000
+    await asyncio.sleep(20)
+    await world.relay(world.page(event("a", 2)))
+    (told,) = world.told_of(WatchFailed)
+    assert isinstance(told, WatchFailed)
+    assert ("what is parked", StoreUnavailable) == (told.subject, type(told.error))
+    assert "The parked keys: Cosmos DB gave no answer" in str(told.error)
 
 
 async def test_a_parked_store_that_hangs_costs_a_page_a_second_and_few_pages_at_all() -> None:
