@@ -10,7 +10,7 @@ SECONDS ?= 60
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-unit test-long verify model test-endpoints test-official sbom test-languages test-dotnet test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor test-programs format dist lock clean
+.PHONY: help setup demo run test test-unit test-long verify model model-traces test-endpoints test-official sbom test-languages test-dotnet test-faults simulate mutants bench chaos coverage check check-infra snapshots docs test-image test-newest test-vendor test-programs format dist lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -32,21 +32,23 @@ demo: $(STAMP) ## the main job, end to end, on local emulators (DEMO_ARGS="--jso
 run: $(STAMP) ## the whole stack until Ctrl-C
 	@$(PY) -m demo run $(RUN_ARGS)
 
-# Four processes, for some wait where others compute: what starts workers; commands and the pages that use them; units, wheels,
-# faults and contracts; and all others. The checks run beside them. Exit code 5 of one of the four means that PYTEST_ARGS chose none of its tests.
+# Five processes, for some wait where others compute: what starts workers; commands and the pages that use them; units, wheels,
+# faults and contracts; `verify`, which waits most; and all others. The checks run beside them. Exit code 5 of one of the five means that
+# PYTEST_ARGS chose none of its tests.
 PROCESSES := tests/system tests/chaos tests/service
 COMMANDS := tests/cli tests/test_docs.py
 UNITS := tests/unit tests/amqp tests/packaging tests/faults tests/contracts
+VERIFY := tests/verify
 test: $(STAMP) ## everything CI runs
 	@logs=$$(mktemp -d); \
 	{ $(CHECKS); } > $$logs/checks 2>&1 & checks=$$!; \
-	$(foreach part,PROCESSES COMMANDS UNITS,$(PY) -m pytest $($(part)) $(PYTEST_ARGS) > $$logs/$(part) 2>&1 & parts="$$parts $$!";) \
-	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(COMMANDS) $(UNITS)) $(PYTEST_ARGS); codes=$$?; \
+	$(foreach part,PROCESSES COMMANDS UNITS VERIFY,$(PY) -m pytest $($(part)) $(PYTEST_ARGS) > $$logs/$(part) 2>&1 & parts="$$parts $$!";) \
+	$(PY) -m pytest tests $(patsubst %,--ignore=%,$(PROCESSES) $(COMMANDS) $(UNITS) $(VERIFY)) $(PYTEST_ARGS); codes=$$?; \
 	for pid in $$parts; do wait $$pid; codes="$$codes $$?"; done; \
 	wait $$checks; checked=$$?; \
 	cat $$logs/[A-Z]* $$logs/checks; rm -rf $$logs; \
 	for code in $$codes; do test $$code -eq 0 -o $$code -eq 5 || exit 1; done; \
-	test "$$codes" != "5 5 5 5" -a $$checked -eq 0
+	test "$$codes" != "5 5 5 5 5" -a $$checked -eq 0
 
 test-unit: $(STAMP) ## the unit tests with few examples of each property, in two processes; meant for 20 seconds
 	@export OUTBOX_TEST_QUICK=1; log=$$(mktemp); \

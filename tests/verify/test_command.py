@@ -24,6 +24,7 @@ from cosmos_outbox_testing.verify import command
 from cosmos_outbox_testing.verify.redaction import without_names, without_secrets
 from cosmos_outbox_worker.cli.app import app
 from cosmos_outbox_worker.settings import CommandSettings
+from tests.support.effort import LONG
 from tests.support.patience import HUNG_SECONDS
 
 pytestmark = [
@@ -196,6 +197,7 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_touch(run: Run, verified
     assert "nothing has this name" in run("--dry-run", "--only", "cosmos/one-lns", code=3)[0].stderr
 
 
+@pytest.mark.skipif(not LONG, reason="two minutes of waiting for an account that throttles: make test-long")
 def test_an_account_that_throttles_is_named_by_the_claim_about_it(run: Run, verified: OutboxEmulators):
     """What the checks before the claims could not look at, in three tries, is a difference, and ends no run."""
     verified.cosmos.deviate("throttled")
