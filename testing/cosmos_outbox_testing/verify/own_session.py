@@ -57,7 +57,7 @@ class OwnSession:
         return self.bus.get_subscription_receiver(self.site.topic, **given)
 
     @asynccontextmanager
-    async def held(self, *names: str) -> AsyncIterator[tuple[ServiceBusReceiver, list[Any]]]:
+    async def held(self, *names: Any) -> AsyncIterator[tuple[ServiceBusReceiver, list[Any]]]:
         """Send messages, and hold the session with the first two of them received and not settled."""
         await self.send(*names)
         async with self.receiver() as receiver:

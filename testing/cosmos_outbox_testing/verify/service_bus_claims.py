@@ -193,9 +193,9 @@ async def settled_after_lost_lock(own: OwnSession) -> str:
 async def renewed_lock(own: OwnSession) -> str:
     async with own.held("1") as (receiver, (message,)):
         seconds = lock_of(receiver.session.locked_until_utc)
-        await asyncio.sleep(seconds * 0.7)
+        await asyncio.sleep(seconds * 0.55)
         await receiver.session.renew_lock()
-        await asyncio.sleep(seconds * 0.6)
+        await asyncio.sleep(seconds * 0.55)
         settled = await refusal(receiver.complete_message(message))
     return "settled in time" if settled == "accepted" else settled
 
@@ -258,11 +258,10 @@ async def dead_letter_of_a_dead_letter(own: OwnSession) -> str:
 
 
 async def deferred_and_expired(own: OwnSession) -> str:
-    await own.send(own.message("1", time_to_live=timedelta(seconds=3)))
-    async with own.receiver() as receiver:
-        (message,) = await took(receiver)
+    async with own.held(own.message("1", time_to_live=timedelta(seconds=6))) as (receiver, (message,)):
         await receiver.defer_message(message)
-        await asyncio.sleep(4)
+    await asyncio.sleep(7)
+    async with own.receiver() as receiver:
         return await refusal(receiver.receive_deferred_messages(message.sequence_number or 0))
 
 
@@ -298,10 +297,10 @@ async def scheduled_in_the_past(own: OwnSession) -> str:
 
 
 async def scheduled_and_cancelled(own: OwnSession) -> str:
-    due = datetime.now(UTC) + timedelta(seconds=3)
+    due = datetime.now(UTC) + timedelta(seconds=8)
     async with own.sender() as sender:
         await sender.cancel_scheduled_messages(await sender.schedule_messages(own.message("1"), due))
-    await asyncio.sleep(4)
+    await asyncio.sleep(9)
     async with own.held() as (receiver, _):
         return names(await receiver.receive_messages(1, max_wait_time=BRIEFLY))
 
