@@ -61,10 +61,11 @@ coverage: $(STAMP) ## lines and branches of the library that tests reach; fails 
 	$(PY) -m coverage run -m pytest tests/unit tests/amqp tests/contracts tests/service tests/cli -q $(PYTEST_ARGS)
 	$(PY) -m coverage report
 
-test-long: ## all tests with more examples of each property, verify, the models, .NET's processors beside ours, then five minutes of random fleets
+test-long: ## all tests with more examples of each property, verify, the models and traces, .NET's processors beside ours, then five minutes of random fleets
 	OUTBOX_TEST_LONG=1 $(MAKE) test
 	$(MAKE) verify
 	$(MAKE) model
+	$(MAKE) model-traces
 	$(MAKE) test-dotnet
 	$(MAKE) simulate MINUTES=5
 

@@ -27,6 +27,7 @@ VARIABLES
 vars == <<storeVars, phase, etag, token, inDoubt, window, late, refused, applied, lost, others, deletions, stale>>
 budgets == <<lost, others, deletions, stale>>
 
+IsCreated == Creates    \* a trace says it of each run
 Key == "key"
 Event(w) == <<"event", w>>
 Entity == <<"entity", "of all">>
@@ -34,7 +35,7 @@ Entity == <<"entity", "of all">>
 \* Events come first, so that a repeated commit fails at its event, and never at an etag, which proves nothing.
 Batch(w) ==
     LET event == [id |-> Event(w), kind |-> "create", etag |-> Absent, value |-> w]
-        kind == IF Creates THEN "create" ELSE "replace"
+        kind == IF IsCreated THEN "create" ELSE "replace"
         guard == IF Mistake = "a change has no condition" THEN Absent ELSE etag[w]
         entity == [id |-> Entity, kind |-> kind, etag |-> guard, value |-> w]
     IN  [key |-> Key, writes |-> IF Mistake = "entities come before events" THEN <<entity, event>> ELSE <<event, entity>>]
@@ -56,8 +57,8 @@ Read(w) ==
     /\ phase[w] = "new"
     /\ \E found \in Reads(Entity, Key, "session", token[w]) :
            /\ ReadsOf(w, Entity, found)
-           /\ Creates \/ found # Absent
-           /\ etag' = [etag EXCEPT ![w] = IF Creates THEN Absent ELSE found.etag]
+           /\ IsCreated \/ found # Absent
+           /\ etag' = [etag EXCEPT ![w] = IF IsCreated THEN Absent ELSE found.etag]
     /\ End(w, "ready")
     /\ UNCHANGED <<storeVars, token, inDoubt, window, late, refused, applied, lost, others, deletions>>
 
@@ -173,7 +174,7 @@ WriteElsewhere ==
 
 \* Replicas catch up when they like: how old a read may be is bounded by its session alone, and by the budget of stale reads.
 Init ==
-    /\ log = IF Creates THEN <<>>
+    /\ log = IF IsCreated THEN <<>>
              ELSE <<[key |-> Key, docs |-> [id \in {Entity} |-> [value |-> "before", etag |-> <<1, 1>>]]]>>
     /\ commitIndex = 0 /\ readIndex = 0 /\ epoch = 1 /\ ranges = {{Key}}
     /\ phase = [w \in Writers |-> "new"] /\ etag = [w \in Writers |-> Absent]
@@ -198,7 +199,7 @@ IsStored(w, place) == Event(w) \in DOMAIN log[place].docs /\ log[place].docs[Eve
 G1_Atomic ==
     \A w \in Writers : \A place \in 1..Last : IsStored(w, place) =>
         /\ Entity \in DOMAIN log[place].docs
-        /\ Creates \/ DocumentAt(Entity, Key, place - 1).etag = etag[w]
+        /\ IsCreated \/ DocumentAt(Entity, Key, place - 1).etag = etag[w]
 
 \* However many attempts arrive, one is applied.
 G1_AtMostOnce == \A w \in Writers : applied[w] <= 1

@@ -43,7 +43,8 @@ NoProbe == [event |-> None, isFirst |-> FALSE]
 Lsns == 1..Len(Log)
 Events == UNION {{Log[lsn][n] : n \in DOMAIN Log[lsn]} : lsn \in Lsns}
 Keys == {event.key : event \in Events}
-LsnOf(event) == CHOOSE lsn \in Lsns : \E n \in DOMAIN Log[lsn] : Log[lsn][n] = event
+LsnByEvent == [event \in Events |-> CHOOSE lsn \in Lsns : \E n \in DOMAIN Log[lsn] : Log[lsn][n] = event]
+LsnOf(event) == LsnByEvent[event]
 Entered == UNION {{topic[key][n] : n \in DOMAIN topic[key]} : key \in Keys}
 Held(key) == {queue[key][n] : n \in DOMAIN queue[key]}
 
@@ -79,12 +80,12 @@ Take(w, lease) ==
     /\ UNCHANGED <<broker, cured, store, probe, crashes, lost, forgotten>>
 
 \* A page ends anywhere: what its replica lacks, or what is committed later, is in a later page.
-ReadPage(w) ==
-    /\ IsBusy(w) /\ ~HasPage(w)
-    /\ \E to \in (work[w].position + 1)..Len(Log) :
-           Change(w, [work[w] EXCEPT !.to = to,
-               !.due = UNION {PageEvents(key, work[w].position, to) : key \in KeysOf(work[w].lease)}])
+ReadUpTo(w, to) ==
+    /\ IsBusy(w) /\ ~HasPage(w) /\ to > work[w].position
+    /\ Change(w, [work[w] EXCEPT !.to = to,
+           !.due = UNION {PageEvents(key, work[w].position, to) : key \in KeysOf(work[w].lease)}])
     /\ UNCHANGED <<broker, cured, leases, store, probe, budgets>>
+ReadPage(w) == \E to \in Lsns : ReadUpTo(w, to)
 
 \* The broker takes a message, unless it knows the id.
 Enters(event) ==

@@ -1,19 +1,20 @@
 ----------------------------- MODULE TraceCommit -----------------------------
 (* A trace of the code is accepted when it is a behaviour of Commit. Each    *)
-(* line of TRACE is one action; the first says who writes, and whether they  *)
-(* create the entity. tests/simulation/traced_commits.py writes them.        *)
-EXTENDS Commit, Json, IOUtils, TLC
+(* line is one action; the first says who writes, and whether they create    *)
+(* the entity. Recorded has many traces; tests/simulation/traced_commits.py  *)
+(* writes them.                                                              *)
+EXTENDS Commit, Recorded, TLC
 
-Trace == ndJsonDeserialize(IOEnv.TRACE)
-TraceWriters == {Trace[1].writers[n] : n \in DOMAIN Trace[1].writers}
+VARIABLES run, line
+traceVars == <<vars, run, line>>
+
+Trace == Traces[run]
+TraceWriters == UNION {{Traces[n][1].writers[m] : m \in DOMAIN Traces[n][1].writers} : n \in DOMAIN Traces}
 TraceCreates == Trace[1].creates
 Unbounded == 1000000
 
-VARIABLE line
-traceVars == <<vars, line>>
-
 Line == Trace[line]
-Says(action) == line <= Len(Trace) /\ Line.action = action /\ line' = line + 1
+Says(action) == line <= Len(Trace) /\ Line.action = action /\ line' = line + 1 /\ UNCHANGED run
 Who == Line.actor
 
 Reads_(w) == Says("reads") /\ Read(w)
@@ -54,16 +55,13 @@ Ends(w) ==
        \/ Judge(w) /\ phase'[w] = Line.verdict /\ Line.verdict # "written"
        \/ GiveUp(w) /\ phase'[w] = Line.verdict
 
-TraceInit == Init /\ line = 2
+TraceInit == run \in DOMAIN Traces /\ line = 2 /\ Init
 TraceNext ==
     \/ \E w \in Writers : line <= Len(Trace) /\ w = Who /\
         \/ Reads_(w) \/ Sends(w) \/ Written(w) \/ Refused(w) \/ Throttled(w) \/ Again(w) \/ Minute(w) \/ Deletes(w)
         \/ Arrives(w) \/ Lost(w) \/ Looks(w) \/ LookFails(w) \/ Ends(w)
     \/ Elsewhere
 
-\* How far the trace was followed: all of it, or it is refused.
-Reached == TLCSet(1, IF line > TLCGet(1) THEN line ELSE TLCGet(1))
-Started == TLCSet(1, 0)
-ASSUME Started
-Accepted == PrintT(<<"reached", TLCGet(1) - 1, "of", Len(Trace)>>) /\ TLCGet(1) > Len(Trace)
+\* How far each trace was followed, and whether what holds did: python reads it.
+Reached == PrintT(<<"reached", run, line, G1_Atomic /\ G1_AtMostOnce /\ G1_Verdict>>)
 =============================================================================

@@ -1,30 +1,40 @@
 ----------------------------- MODULE TraceRelay ------------------------------
 (* A trace of the code is accepted when it is a behaviour of Relay. Each     *)
-(* line of TRACE is one action; the first has the log of the container, and  *)
-(* the tenures of the lease, each of which is a worker here.                 *)
-(* tests/simulation/traced_relay.py writes them.                             *)
+(* line is one action; the first has the log of the container, and the       *)
+(* tenures of the lease, each of which is a worker here. Recorded has many   *)
+(* traces; tests/simulation/traced_relay.py writes them.                     *)
 (*                                                                           *)
 (* A message that enters is a send whose answer is lost, until the answer    *)
 (* comes: then it is sent again under an id that the topic knows.            *)
-EXTENDS Relay, Json, IOUtils, TLC
+EXTENDS Relay, Recorded, TLC
 
-Trace == ndJsonDeserialize(IOEnv.TRACE)
-TraceTenures == {Trace[1].tenures[n] : n \in DOMAIN Trace[1].tenures}
-TraceLog == Trace[1].log
+VARIABLES run, line
+traceVars == <<vars, run, line>>
+
+Trace == Traces[run]
+TraceTenures == UNION {{Traces[n][1].tenures[m] : m \in DOMAIN Traces[n][1].tenures} : n \in DOMAIN Traces}
+\* What Relay makes of its Log, worked out once for each trace: TLC takes no constant that depends on the run.
+NoLog == <<>>
+Worked(log) ==
+    LET events == UNION {{log[lsn][n] : n \in DOMAIN log[lsn]} : lsn \in DOMAIN log}
+    IN  [events |-> events, keys |-> {event.key : event \in events},
+         lsns |-> [event \in events |-> CHOOSE lsn \in DOMAIN log : \E n \in DOMAIN log[lsn] : log[lsn][n] = event]]
+Logs == [n \in DOMAIN Traces |-> Worked(Traces[n][1].log)]
+TraceLsns == DOMAIN Trace[1].log
+TraceEvents == Logs[run].events
+TraceKeys == Logs[run].keys
+TraceLsnByEvent == Logs[run].lsns
 Unbounded == 1000000
 
-VARIABLE line
-traceVars == <<vars, line>>
-
 Line == Trace[line]
-Says(action) == line <= Len(Trace) /\ Line.action = action /\ line' = line + 1
+Says(action) == line <= Len(Trace) /\ Line.action = action /\ line' = line + 1 /\ UNCHANGED run
 Event == [key |-> Line.key, number |-> Line.number]
 
 \* The topic refuses what it likes, and when: what is held was refused.
 AsTheTopicLikes(event) == Line.action = "holds"
 
 Takes(w) == Says("takes") /\ Take(w, Parent)
-Reads(w) == Says("reads") /\ ReadPage(w) /\ work'[w].to = Line.to
+Reads(w) == Says("reads") /\ ReadUpTo(w, Line.to)
 Enters_(w) == Says("enters") /\ LoseAnswer(w, Line.key) /\ topic' = [topic EXCEPT ![Line.key] = Append(@, Event)]
 SendsLate(w) ==
     /\ Says("sends late")
@@ -69,15 +79,14 @@ Saves(w) ==
                           /\ leases'[Parent].names = {Line.names[n] : n \in DOMAIN Line.names}
        ELSE leases' = leases
 
-TraceInit == Init /\ line = 2
+TraceInit == run \in DOMAIN Traces /\ line = 2 /\ Init
 TraceNext ==
     \/ \E w \in Workers : line <= Len(Trace) /\ w = Line.actor /\
         (Takes(w) \/ Reads(w) \/ Enters_(w) \/ SendsLate(w) \/ Accepted_(w) \/ Holds(w) \/ Saves(w))
     \/ ArrivesLate \/ ArrivesBehind \/ Stores
 
-\* How far the trace was followed: all of it, or it is refused.
-Reached == TLCSet(1, IF line > TLCGet(1) THEN line ELSE TLCGet(1))
-Started == TLCSet(1, 0)
-ASSUME Started
-Accepted == PrintT(<<"reached", TLCGet(1) - 1, "of", Len(Trace)>>) /\ TLCGet(1) > Len(Trace)
+\* A line is one step here, so a state is known by its place.
+Place == <<run, line>>
+\* How far each trace was followed, and whether what holds did: python reads it.
+Reached == PrintT(<<"reached", run, line, G3_Queue>>)
 =============================================================================

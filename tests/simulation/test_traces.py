@@ -16,15 +16,14 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.traces import Trace, check, tools, trace_of
+from tests.simulation.traces import trace_of
 from tests.support.effort import LONG
+from tests.support.traces import Trace, check, tools
 
 ROOT = Path(__file__).parents[2]
 PLANTED = tomllib.loads((ROOT / "tests/mutants/planted.toml").read_text())
 TOOLS = tools()
-needs_tlc = pytest.mark.skipif(
-    TOOLS is None, reason="needs Java, and TLA2TOOLS with the community modules beside it"
-)
+needs_tlc = pytest.mark.skipif(TOOLS is None, reason="needs Java, and the jar that TLA2TOOLS names")
 pytestmark = pytest.mark.looptime(False)
 # A mistake of the planted ones, and a seed that meets it
 MISTAKES: list[tuple[str, int]] = [
@@ -50,7 +49,7 @@ def test_a_run_ends_well_and_its_trace_is_the_same_each_time(seed: int):
 
 def refused(trace: Trace) -> bool:
     assert TOOLS is not None
-    verdict = check(trace, *TOOLS)
+    (verdict,) = check([trace], TOOLS)
     assert verdict.refused is None or "is no step of the model" in verdict.refused, verdict.refused
     return verdict.refused is not None
 

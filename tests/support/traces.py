@@ -1,0 +1,145 @@
+"""
+Traces: what a run did, line by line, and whether TLC takes it for a behaviour of a model (`models/Trace*.tla`).
+
+A line is one action: its `actor`, its `action`, and values. TLC reads many traces at once, as a module of TLA+ that is written for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MODELS = Path(__file__).parents[2] / "models"
+_AT_ONCE, _SHOWN = 2, 8
+_MOST_LINES = 4000  # of the traces that one TLC gets: it needs a second to start
+_REACHED = re.compile(r'<<"reached", (\d+), (\d+), (TRUE|FALSE)>>')
+Lines = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """
+    What one run did, and the module that has to accept it.
+
+    failure: how the run itself ended; None if it ended well.
+    """
+
+    name: str
+    module: str
+    lines: Lines
+    failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Why a trace was refused, with the last lines of it; None if it was not."""
+
+    trace: Trace
+    refused: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """Java, and the jar of TLC."""
+
+    java: str
+    jar: Path
+
+
+def tools() -> Tools | None:
+    """Return what TLC needs; None where Java is missing, or TLA2TOOLS names no file."""
+    java, jar = shutil.which("java"), Path(os.environ.get("TLA2TOOLS", "missing"))
+    return Tools(java=java, jar=jar) if java is not None and jar.is_file() else None
+
+
+def check(traces: Sequence[Trace], tlc: Tools) -> list[Verdict]:
+    """Ask TLC whether traces of one module are behaviours of its model."""
+    with tempfile.TemporaryDirectory() as folder:
+        for file in MODELS.glob("*.*"):
+            Path(folder, file.name).symlink_to(file)
+        recorded = ",\n".join(_written(trace.lines, ",\n") for trace in traces)
+        text = f"---- MODULE Recorded ----\nTraces == <<\n{recorded}>>\n====\n"
+        Path(folder, "Recorded.tla").write_text(text)
+        tuned = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g", f"-Djava.io.tmpdir={folder}"]
+        command = [tlc.java, *tuned, "-cp", str(tlc.jar), "tlc2.TLC", "-workers", "1", "-noGenerateSpecTE"]
+        ended = subprocess.run(  # noqa: S603 - its words are ours
+            [*command, traces[0].module], cwd=folder, capture_output=True, text=True, check=False
+        )
+    if ended.returncode and len(traces) > 1:  # an error in one says nothing of the others
+        return [verdict for trace in traces for verdict in check([trace], tlc)]
+    reached = dict.fromkeys(range(1, len(traces) + 1), 0)
+    broken = set[int]()
+    for run, line, holds in _REACHED.findall(ended.stdout):
+        reached[int(run)] = max(reached[int(run)], int(line))
+        broken |= {int(run)} if holds == "FALSE" else set()
+    return [
+        Verdict(trace=trace, refused=_why(trace, reached[run], run in broken, ended.stdout))
+        for run, trace in enumerate(traces, start=1)
+    ]
+
+
+def check_all(traces: Iterable[Trace], tlc: Tools) -> bool:
+    """Check traces in batches, tell each batch and what was refused, and return whether none was."""
+    began, done, lines, refused = time.monotonic(), 0, 0, 0
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        running = [pool.submit(check, batch, tlc) for batch in _batches(traces)]
+        for future in running:
+            verdicts = future.result()
+            for verdict in verdicts:
+                if verdict.refused:
+                    refused += 1
+                    say(f"REFUSED {verdict.trace.name}: {verdict.refused}")
+            done, lines = done + len(verdicts), lines + sum(len(it.trace.lines) for it in verdicts)
+            first, last = verdicts[0].trace, verdicts[-1].trace
+            say(f"{first.module}: {first.name} to {last.name}, {len(verdicts)} traces")
+    say(f"{done} traces of {lines} lines, {refused} refused, {time.monotonic() - began:.0f} s")
+    return refused == 0
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _batches(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
+    batches: dict[str, list[Trace]] = {}
+    for trace in traces:
+        batch = batches.setdefault(trace.module, [])
+        batch.append(trace)
+        if sum(len(one.lines) for one in batch) > _MOST_LINES:
+            yield batches.pop(trace.module)
+    yield from batches.values()
+
+
+def _why(trace: Trace, reached: int, is_broken: bool, output: str) -> str | None:
+    """Return why a trace is refused that was followed to before this line; None where it is accepted."""
+    if not reached:
+        return output[-3000:]
+    if is_broken:
+        return f"a guarantee breaks before line {reached} of {len(trace.lines)}"
+    if reached > len(trace.lines):
+        return trace.failure
+    shown = "\n".join(json.dumps(line) for line in trace.lines[max(1, reached - _SHOWN) : reached])
+    return f"line {reached} of {len(trace.lines)} is no step of the model:\n{shown}"
+
+
+def _written(value: Any, between: str = ", ") -> str:
+    """Return a value as TLA+ writes it."""
+    if isinstance(value, bool):
+        return str(value).upper()
+    if isinstance(value, Mapping):
+        return f"[{', '.join(f'{name} |-> {_written(it)}' for name, it in value.items())}]"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"<<{between.join(map(_written, value))}>>"
+    return json.dumps(value)
