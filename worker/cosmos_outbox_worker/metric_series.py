@@ -15,7 +15,7 @@ from cosmos_outbox_worker.worker_health import Snapshot
 
 _Attributes = Mapping[str, str]
 Count = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
-# Of each counter the attributes that are known beforehand; and for each kind of record, how much to add with which attributes
+# Of each counter the attributes that are known before; and for each kind of record, how much to add with which attributes
 _Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
 # Of each histogram the kind of record, and how many seconds that tells, if it does
 _Histograms = Mapping[str, tuple[type, Count]]
