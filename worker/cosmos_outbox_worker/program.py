@@ -18,7 +18,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.causes import Cause
 from cosmos_outbox_worker.connection import Connection, connected
-from cosmos_outbox_worker.doctor.check import Findings, Severity
+from cosmos_outbox_worker.doctor.check import SENDS_TELL, Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_start
 from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.settings import Settings
@@ -151,7 +151,7 @@ async def looked_at(connection: Connection, *, topics: bool) -> tuple[ParkedStor
         _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
     wrong = [one for one in findings.worst_first() if one.severity is Severity.ERROR]
     # Whether the topic is there and takes messages, sends say, and know when that changes
-    silent = [one for one in wrong if not one.check.startswith("topic")]
+    silent = [one for one in wrong if one.check not in SENDS_TELL]
     return parked, tuple(Cause(kind="found-at-start", said=f"{one.message} {one.fix}") for one in silent)
 
 
