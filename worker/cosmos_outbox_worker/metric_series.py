@@ -156,6 +156,9 @@ _WORKER_GAUGES: _Gauges = {
     "outbox.leases.free": _unowned,
     "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
     "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
+    # Without a ceiling there is neither.
+    "outbox.send.ceiling.used": lambda it: _gauge(it.sent_per_second / it.ceiling) if it.ceiling else (),
+    "outbox.send.ceiling.wait": lambda it: _gauge(it.held.total_seconds()) if it.ceiling else (),
     "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),
 }
 _CONSUMER_HISTOGRAMS: _Histograms = {
