@@ -99,7 +99,8 @@ class Snapshot(State):
                 state="stands still"
                 if cause and cause.stands and state in ("elsewhere", "unknown")
                 else state,
-                error=(lag and lag.ahead) or (cause.said if cause else error or ""),  # each stands elsewhere
+                # What is ahead, each lease says itself: each stands elsewhere.
+                error=(lag and lag.ahead) or (_brief(cause) if cause else error or ""),
                 trouble=bool(cause or error or self.unseen),
                 lag=None if self.unseen else lag,
             )
@@ -117,6 +118,12 @@ class Snapshot(State):
             views.append(view(lag.token, lag.owner, state, lag))
         # Tokens of partitions are numbers.
         return sorted(views, key=lambda view: (not view.trouble, len(view.token), view.token))
+
+
+def _brief(cause: Cause) -> str:
+    """Return what the line of a lease tells of a cause: of one that stops several, the shorter text, for both stand above."""
+    texts = filter(None, (cause.said, cause.words["what"]))
+    return next(texts, "") if len(cause.stops) == 1 else min(texts, key=len, default="")
 
 
 def _state(status: LeaseStatus) -> str:
