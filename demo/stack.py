@@ -73,6 +73,7 @@ class StackOptions:
     """What may be chosen about the stack."""
 
     accounts: Accounts | None = None  # None: our own emulators, with so many partitions
+    emulators: tuple[str, ...] = ("-m", "cosmos_outbox_emulators")  # what Python runs
     partitions: int = 2
     workers: int = 2
     consumers: int = 2  # of the directory; none on accounts that run already
@@ -125,7 +126,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
         arguments = ("--json", "--partitions", str(options.partitions), "--config", str(config))
         emulators = await children.start(
             "emulators",
-            ("-m", "cosmos_outbox_emulators", *arguments),
+            (*options.emulators, *arguments),
             env=base,
             announces=True,
         )

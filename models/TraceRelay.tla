@@ -55,7 +55,7 @@ ArrivesLate == Says("arrives late") /\ ArriveLate /\ late' = late \ {Event}
 \* Not in Relay, where each message is a send: what a batch that is late has behind the first of a key, comes with that one.
 ArrivesBehind ==
     /\ Says("arrives behind") /\ Event \notin Entered
-    /\ \A other \in Events : other.key = Line.key /\ other.number < Line.number => other \in Entered
+    /\ {other \in Events : other.key = Line.key /\ other.number < Line.number} \subseteq Entered
     /\ Enters(Event)
     /\ UNCHANGED <<late, cured, leases, store, work, probe, budgets>>
 
@@ -85,8 +85,6 @@ TraceNext ==
         (Takes(w) \/ Reads(w) \/ Enters_(w) \/ SendsLate(w) \/ Accepted_(w) \/ Holds(w) \/ Saves(w))
     \/ ArrivesLate \/ ArrivesBehind \/ Stores
 
-\* A line is one step here, so a state is known by its place.
-Place == <<run, line>>
 \* How far each trace was followed, and whether what holds did: python reads it.
 Reached == PrintT(<<"reached", run, line, G3_Queue>>)
 =============================================================================

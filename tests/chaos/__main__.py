@@ -12,6 +12,7 @@ import asyncio
 import json
 import random
 import sys
+import tempfile
 from pathlib import Path
 
 from rich.console import Console
@@ -20,6 +21,8 @@ from cosmos_outbox_testing.verify.child_processes import Children
 from demo.child_processes import show_tails, with_children
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind
+from tests.chaos.traced_fleet import fleet_traces
+from tests.support.traces import MISSING, check_all, say, tools
 
 
 def main() -> int:
@@ -34,10 +37,26 @@ def main() -> int:
         help="of the consumers (default sdk)",
     )
     parser.add_argument("--sdk-only", action="store_true", help="workers have OUTBOX_SDK_ONLY")
+    parser.add_argument(
+        "--traces", action="store_true", help="check what the emulators saw against the model of the relay"
+    )
     given = parser.parse_args()
+    if given.traces and tools() is None:
+        say(MISSING)
+        return 0
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
-    options = ChaosOptions(seconds=given.seconds, seed=seed, receiver=given.receiver, sdk_only=given.sdk_only)
-    return asyncio.run(_run(options))
+    with tempfile.TemporaryDirectory() as folder:
+        options = ChaosOptions(
+            seconds=given.seconds,
+            seed=seed,
+            receiver=given.receiver,
+            sdk_only=given.sdk_only,
+            record=Path(folder, "record.jsonl") if given.traces else None,
+        )
+        code = asyncio.run(_run(options))
+        if options.record is None or (tlc := tools()) is None:
+            return code
+        return code if check_all(fleet_traces(options.record), tlc) else 1
 
 
 async def _run(options: ChaosOptions) -> int:

@@ -7,9 +7,11 @@ The whole chain runs: commit, relay, topic, consumer, its documents and its own 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,7 @@ from demo.stack import (
 from examples.contacts.received import ReceivedMessage
 from tests.chaos.fleet import Fleet
 from tests.chaos.script import ON_PROCESSES, Disturbance, Kind, script
+from tests.chaos.traced_fleet import WIPES
 from tests.support.patience import HUNG_SECONDS
 
 _WATCH_SECONDS = 0.25
@@ -70,6 +73,7 @@ class ChaosOptions:
     cut_probability: float = 0.04
     stalled_seconds: float = HUNG_SECONDS  # nothing arrived for so long: what is missing is lost
     memory_mb: int = 256  # of a worker; the manifests allow twice as much
+    record: Path | None = None  # where the emulators write down what they do
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,26 +145,39 @@ async def run_chaos(options: ChaosOptions, children: Children, directory: Path) 
     """
     stack_options = StackOptions(
         partitions=options.partitions,
-        workers=options.workers,
+        workers=0,  # they are started below
         consumers=options.consumers,
         consumer=_CONSUMER,
         receiver=options.receiver,
         sdk_only=options.sdk_only,
     )
+    if options.record:
+        recorder = ("-m", "tests.chaos.recorded_emulators", str(options.record))
+        stack_options = replace(stack_options, emulators=recorder)
     async with (
         open_stack(children, directory, stack_options) as stack,
         aiohttp.ClientSession(stack.control, raise_for_status=True) as control,
     ):
-        return await children.guard(_Run(options, stack, control).run())
+        start = partial(_start_worker, stack, signs=options.record is not None)
+        workers = [await start(f"worker-{number}") for number in range(1, options.workers + 1)]
+        return await children.guard(
+            _Run(options, stack, control, Fleet(children, workers, start, "worker")).run()
+        )
+
+
+async def _start_worker(stack: Stack, name: str, *, signs: bool) -> Child:
+    """Start a worker; `signs` with the key of its own name, by which the record knows what it sends."""
+    connection = re.sub("(?<=SharedAccessKeyName=)[^;]+", name, stack.servicebus)
+    own = {"OUTBOX_SERVICEBUS_CONNECTION_STRING": connection} if signs else {}
+    return await start_worker(stack.children, name, {**stack.environment, **own})
 
 
 class _Run:
-    def __init__(self, options: ChaosOptions, stack: Stack, control: aiohttp.ClientSession) -> None:
-        self._options, self._stack, self._control = options, stack, control
+    def __init__(
+        self, options: ChaosOptions, stack: Stack, control: aiohttp.ClientSession, fleet: Fleet
+    ) -> None:
+        self._options, self._stack, self._control, self._fleet = options, stack, control, fleet
         children, environment = stack.children, stack.environment
-        self._fleet = Fleet(
-            children, stack.workers, lambda name: start_worker(children, name, environment), "worker"
-        )
         self._consumers = Fleet(
             children,
             stack.consumers,
@@ -323,7 +340,10 @@ class _Run:
 
     async def _wipe(self) -> None:
         leases, self._wiped = self._stack.leases, self._wiped + 1
-        for document in [document async for document in leases.read_all_items()]:
+        documents = [document async for document in leases.read_all_items()]
+        # The record has no other sign of who deletes
+        await leases.upsert_item({"id": WIPES, "ids": [document["id"] for document in documents]})
+        for document in documents:
             with suppress(CosmosResourceNotFoundError):  # a split has deleted it meanwhile
                 await leases.delete_item(document["id"], document["id"])
 

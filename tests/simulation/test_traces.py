@@ -5,23 +5,16 @@ A trace of the code is a behaviour of its model, and one of code with a mistake 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
-import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.simulation.traces import trace_of
 from tests.support.effort import LONG
+from tests.support.mistaken_code import run_with
 from tests.support.traces import Trace, check, tools
 
-ROOT = Path(__file__).parents[2]
-PLANTED = tomllib.loads((ROOT / "tests/mutants/planted.toml").read_text())
 TOOLS = tools()
 needs_tlc = pytest.mark.skipif(TOOLS is None, reason="needs Java, and the jar that TLA2TOOLS names")
 pytestmark = pytest.mark.looptime(False)
@@ -69,17 +62,8 @@ def test_a_trace_is_accepted_and_refused_where_a_line_of_it_is_missing(seed: int
 @pytest.mark.skipif(not LONG, reason="make test-long")
 @pytest.mark.parametrize(("mistake", "seed"), MISTAKES)
 def test_a_mistake_in_the_code_makes_a_trace_refused(mistake: str, seed: int, tmp_path: Path):
-    planted: dict[str, Any] = PLANTED[mistake]
-    for name in ("tests", "models"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    shutil.copytree(
-        ROOT / "cosmos_outbox", tmp_path / "cosmos_outbox", ignore=shutil.ignore_patterns("__pycache__")
-    )
-    file = tmp_path / "cosmos_outbox" / planted["file"]
-    file.write_text(file.read_text().replace(planted["old"], planted["new"]))
-    command = [sys.executable, "-m", "tests.simulation.traces", "--seeds", "1", "--first", str(seed)]
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tmp_path)}
-    ended = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)  # noqa: S603
+    arguments = ("-m", "tests.simulation.traces", "--seeds", "1", "--first", str(seed))
+    ended = run_with(mistake, tmp_path, *arguments)
     assert (1, True) == (ended.returncode, "is no step of the model" in ended.stdout), (
         ended.stdout + ended.stderr
     )

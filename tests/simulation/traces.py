@@ -17,7 +17,7 @@ import looptime
 
 from tests.simulation.traced_commits import Commits
 from tests.simulation.traced_relay import TracedRelays
-from tests.support.traces import Trace, check_all, say, tools
+from tests.support.traces import MISSING, Trace, check_all, say, tools
 
 _STORMS = 100  # from this seed on, until a commit has no time left
 
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (default 0)")
     options = parser.parse_args()
     if (tlc := tools()) is None:
-        say("model-traces: nothing was checked, for Java or the file that TLA2TOOLS names is missing")
+        say(MISSING)
         return 0
     logging.disable()  # a run logs what its faults do, by the thousand
     seeds = range(options.first, options.first + options.seeds)

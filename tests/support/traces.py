@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 MODELS = Path(__file__).parents[2] / "models"
+MISSING = "nothing was checked against the models, for Java or the file that TLA2TOOLS names is missing"
 _AT_ONCE, _SHOWN = 2, 8
 _MOST_LINES = 4000  # of the traces that one TLC gets: it needs a second to start
 _REACHED = re.compile(r'<<"reached", (\d+), (\d+), (TRUE|FALSE)>>')

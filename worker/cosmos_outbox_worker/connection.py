@@ -241,12 +241,9 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(
-    settings: Settings, *, answered: Answered | None = None, opening_seconds: float | None = None
-) -> AsyncIterator[Connection]:
+async def connected(settings: Settings, *, answered: Answered | None = None) -> AsyncIterator[Connection]:
     """
-    Open the Cosmos DB side of the outbox that the settings name; `answered` hears of each answer, and `opening_seconds` is how long to
-    try, as long as the SDK does without.
+    Open the Cosmos DB side of the outbox that the settings name; `answered` hears of each answer.
 
     Raises:
         ConfigurationError, AccessDenied, StoreUnavailable: the account cannot be used, refuses, or does not answer.
@@ -263,7 +260,6 @@ async def connected(
                 endpoint=settings.cosmos_endpoint,
                 credential=None if settings.cosmos_endpoint is None else credential,
                 answered=answered,
-                opening_seconds=opening_seconds,
             )
         )
         yield _connection(settings, client, credential, Ceiling.of(settings.send_rate))

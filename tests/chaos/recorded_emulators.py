@@ -1,0 +1,114 @@
+"""
+The emulators, and a record of what they did: `python -m tests.chaos.recorded_emulators RECORD`, then their own arguments.
+
+A line of the record is what the service itself knows to have happened, in its order: a transaction, a transfer of messages that was stored, and
+its answer. A sender is known by the name of the key that it signs with; each worker has one of its own name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cosmos_outbox_emulators.__main__ import main
+from cosmos_outbox_emulators.cosmos.transaction import Transaction
+from cosmos_outbox_emulators.servicebus import config, injection
+from cosmos_outbox_emulators.servicebus.channel import LinkEnd
+from cosmos_outbox_emulators.servicebus.connection import Connection
+from cosmos_outbox_emulators.servicebus.inbound import Inbound
+from cosmos_outbox_emulators.servicebus.message import parse_transfer
+from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED
+from cosmos_outbox_emulators.servicebus.publishing import PublishLink
+
+# Of each worker, and of each that takes its place
+_SIGNERS = [
+    f"worker-{place}{again}" for place in range(1, 6) for again in ("", *(f".{n}" for n in range(2, 40)))
+]
+
+
+def record(file: Path) -> None:
+    """Have the emulators of this process write down what they do."""
+    lines = file.open("a", buffering=1, encoding="utf-8")
+
+    def note(did: str, **values: Any) -> None:
+        lines.write(f"{json.dumps({'did': did, **values})}\n")
+
+    _record_transactions(note)
+    _record_sends(note)
+    value = next(iter(config.DEFAULT_KEYS.values()))
+    config.DEFAULT_KEYS.update(dict.fromkeys(_SIGNERS, value))
+
+
+def _record_transactions(note: Any) -> None:
+    commit = Transaction.commit
+
+    def recorded(self: Transaction) -> None:
+        staged, partition = dict(self._staged), self.partition
+        commit(self)
+        documents = {
+            key[1]: None if item is None else {**item.body, "data": None} for key, item in staged.items()
+        }
+        if documents:
+            container = self._container.path.rpartition("/")[2]
+            note(
+                "transaction",
+                container=container,
+                lsn=partition.lsn,
+                range=[partition.low, partition.high],
+                epk=self._key.epk,
+                documents=documents,
+            )
+
+    Transaction.commit = recorded  # type: ignore[method-assign]
+
+
+def _record_sends(note: Any) -> None:
+    rights_of, authorise = config.BrokerConfig.rights_of, Connection.authorise
+    store, acknowledge = PublishLink._store, injection.acknowledge
+    asked: list[str] = [""]
+    signers: dict[Any, str] = {}
+
+    def remember(self: config.BrokerConfig, key: str) -> frozenset[str]:
+        asked[0] = key  # the connection is authorised next, in this turn of the loop
+        return rights_of(self, key)
+
+    def authorised(self: Connection, path: str, expires: float, rights: frozenset[str]) -> None:
+        signers[self] = asked[0]
+        authorise(self, path, expires, rights)
+
+    def stored(self: PublishLink, inbound: Inbound) -> bytes:
+        topic = self._topic
+        messages = parse_transfer(inbound.payload, inbound.message_format)
+        first = [message.identity not in topic._seen for message in messages]
+        outcome = store(self, inbound)
+        if outcome is ACCEPTED:
+            sent = [[str(message.message_id), it] for message, it in zip(messages, first, strict=True)]
+            signer = signers[self.end.channel.wire]
+            note(
+                "stored",
+                topic=topic.name,
+                by=signer,
+                link=self.end.name,
+                delivery=inbound.delivery_id,
+                messages=sent,
+            )
+        return outcome
+
+    def acknowledged(
+        end: LinkEnd, delivery_id: int, outcome: bytes, delay: float, *, to_sender: bool
+    ) -> None:
+        acknowledge(end, delivery_id, outcome, delay, to_sender=to_sender)
+        if to_sender and outcome is ACCEPTED:
+            note("answered", link=end.name, delivery=delivery_id)
+
+    config.BrokerConfig.rights_of = remember  # type: ignore[method-assign]
+    Connection.authorise = authorised  # type: ignore[method-assign]
+    PublishLink._store = stored  # type: ignore[method-assign]
+    injection.acknowledge = acknowledged
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]))
+    sys.exit(main(sys.argv[2:]))
