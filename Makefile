@@ -94,8 +94,8 @@ bench: $(STAMP) ## one benchmark (BENCH=commit, relay, changefeed, processor, co
 chaos: $(STAMP) ## kill and freeze workers under load, then audit (SECONDS=60 CHAOS_ARGS="--seed N")
 	@$(PY) -m tests.chaos --seconds $(SECONDS) $(CHAOS_ARGS)
 
-CHECKS = $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy && .venv/bin/lint-imports
-check: $(STAMP) ## format, lint, types, import contracts
+CHECKS = $(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy && .venv/bin/lint-imports && .venv/bin/codespell
+check: $(STAMP) ## format, lint, types, import contracts, spelling
 	$(CHECKS)
 
 INFRA := .venv-infra/bin/python

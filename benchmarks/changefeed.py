@@ -216,6 +216,7 @@ def _work(connection_string: str, data: str, leases: str, name: str, pipe: Conne
                 renew_interval=timedelta(seconds=RENEW_SECONDS),
                 expiration=timedelta(seconds=EXPIRATION_SECONDS),
             )  # fmt: skip
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, processor.stop)
             pipe.send("ready")
             await asyncio.to_thread(pipe.recv)
             await processor.run()
@@ -244,12 +245,13 @@ class Fleet:
         for name in names:
             self._workers[name][1].send("go")
 
-    def kill(self, name: str) -> None:
-        """Send SIGKILL to a worker."""
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a worker a signal that ends it."""
         process, _ = self._workers.pop(name)
         if process.pid is not None:
-            os.kill(process.pid, signal.SIGKILL)
-        process.join()
+            os.kill(process.pid, number)
+        if number == signal.SIGKILL:
+            process.join()
 
     def kill_all(self) -> None:
         """End every worker."""
@@ -272,12 +274,17 @@ class Fleet:
 
 
 async def takeover(
-    system: Emulated, leases: int, fleet_of: type[Fleet] = Fleet, *, after: float = 0.0
+    system: Emulated,
+    leases: int,
+    fleet_of: type[Fleet] = Fleet,
+    *,
+    after: float = 0.0,
+    number: signal.Signals = signal.SIGKILL,
 ) -> tuple[float, float]:
     """
-    Return the seconds from SIGKILL of one of two workers until the other owns everything, and from when all had expired.
+    Return the seconds from a signal to one of two workers until the other owns everything, and from when all had expired.
 
-    The kill comes so many seconds after the two share the leases.
+    The signal comes so many seconds after the two share the leases.
     """
     data = await system.new_events(1, partitions=leases)
     fleet = fleet_of(system, data, await system.new_leases())
@@ -285,9 +292,9 @@ async def takeover(
         await fleet.start("a", "b")
         await fleet.until_owned({"a": leases // 2, "b": leases // 2})
         await asyncio.sleep(after)
-        fleet.kill("a")
-        killed = time.time()
         written = max(item["_ts"] for item in await fleet.leases() if item["Owner"] == "a")
+        killed = time.time()
+        fleet.kill("a", number)
         await fleet.until_owned({"b": leases})
         owned = time.time()
     finally:

@@ -216,6 +216,12 @@ GOALS = (
     ),
     Goal(
         benchmark="processor",
+        key="java_handover_ratio",
+        says="... of a worker that got SIGTERM",
+        at_most=0.6,
+    ),
+    Goal(
+        benchmark="processor",
         key="java_balance_ratio",
         says="seconds until five share 100 leases over Java's",
         at_most=1.0,
@@ -237,6 +243,12 @@ GOALS = (
         key="dotnet_takeover_ratio",
         says="seconds of a takeover over .NET's",
         at_most=1.0,
+    ),
+    Goal(
+        benchmark="processor",
+        key="dotnet_handover_ratio",
+        says="... of a worker that got SIGTERM",
+        at_most=0.6,
     ),
     Goal(
         benchmark="processor",

@@ -3,7 +3,8 @@ Our change feed processor beside those of the SDKs for Java and for .NET, on the
 
 All drain one container in turn, with a handler that does nothing, from their first page on; a ratio is the median of those of all
 rounds. A round lasts seconds, so a good part of the others' is a virtual machine that still compiles: a long-lived one does better.
-Then a worker of each is killed, and four join one that owns a hundred leases: seconds of ours over seconds of theirs.
+Then a worker of each is killed, one is told to end by SIGTERM (which ours hears, and the other SDKs leave to the program, so their
+leases expire), and four join one that owns a hundred leases: seconds of ours over seconds of theirs.
 A ratio above 1 says more documents for ours (`java_docs_ratio`, `java_cpu_ratio`: a second, and a CPU second), below 1 says sooner;
 `dotnet_docs_ratio` and its like are those over .NET.
 
@@ -17,6 +18,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -72,11 +74,11 @@ class Peers(Fleet):
         for name in names:
             _go(self._programs[name])
 
-    def kill(self, name: str) -> None:
-        """Send SIGKILL to a worker."""
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a worker a signal that ends it."""
         program = self._programs.pop(name)
         if program.returncode is None:
-            program.kill()
+            program.send_signal(number)
 
     def kill_all(self) -> None:
         """End every worker."""
@@ -212,33 +214,38 @@ async def beside_others(system: Emulated, sizes: Sizes) -> dict[str, Any]:
         if not others:
             return found
         found |= await _drained(system, sizes, others)
-        found |= await _taken_over(system, sizes.failovers, others)
+        found |= await _taken_over(system, sizes.failovers, others, signal.SIGKILL)
+        found |= await _taken_over(system, sizes.failovers, others, signal.SIGTERM)
         found |= await _balanced(system, sizes.balanced, others)
     return found
 
 
-async def _taken_over(system: Emulated, failovers: int, others: list[type[Peers]]) -> Mapping[str, float]:
+async def _taken_over(
+    system: Emulated, failovers: int, others: list[type[Peers]], number: signal.Signals
+) -> Mapping[str, float]:
     """
-    Return our median seconds of a takeover over those of each other.
+    Return our median seconds of a takeover over those of each other, after a signal: SIGTERM, or SIGKILL, which no program hears.
 
     They take turns. A lease may have been renewed a moment before the kill or long before, so the kills are spread over the time
     between two renewals, and come at the same times for all.
     """
     kinds: list[type[Fleet]] = [Fleet, *others]
     taken: dict[type[Fleet], list[float]] = {kind: [] for kind in kinds}
-    for number in range(failovers):
+    for turn in range(failovers):
+        after = turn / failovers * RENEW_SECONDS
         for kind, found in taken.items():
             try:
-                seconds, _ = await takeover(system, 10, kind, after=number / failovers * RENEW_SECONDS)
+                seconds, _ = await takeover(system, 10, kind, after=after, number=number)
             except TimeoutError:  # seen of .NET's, once
                 say(f"two of {kind.__name__} did not share ten leases, or one did not take over: not counted")
             else:
                 found.append(seconds)
     medians = {
-        kind: spread(f"takeover after SIGKILL, {kind.__name__}: low | median | high", seconds, "s")
+        kind: spread(f"takeover after {number.name}, {kind.__name__}: low | median | high", seconds, "s")
         for kind, seconds in taken.items()
     }
-    return {f"{peers.key}_takeover_ratio": round(medians[Fleet] / medians[peers], 3) for peers in others}
+    name = "takeover_ratio" if number == signal.SIGKILL else "handover_ratio"
+    return {f"{peers.key}_{name}": round(medians[Fleet] / medians[peers], 3) for peers in others}
 
 
 async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) -> Mapping[str, float]:

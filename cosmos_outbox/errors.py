@@ -88,7 +88,7 @@ class OutboxError(_Fields):
 
     retriable       a property of the class: the same call may succeed later, unchanged.
     document_id     the id of the document, entity or event that the error concerns; None if it concerns none, or it is not known.
-    partition_key   that document's partition key; None likewise.
+    partition_key   that document's partition key; None for the same reason.
     retry_after     how many seconds the service asks to wait before the next attempt; None if it does not say.
     """
 
@@ -212,7 +212,7 @@ class PreconditionFailed(StoreError):
 
     expected        the etag that the write, or the caller, asked for.
     actual          the etag that the document has; None if it is not known.
-    overtaken       `run` read it anew for each of its attempts, and other programs were first each time.
+    overtaken       `run` read it again for each of its attempts, and other programs were first each time.
     """
 
     expected: str | None = None
@@ -295,7 +295,7 @@ class StoreUnavailable(StoreError):
 class CommitOutcomeUnknown(StoreError):
     """
     The answer to a commit was lost and its outcome could not be found out. Commit the same unit of work again within a minute;
-    later, or if the commit has no event, roll back, read the entities anew and decide.
+    later, or if the commit has no event, roll back, read the entities again and decide.
 
     commit_id       the commit's id, which its events carry.
     partition_key   the commit's partition key.

@@ -115,7 +115,7 @@ class LoopBlocked(Record):
 class LeasesLost(Record):
     """
     All leases of the processor are gone, or dead, for the container was deleted and created again: `reason` says which, and how that
-    is known. They are created anew, and the ranges read from `start`: where the first leases began, or the beginning if that is not
+    is known. They are created again, and the ranges read from `start`: where the first leases began, or the beginning if that is not
     known or the container is a new one. What was sent since is sent again.
     """
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,7 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_text
 CLAIM = "claimCheck"
 KEPT_FOREVER = -1
 SET_BY_THE_SERVICE = frozenset({"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"})
-_LONG_NUMBER = re.compile(rb"[:\[,]-?\d{19,}[,\]}]")
+_ALL_ZEROS, _MANY_DIGITS = bytes.maketrans(b"123456789", b"0" * 9), b"0" * 19
 _OURS = frozenset({"id", "type", "data", "ttl", "version", *SET_BY_THE_SERVICE})
 
 Document = dict[str, Any]
@@ -243,7 +242,9 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
             would be kept as another one.
     """
     text = to_json(document, inf_nan_mode="constants") if finite else json_bytes(document)
-    if finite and _LONG_NUMBER.search(text) and any(True for _ in found(document, is_rounded)):
+    # In a tenth of the time of a regular expression
+    has_many_digits = finite and _MANY_DIGITS in text.translate(_ALL_ZEROS)
+    if has_many_digits and any(True for _ in found(document, is_rounded)):
         raise ValueError(
             "Cosmos DB keeps whole numbers of 64 bits, and longer ones as 64-bit floats, which do not hold this one: store it as text"
         )

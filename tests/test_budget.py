@@ -35,7 +35,7 @@ MAXIMA = {
     "worker": 3_249,
     "worker/cli": 1_502,
     "worker/contract": 251,
-    "worker/doctor": 651,
+    "worker/doctor": 650,
     "write": 1_827,
 }
 _FREE = {

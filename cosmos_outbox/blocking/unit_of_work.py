@@ -79,7 +79,7 @@ class BlockingUnitOfWork:
     One thread's changes to entities of one partition key: `with outbox.unit_of_work() as uow:`. See `UnitOfWork`.
 
     An interrupted `commit()` (Ctrl-C, a signal handler that raises) may have been written, as one that is cancelled: commit again
-    within a minute to find out, or read anew.
+    within a minute to find out, or read again.
     """
 
     def __init__(self, unit: UnitOfWork, portal: Portal[Outbox]) -> None:
@@ -144,7 +144,7 @@ class BlockingUnitOfWork:
         return self._thread.blocking(self._unit.commit)()
 
     def rollback(self) -> None:
-        """Forget all entities of this unit; read them anew to go on."""
+        """Forget all entities of this unit; read them again to go on."""
         self._thread.checked(self._unit.rollback)()
 
     def was_refused(self, error: OutboxError) -> bool:

@@ -1,5 +1,5 @@
 """
-Bootstrap: the leases of all ranges, created once, however many workers start at the same time; and anew when all are lost.
+Bootstrap: the leases of all ranges, created once, however many workers start at the same time; and again when all are lost.
 
 As in .NET: `<prefix>.info` says that it was done; `<prefix>.lock` is held while it is being done. On top of it, a lock
 left behind by a crash is broken, ranges that no lease covers get one, and `.info` says where all of them begin.

@@ -94,7 +94,7 @@ async def estimate_lag(
     Return what waits now; costs one small read of the feed a lease, more where changes lie far apart.
 
     A lease whose range is throttled, or does not answer, is reported as unseen. Ages are measured on the service's clock. A
-    processor that never ran has no leases, hence no lag.
+    processor that never ran has no leases, so no lag.
     """
     container = await feed.describe()
     listing = await leases.list(f"{lease_prefix(processor_name, container)}..")

@@ -245,7 +245,7 @@ def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) ->
     """
     Return the lease with a fixed start, where another program created it and no position was saved yet.
 
-    If each owner chose anew, "now" would skip what the owner before read and could not handle. It counts from
+    If each owner chose again, "now" would skip what the owner before read and could not handle. It counts from
     `since`, when this worker first saw the leases; or from the last write of the lease where that is earlier.
     """
     if lease.continuation is not None or START in lease.properties:

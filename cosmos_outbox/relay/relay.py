@@ -30,7 +30,7 @@ from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
 _HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
-_MOST_LEASES = 1000  # remembered: more than one process can serve; a forgotten lease starts anew
+_MOST_LEASES = 1000  # remembered: more than one process can serve; a forgotten lease starts again
 
 # The events of each partition key that are still to be dealt with, in order
 Streams = Mapping[str, list[Delivery]]

@@ -51,7 +51,7 @@ def too_old(document: Mapping[str, Any], at_least: int) -> TryLater:
     """Return why a document is not what its reader needs."""
     return TryLater(
         f"{document['id']!r} is read in version {version_of(document)}, and version {at_least} is asked for. If it was deleted and "
-        "created anew, or another program writes it without counting, read it without `at_least`."
+        "created again, or another program writes it without counting, read it without `at_least`."
     )
 
 

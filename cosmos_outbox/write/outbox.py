@@ -143,7 +143,7 @@ class Outbox:
         """
         Run `work(unit_of_work)`, commit, and return what it returned; while another program writes first, run it again.
 
-        Each attempt has a unit of work of its own, so `work` reads everything anew. Between two attempts it waits, as
+        Each attempt has a unit of work of its own, so `work` reads everything again. Between two attempts it waits, as
         `retries` says. `work` may commit itself, as its last step.
 
         Args:

@@ -190,7 +190,7 @@ class UnitOfWork:
 
     def rollback(self) -> None:
         """
-        Forget all entities of this unit; read them anew to go on.
+        Forget all entities of this unit; read them again to go on.
 
         Raises:
             SharedUnitOfWork: another task uses this unit of work right now.
@@ -227,7 +227,7 @@ class UnitOfWork:
             TooManyRequests, StoreUnavailable: the service was busy for the whole deadline; nothing was written.
             CommitOutcomeUnknown: the answer was lost and the outcome could not be found out. Commit again within a minute
                 to find out. If no event proves the commit, or its events may be deleted by now, the outcome stays unknown:
-                `rollback()`, read the entities anew and decide.
+                `rollback()`, read the entities again and decide.
             SharedUnitOfWork: another task uses this unit of work right now.
             UsageError: the unit has ended with its block; or a handler called commit().
         """

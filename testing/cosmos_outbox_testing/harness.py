@@ -192,7 +192,7 @@ class OutboxHarness:
 
     def restarted(self) -> OutboxHarness:
         """
-        Return a harness of a program that starts anew with what this one has stored; nothing goes wrong there.
+        Return a harness of a program that starts again with what this one has stored; nothing goes wrong there.
         """
         return OutboxHarness(**self.stored)
 

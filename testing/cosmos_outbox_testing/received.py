@@ -53,7 +53,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> Iterator[bytes]:
-        """Return the body in parts, anew at each access."""
+        """Return the body in parts, again at each access."""
         return (part for part in (self.content,))
 
     def __str__(self) -> str:

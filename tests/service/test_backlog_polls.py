@@ -24,7 +24,7 @@ from cosmos_outbox.parking.parked_documents import KEY_ID
 from cosmos_outbox.parking.seen_leases_note import has_run
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Listing, MonitoredContainer
-from cosmos_outbox.records import Hook, LeasesBalanced, Record, WatchFailed, guarded
+from cosmos_outbox.records import Hook, LeasesBalanced, LeasesLost, Record, WatchFailed, guarded
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.stored_documents import Document
 from cosmos_outbox_worker.backlog_polls import poll
@@ -209,6 +209,16 @@ async def test_workers_learn_of_each_other_without_owning_a_lease() -> None:
         await asyncio.sleep(40)
         assert [("w-2", "silent")] == others_of(first), "it was killed"
     assert [] == told
+
+
+async def test_what_a_worker_learns_of_the_fleet_is_in_its_own_sign_of_life_at_once() -> None:
+    leases, watched = MemoryLeases(now=asyncio.get_running_loop().time), vitals()
+    watched.poll_interval = timedelta(minutes=1)
+    watched(LeasesLost(owner="w", start="beginning", reason="all are gone"))
+    async with watching(watched, leases=leases, notify=pytest.fail):
+        await asyncio.sleep(1)
+        (told,) = await Fleet(leases, processor="p", container="c").heartbeats()
+    assert ["All leases were lost (all are gone)"] == [said.partition(",")[0] for said in told.alarms]
 
 
 @pytest.mark.parametrize("second", range(0, 45, 4))

@@ -67,7 +67,7 @@ async def test_what_it_says_is_kept_and_cut_to_a_size():
     own = replace(OWN, unready=("No.",), errors=("x" * 5000,) * 50)
     await fleet_in(leases).beat(own)
     (seen,) = await fleet_in(leases).heartbeats()
-    assert replace(own, errors=("x" * 300,) * 3) == seen
+    assert replace(own, errors=("x" * 300 + "…",) * 3) == seen
     assert "not ready" == seen.state(owns=False)
 
 

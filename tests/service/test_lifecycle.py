@@ -65,13 +65,14 @@ async def test_signals_that_come_together_ask_once():
     assert asked.is_set()
 
 
-async def test_what_fails_beside_the_work_ends_it_with_the_cause():
+async def test_what_fails_beside_the_work_has_it_give_back_what_it_holds_and_ends_with_the_cause():
     async def fail() -> None:
         raise ValueError("broken")
 
     ended: list[BaseException | None] = []
+    asked = asyncio.Event()
     program: Any = Program(SimpleNamespace(ended=ended.append), lambda record: None)  # type: ignore[arg-type]
-    program.processor, program.poll = SimpleNamespace(run=forever), fail
+    program.processor, program.poll = SimpleNamespace(run=asked.wait, stop=asked.set), fail
     with pytest.raises(ValueError, match="broken") as raised:
         await program.run()
     assert [raised.value] == ended

@@ -246,16 +246,18 @@ async def test_the_ceiling_is_a_cause_once_it_has_held_sends_back_for_a_minute()
     loop = asyncio.get_running_loop()
     watched = vitals(status("0"), utcnow=lambda: NOW + timedelta(seconds=loop.time()))
     watched(LeasesBalanced(owner="w", outcome="listed"))
-    watched.ceiling, told = Ceiling(50), list[list[str]]()
+    watched.ceiling, told, waits = Ceiling(50), list[list[str]](), list[float]()
     for second in range(100):
         if second < 80:
             watched.ceiling.reserve(60, now=loop.time())
             watched.ceiling.reserve(1, now=loop.time())
         watched(LeasesBalanced(owner="w", outcome="listed"))
         told.append([f"{one.kind} {one.said}" for one in watched.heartbeat().causes])
+        waits.append(watched.snapshot().held.total_seconds())
         await asyncio.sleep(1)
     held = [f"ceiling OUTBOX_SEND_RATE lets 50 messages a second of {watched.heartbeat().worker} through."]
     assert ([], held, held, []) == (told[59], told[61], told[79], told[-1])
+    assert (59, 79, 0) == (waits[59], waits[79], waits[-1])
 
 
 async def test_leases_that_are_gone_are_a_standstill_until_there_are_some_again_and_those_that_never_were_are_none():

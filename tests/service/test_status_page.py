@@ -18,6 +18,7 @@ from cosmos_outbox_worker.recent_errors import RecentError
 from cosmos_outbox_worker.shared_health import ParkedSeen
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.version import version
+from cosmos_outbox_worker.where import Found
 from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.fleets import (
     AT,
@@ -26,6 +27,7 @@ from tests.support.fleets import (
     HEALTHY,
     HOSTILE,
     LARGE,
+    NO_TOPIC,
     PODS,
     TROUBLED,
     beat,
@@ -70,6 +72,10 @@ class Page(HTMLParser):
 
 def texts_of(snapshot: Snapshot) -> list[str]:
     return Page(page_of(snapshot)).texts
+
+
+def banner_of(snapshot: Snapshot) -> Page:
+    return Page(page_of(snapshot).partition("<main>")[0] + "</body></html>")
 
 
 def with_leases(*leases: LeaseLag, **changes: Any) -> Snapshot:
@@ -207,7 +213,7 @@ NO = Cause(kind="starting", said="No.", unready=True)
 def test_the_banner_names_each_cause_once_and_is_green_only_when_nothing_waits_for_a_person(
     snapshot: Snapshot, mood: str, kinds: list[str]
 ):
-    page, causes = Page(page_of(snapshot)), snapshot.causes()
+    page, causes = banner_of(snapshot), snapshot.causes()
     assert [f"state {mood}"] == [tag["class"] for tag in page.all("div") if tag.get("id") == "state"]
     assert kinds == [one.kind for one in causes]
     for one in causes:
@@ -216,6 +222,24 @@ def test_the_banner_names_each_cause_once_and_is_green_only_when_nothing_waits_f
         assert {" ".join(part.split()) for part in one.words["remedy"].split("`")} - {""} <= set(page.texts)
     assert [str(one) for one in causes if one.unready] == snapshot.readiness()["reasons"]
     assert kinds == [one["kind"] for one in snapshot.readiness()["causes"]]
+
+
+@pytest.mark.parametrize(("ranges", "told"), [("0", NO_TOPIC), ("012", "The topic may not be sent to")])
+def test_what_stops_several_leases_stands_whole_in_the_banner_and_short_in_the_line_of_each(
+    ranges: str, told: str
+):
+    still = tuple(replace(STALLED, lease=f"p..{token}", token=token, error=NO_TOPIC) for token in ranges)
+    stands = replace(HEALTHY, mine=still, lag=None)
+    assert NO_TOPIC in banner_of(stands).texts
+    assert [told] * len(ranges) == [view.error for view in stands.leases()]
+
+
+def test_the_remedy_comes_before_the_raw_error_and_commands_stand_out_from_their_sentence():
+    failing = (cause_of(BUSY, since=AT - timedelta(minutes=1)),)
+    texts = Page(page_of(replace(ALONE, failing=failing), key="k", found=Found({}, ["Do `it`."]))).texts
+    said = [*map(texts.index, (failing[0].words["remedy"], failing[0].words["page"], BUSY))]
+    assert sorted(said) == said
+    assert ["Do", "it", "."] == texts[texts.index("Do") :][:3]
 
 
 def test_trouble_comes_first_and_ranges_are_sorted_as_numbers():

@@ -345,6 +345,18 @@ def _plain(exposition: str) -> str:
     return re.sub(r"\{[^}]*\}", "", exposition)
 
 
+@pytest.mark.parametrize(("ceiling", "told"), [(None, []), (40.0, ["0.96", "7.0"])])
+def test_how_much_of_a_ceiling_is_used_and_for_how_long_it_holds_sends_back_is_told_where_there_is_one(
+    ceiling: float | None, told: list[str]
+):
+    with opened_telemetry(instance="w") as telemetry:
+        telemetry.observed = replace(
+            HEALTHY, ceiling=ceiling, held=timedelta(seconds=7), sent_per_second=38.4
+        )
+        text = _plain(telemetry.exposition()[0].decode())
+    assert told == re.findall(r"^outbox_send_ceiling_(?:used|wait_seconds) (.*)$", text, re.MULTILINE)
+
+
 @pytest.mark.parametrize("unseen", [0, 90])
 def test_what_is_not_seen_any_more_gets_older_and_is_counted_no_more(unseen: int):
     seen = replace(HEALTHY, unseen=timedelta(seconds=unseen), parked=None if unseen else HEALTHY.parked)

@@ -13,6 +13,7 @@ from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.correlation import messaging_attributes, process_durations
 from cosmos_outbox.errors import BrokerUnavailable
 from cosmos_outbox.message_format import OutboundMessage
+from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.shared_health import ParkedSeen
@@ -46,6 +47,7 @@ def used(telemetry: Telemetry) -> None:
     vitals.processor = owning(status())
     vitals.measured(Lag(leases=(lag,)))
     vitals.seen_parked(ParkedSeen(count=1, events=2))
+    vitals.ceiling = Ceiling(100)
     telemetry.observed = vitals.snapshot()
     around = telemetry.around_sends("servicebus", "localhost", ["events"])
     with around("events", [_MESSAGE]):

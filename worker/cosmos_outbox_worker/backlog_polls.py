@@ -77,13 +77,8 @@ async def poll(
             async with asyncio.timeout(_BEAT_SECONDS):
                 await _beat(program, health, outbox.fleet)
         except (OutboxError, TimeoutError) as error:
-            said = (
-                error
-                if isinstance(error, OutboxError)
-                else StoreUnavailable(
-                    f"The heartbeats in the lease container: Cosmos DB gave no answer in {_BEAT_SECONDS:g} s."
-                )
-            )
+            silent = f"The heartbeats in the lease container: no answer in {_BEAT_SECONDS:g} s."
+            said = error if isinstance(error, OutboxError) else StoreUnavailable(silent)
             # Report it once: no task waits for it, and the other polls report the same outage.
             return [said] * health.fails("heartbeats", cause_of(named(said)))
         health.works("heartbeats")
@@ -100,12 +95,7 @@ async def poll(
             reached = True
         return ()
 
-    polls = {
-        topics: reach_topics,
-        WAITS: poll_lag,
-        PARKED: poll_keys,
-        WORKERS: poll_workers,
-    }
+    polls = {topics: reach_topics, WAITS: poll_lag, PARKED: poll_keys, WORKERS: poll_workers}
     await keep_polling(program, polls)
 
 
@@ -113,6 +103,8 @@ async def _beat(program: Program[Any, Any], health: WorkerVitals, fleet: Fleet) 
     others = await fleet.beat(own := health.heartbeat())
     for alarm in health.met(own, *others, strangers=await fleet.strangers(own, others)):
         program.notify(alarm)
+    if (found := health.heartbeat()).alarms != own.alarms:  # the others, and `status`, are to know at once
+        await fleet.beat(found)
 
 
 async def _check(publisher: Topics) -> None:

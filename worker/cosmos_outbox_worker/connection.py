@@ -241,9 +241,12 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(settings: Settings, *, answered: Answered | None = None) -> AsyncIterator[Connection]:
+async def connected(
+    settings: Settings, *, answered: Answered | None = None, opening_seconds: float | None = None
+) -> AsyncIterator[Connection]:
     """
-    Open the Cosmos DB side of the outbox that the settings name; `answered` hears of each answer.
+    Open the Cosmos DB side of the outbox that the settings name; `answered` hears of each answer, and `opening_seconds` is how long to
+    try, as long as the SDK does without.
 
     Raises:
         ConfigurationError, AccessDenied, StoreUnavailable: the account cannot be used, refuses, or does not answer.
@@ -260,6 +263,7 @@ async def connected(settings: Settings, *, answered: Answered | None = None) -> 
                 endpoint=settings.cosmos_endpoint,
                 credential=None if settings.cosmos_endpoint is None else credential,
                 answered=answered,
+                opening_seconds=opening_seconds,
             )
         )
         yield _connection(settings, client, credential, Ceiling.of(settings.send_rate))

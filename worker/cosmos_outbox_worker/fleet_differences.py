@@ -54,7 +54,7 @@ class FleetWatch:
         """Note a lease that leaves this worker while it goes on, one that comes back, and that all are lost."""
         if isinstance(record, LeasesLost):
             said = (
-                f"All leases were lost ({record.reason}), and made anew (start: {record.start}): what was committed since is sent again, and "
+                f"All leases were lost ({record.reason}), and made again (start: {record.start}): what was committed since is sent again, and "
                 "nothing is lost. Find out what deleted them."
             )
             self._lost, self.sentences = (said, now), (said, *self.sentences)

@@ -215,7 +215,7 @@ def _listed(listing: Listing) -> list[tuple[Heartbeat, Document]]:
 
 
 def _short(texts: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(text[:_MOST] for text in texts[:_MOST_TEXTS])
+    return tuple(text if len(text) <= _MOST else f"{text[:_MOST]}…" for text in texts[:_MOST_TEXTS])
 
 
 def _brief(cause: Cause) -> Cause:

@@ -15,7 +15,7 @@ from cosmos_outbox_worker.worker_health import Snapshot
 
 _Attributes = Mapping[str, str]
 Count = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
-# Of each counter the attributes that are known beforehand; and for each kind of record, how much to add with which attributes
+# Of each counter the attributes that are known before; and for each kind of record, how much to add with which attributes
 _Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
 # Of each histogram the kind of record, and how many seconds that tells, if it does
 _Histograms = Mapping[str, tuple[type, Count]]
@@ -156,6 +156,9 @@ _WORKER_GAUGES: _Gauges = {
     "outbox.leases.free": _unowned,
     "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
     "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
+    # Without a ceiling there is neither.
+    "outbox.send.ceiling.used": lambda it: _gauge(it.sent_per_second / it.ceiling) if it.ceiling else (),
+    "outbox.send.ceiling.wait": lambda it: _gauge(it.held.total_seconds()) if it.ceiling else (),
     "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),
 }
 _CONSUMER_HISTOGRAMS: _Histograms = {

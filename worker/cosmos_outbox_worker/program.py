@@ -12,13 +12,14 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from cosmos_outbox.changefeed import ChangeFeedProcessor
 from cosmos_outbox.errors import ConfigurationError
+from cosmos_outbox.event_loop import end
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.records import guarded, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.causes import Cause
 from cosmos_outbox_worker.connection import Connection, connected
-from cosmos_outbox_worker.doctor.check import Findings, Severity
+from cosmos_outbox_worker.doctor.check import SENDS_TELL, Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_start
 from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.settings import Settings
@@ -53,15 +54,18 @@ class Program(Generic[ProcessorT, SnapshotT]):
         Raises:
             OutboxError: what ended the program before.
         """
+        polling = asyncio.create_task(self.poll())
+        # It polls until it is cancelled. If it fails, the process ends, and others have at once what it gives back.
+        polling.add_done_callback(lambda _: self.processor.stop())
         try:
-            async with asyncio.TaskGroup() as group:
-                polling = group.create_task(self.poll())
-                await self.processor.run()
-                polling.cancel()
-        except BaseException as failure:  # noqa: BLE001 - it is raised again, out of its group
-            cause = failure.exceptions[0] if isinstance(failure, BaseExceptionGroup) else failure
-            self.health.ended(cause)
-            raise cause from cause.__cause__
+            await self.processor.run()
+            if polling.done():
+                polling.result()
+        except BaseException as failure:
+            self.health.ended(failure)
+            raise
+        finally:
+            await end({polling})
         self.health.ended(None)
 
     def drain(self) -> None:
@@ -112,9 +116,8 @@ async def opened_parts(settings: Settings, *, consumer: bool = False) -> AsyncIt
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
-    async with AsyncExitStack() as stack:
-        telemetry, connection = await stack.enter_async_context(opened_process(settings, consumer=consumer))
-        yield Parts(stack, telemetry, connection, *await looked_at(connection, topics=not consumer))
+    async with opened_process(settings, consumer=consumer) as opened, AsyncExitStack() as stack:
+        yield Parts(stack, *opened, *await looked_at(opened[1], topics=not consumer))
 
 
 @asynccontextmanager
@@ -129,16 +132,14 @@ async def opened_process(
     """
     if errors := settings.contradictions():
         raise ConfigurationError("\n".join(errors))
-    async with AsyncExitStack() as stack:
-        telemetry = stack.enter_context(
-            opened_telemetry(
-                consumer=consumer,
-                instance=settings.instance_name,
-                sign_in=settings.signs_in,
-                container=container,
-            )
-        )
-        yield telemetry, await stack.enter_async_context(connected(settings, answered=telemetry.answered))
+    with opened_telemetry(
+        consumer=consumer,
+        instance=settings.instance_name,
+        sign_in=settings.signs_in,
+        container=container,
+    ) as telemetry:
+        async with connected(settings, answered=telemetry.answered) as connection:
+            yield telemetry, connection
 
 
 async def looked_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore | None, tuple[Cause, ...]]:
@@ -151,7 +152,7 @@ async def looked_at(connection: Connection, *, topics: bool) -> tuple[ParkedStor
         _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
     wrong = [one for one in findings.worst_first() if one.severity is Severity.ERROR]
     # Whether the topic is there and takes messages, sends say, and know when that changes
-    silent = [one for one in wrong if not one.check.startswith("topic")]
+    silent = [one for one in wrong if one.check not in SENDS_TELL]
     return parked, tuple(Cause(kind="found-at-start", said=f"{one.message} {one.fix}") for one in silent)
 
 

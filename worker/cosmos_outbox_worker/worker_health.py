@@ -48,7 +48,8 @@ class Snapshot(State):
 
     lag: of all leases of the processor, as of the last poll; None before the first.
     unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
-    ceiling: how many messages a second it may send, where that has just held sends back.
+    ceiling: how many messages a second it may send; None for no limit.
+    held: for how long that has held sends back without a pause.
     event_ttl: how long events live, so how late they may be sent.
     others: the other workers, also those that own no lease; None before their first poll, and while polls fail.
     of_fleet: a sentence on each alarm about the fleet as a whole, and on each setting in which its workers differ.
@@ -64,6 +65,7 @@ class Snapshot(State):
     sent_per_second: float
     others: tuple[Heartbeat, ...] | None = None
     ceiling: float | None = None
+    held: timedelta = timedelta(0)
     of_fleet: tuple[str, ...] = ()
 
     def found(self) -> Iterator[Cause]:
@@ -97,7 +99,8 @@ class Snapshot(State):
                 state="stands still"
                 if cause and cause.stands and state in ("elsewhere", "unknown")
                 else state,
-                error=(lag and lag.ahead) or (cause.said if cause else error or ""),  # each stands elsewhere
+                # What is ahead, each lease says itself: each stands elsewhere.
+                error=(lag and lag.ahead) or (_brief(cause) if cause else error or ""),
                 trouble=bool(cause or error or self.unseen),
                 lag=None if self.unseen else lag,
             )
@@ -115,6 +118,12 @@ class Snapshot(State):
             views.append(view(lag.token, lag.owner, state, lag))
         # Tokens of partitions are numbers.
         return sorted(views, key=lambda view: (not view.trouble, len(view.token), view.token))
+
+
+def _brief(cause: Cause) -> str:
+    """Return what the line of a lease tells of a cause: of one that stops several, the shorter text, for both stand above."""
+    texts = filter(None, (cause.said, cause.words["what"]))
+    return next(texts, "") if len(cause.stops) == 1 else min(texts, key=len, default="")
 
 
 def _state(status: LeaseStatus) -> str:
@@ -205,12 +214,11 @@ class WorkerVitals(Vitals[Snapshot]):
     def snapshot(self) -> Snapshot:
         mine = self.processor.status(stalled_after=self.stalled_after) if self.processor else ()
         lag, lag_at, polled_at = self._lag or (None, None, self._loop.time())
-        held = self.ceiling if self.ceiling and self.ceiling.holds_back(now=self._loop.time()) else None
-        if held is None:
+        if self.ceiling is None or not self.ceiling.holds_back(now=self._loop.time()):
             self._held_since = self._utcnow()
         others = None if self._others is None or self._unseen(self._others[1], "") else self._others[0]
         return Snapshot(
-            **self._state((*self._unlisted(), *self._held(held)), starting=self._balanced_at is None),
+            **self._state((*self._unlisted(), *self._held()), starting=self._balanced_at is None),
             processor=self._settings.processor_name,
             topic=self._settings.topic,
             mine=mine,
@@ -220,7 +228,8 @@ class WorkerVitals(Vitals[Snapshot]):
             event_ttl=timedelta(seconds=self._settings.event_ttl_seconds),
             sent=self._done,
             sent_per_second=self._per_second(),
-            ceiling=held.per_second if held else None,
+            ceiling=self.ceiling.per_second if self.ceiling else None,
+            held=self._utcnow() - self._held_since,
             others=others,
             of_fleet=() if others is None else self.fleet.sentences,
         )
@@ -228,15 +237,14 @@ class WorkerVitals(Vitals[Snapshot]):
     def _unlisted(self) -> Iterator[Cause]:
         unlisted = timedelta(seconds=self._loop.time() - (self._balanced_at or 0.0))
         if self._balanced_at is not None and unlisted > self.stalled_after:
-            silent = Cause(
-                kind="store-away", said="The leases could not be listed.", since=self._utcnow() - unlisted
-            )
+            since = self._utcnow() - unlisted
+            silent = Cause(kind="store-away", said="The leases could not be listed.", since=since)
             failed, *_ = self._failing.get("leases", (silent,))
             yield replace(failed, unready=True)
 
-    def _held(self, ceiling: Ceiling | None) -> Iterator[Cause]:
-        if ceiling and self._utcnow() - self._held_since >= _HELD_LONG:
-            said = f"OUTBOX_SEND_RATE lets {ceiling.per_second:g} messages a second of {self._settings.instance_name} through."
+    def _held(self) -> Iterator[Cause]:
+        if self.ceiling and self._utcnow() - self._held_since >= _HELD_LONG:
+            said = f"OUTBOX_SEND_RATE lets {self.ceiling.per_second:g} messages a second of {self._settings.instance_name} through."
             yield Cause(kind="ceiling", said=said, since=self._held_since)
 
     def _aged(self, lag: Lag, polled_at: float) -> Lag:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from base64 import b64decode
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -37,6 +38,7 @@ async def open_cosmos_client(
     endpoint: str | None = None,
     credential: AsyncTokenCredential | str | None = None,
     read_timeout_seconds: float = DEFAULT_READ_TIMEOUT_SECONDS,
+    opening_seconds: float | None = None,
     answered: Answered | None = None,
 ) -> AsyncIterator[CosmosClient]:
     """
@@ -50,6 +52,8 @@ async def open_cosmos_client(
         endpoint: the account's URL.
         credential: Defaults to DefaultAzureCredential, which is then closed with the client.
         read_timeout_seconds: how long to wait for an answer. Defaults to 10 s.
+        opening_seconds: how long to try to connect and to sign in. Defaults to as long as the SDK tries: four times with pauses, half a minute
+            where the account is silent.
         answered: hears of each answer of the service, with its charge. Defaults to nothing.
 
     Raises:
@@ -97,7 +101,7 @@ async def open_cosmos_client(
         )
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
         stack.push_async_callback(client.close)
-        async with translated():
+        async with translated(), asyncio.timeout(opening_seconds):
             await client.__aenter__()
         polls = partial(LeanPolls, transport, timeout_seconds=read_timeout_seconds, answered=answered)
         _ACCOUNTS[client] = _account(description, url, polls)
@@ -231,6 +235,5 @@ def lsn_in(session_token: str) -> int | None:
     """
     Return the newest LSN in a session token of one range: `<range>:<version>#<lsn>#…`, or `<range>:<lsn>` in the old form.
     """
-    segments = session_token.partition(":")[2].split("#")
-    text = segments[1] if len(segments) > 1 else segments[0]
+    text = session_token.partition(":")[2].split("#")[:2][-1]
     return int(text) if text.lstrip("-").isdigit() else None

@@ -113,7 +113,8 @@ def translate(
         )
         return answer.meaning()
     # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
-    return errors.StoreUnavailable(f"{_NOT_REACHED}: {errors.named(error)}")
+    silent = isinstance(error, TimeoutError) and not str(error)  # the bound of a call
+    return errors.StoreUnavailable(f"{_NOT_REACHED}: {'it took too long' if silent else errors.named(error)}")
 
 
 def _translate_batch(

@@ -129,9 +129,8 @@ class CosmosStore:
         continuation: str | None,
     ) -> Page:
         if continuation is not None and not (continuation.isascii() and continuation.isprintable()):
-            raise errors.InvalidRequest(
-                "The service did not issue this continuation token."
-            )  # a header could not carry it
+            # A header could not carry it.
+            raise errors.InvalidRequest("The service did not issue this continuation token.")
         pages: Any = self.items(sql, parameters, page_size, partition_key).by_page(continuation)
         async with translated():
             async for page in pages:

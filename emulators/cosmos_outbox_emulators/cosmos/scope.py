@@ -26,5 +26,5 @@ class Window:
 
 
 def window_of_key(key: LogicalKey) -> Window:
-    # "G" follows every hexadecimal digit, hence [epk, epk + "G") holds exactly this effective partition key.
+    # "G" follows every hexadecimal digit, so [epk, epk + "G") holds exactly this effective partition key.
     return Window(low=key.epk, high=key.epk + "G", key=key)

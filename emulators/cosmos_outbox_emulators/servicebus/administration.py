@@ -182,7 +182,7 @@ class Administration:
             if config.queue:
                 config = replace(config, queue=descriptions.queue_config(given, config.queue))
             topic = self._broker.create(config)
-        self._remember(topic.name, given, anew=not update)
+        self._remember(topic.name, given, again=not update)
         if "Status" in given:
             self._broker.set_disabled(topic.name, given["Status"].text == "Disabled")
         return 200 if update else 201, self._entity(topic, address)
@@ -211,7 +211,7 @@ class Administration:
             queue = self._broker.create_subscription(topic, SubscriptionConfig(name=name, queue=config))
             if rule:
                 topic.subscriptions[name].rules = {rule.name: rule}
-        self._remember(queue.path, given, anew=not update)
+        self._remember(queue.path, given, again=not update)
         if "Status" in given:
             queue.disabled = given["Status"].text == "Disabled"
         return 200 if update else 201, self._child(topic, name, address)
@@ -258,9 +258,9 @@ class Administration:
     def _shown_of(self, path: str) -> Shown:
         return self._shown.get(path.lower()) or Shown(created=self._begun, updated=self._begun)
 
-    def _remember(self, path: str, given: dict[str, ET.Element], *, anew: bool) -> None:
+    def _remember(self, path: str, given: dict[str, ET.Element], *, again: bool) -> None:
         now = self._broker.timers.now()
-        created = now if anew else self._shown_of(path).created
+        created = now if again else self._shown_of(path).created
         self._shown[path.lower()] = Shown(created=created, updated=now, given=given)
 
     @staticmethod

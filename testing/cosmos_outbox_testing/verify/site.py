@@ -148,7 +148,7 @@ class Site:
         return returned
 
     async def all_of(self, listed: Callable[[], AsyncIterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return all documents of a query or a feed; one that is throttled begins anew."""
+        """Return all documents of a query or a feed; one that is throttled begins again."""
 
         async def read() -> list[dict[str, Any]]:
             return [one async for one in listed()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +22,7 @@ from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, When
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
+from tests.support.patience import HUNG_SECONDS
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -63,6 +65,20 @@ async def test_an_account_that_does_not_answer_is_unavailable_and_nothing_stays_
             connection_string="AccountEndpoint=http://127.0.0.1:9/;AccountKey=a2V5;"
         ):
             pass
+
+
+async def test_an_account_that_is_silent_is_given_up_before_the_sdk_would():
+    asked: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: asked.append(writer), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with pytest.raises(StoreUnavailable, match=r"reach it, or else try again: it took too long$"):
+        async with open_cosmos_client(
+            endpoint=url, credential="a2V5", read_timeout_seconds=HUNG_SECONDS, opening_seconds=1
+        ):
+            pass
+    for writer in asked:
+        writer.close()
+    server.close()
 
 
 async def test_a_wrong_key_is_access_denied(server: CosmosServer):

@@ -4,11 +4,13 @@ import json
 import warnings
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, RootModel, computed_field
 
 from cosmos_outbox import DomainEvent
+from cosmos_outbox.domain.events import new_id
 
 
 class SeatTaken(DomainEvent):
@@ -39,6 +41,12 @@ def test_the_payload_is_camel_case_json_with_id_action_and_time_first():
         "seatNumber": 7,
         "takenOn": "2026-01-03T00:00:00Z",
     } == json.loads(json.dumps(payload))
+
+
+def test_an_id_is_a_random_uuid_of_version_4():
+    ids = {new_id() for _ in range(100)}
+    assert 100 == len(ids)
+    assert ids == {str(UUID(one, version=4)) for one in ids}
 
 
 def test_a_type_has_its_own_name_version_and_time_to_live_or_the_defaults():

@@ -27,7 +27,7 @@ from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consum
 from cosmos_outbox_worker.doctor.check import UNANSWERED
 from cosmos_outbox_worker.exit_codes import WORST_FIRST, ExitCode
 from cosmos_outbox_worker.named_consumer import consumer_named, made
-from cosmos_outbox_worker.settings import CONTAINER, load, variable
+from cosmos_outbox_worker.settings import CONTAINER, Settings, load, variable
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
@@ -51,14 +51,14 @@ Expiration = Annotated[
 ]
 
 
-def opened() -> AbstractAsyncContextManager[Connection]:
+def opened(settings: Settings | None = None) -> AbstractAsyncContextManager[Connection]:
     """
-    Open the outbox that the environment names.
+    Open the outbox of these settings, or that the environment names; a person waits for it, so it is given up sooner than a worker would.
 
     Raises:
         ConfigurationError: one line for every error in the environment.
     """
-    return connected(load(for_command=True))
+    return connected(settings or load(for_command=True), opening_seconds=20.0)
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ async def opened_consumer(
         ConfigurationError: one line for every error in the environment; or there is no such consumer.
     """
     source, settings = consumer_named(named), load_consumer(for_command=True)
-    async with connected(settings) as outbox:
+    async with opened(settings) as outbox:
         store = await retry_reads(outbox.store, RetryOptions()) if handles else CosmosStore(outbox.data)
         yield outbox, settings, made(source, Outbox(store))
 

@@ -45,6 +45,7 @@ class Finding:
 
 
 _WORDS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text())
+SENDS_TELL = {name for name, parts in _WORDS.items() if any("sends_tell" in part for part in parts.values())}
 GRANTS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("grants.toml").read_text())
 # The questions about a subject, by the keys of their words. Each returns what is wrong: True, or how bad it is where that is worse
 # than the words say; or each thing that is.

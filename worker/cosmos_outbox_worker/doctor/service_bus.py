@@ -131,10 +131,8 @@ async def check_topics(outbox: Connection, found: Findings) -> None:
     try:
         async with administration.reading_settings(**outbox.namespace) as client:
             for name in outbox.settings.topics.topics:
-                topic = Topic(
-                    topic=await administration.topic_described(client, name),
-                    batch_scope=outbox.settings.batch_scope,
-                )
+                described = await administration.topic_described(client, name)
+                topic = Topic(topic=described, batch_scope=outbox.settings.batch_scope)
                 found.judge(TOPIC, topic)
                 if topic.topic.settings is not None:
                     found.judge(TOPIC_SETTINGS, topic)
