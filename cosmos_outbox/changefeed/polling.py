@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -147,7 +147,10 @@ class Pump:
             handled = await self._handle(page)
             if handled is None or not handled.documents:
                 return handled
-            self._poll, self._changed_at = self._shortest, asyncio.get_running_loop().time()
+            now = asyncio.get_running_loop().time()
+            # As often as four times a gap such as the last one, and at once in a burst
+            self._poll = max(self._shortest, min(self._longest(0), (now - self._changed_at) / 4))
+            self._changed_at = now
             if handled is page and ahead is not None:
                 return await ahead
         return _From(handled.continuation)
@@ -286,9 +289,7 @@ class Pump:
 
     async def _pause(self, seconds: float) -> bool:
         """Wait; return False at once where the work is to end."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._owned.drain.wait()
-        except TimeoutError:
-            return True
-        return False
+                return not await self._owned.drain.wait()
+        return True

@@ -265,6 +265,20 @@ async def test_the_longer_a_range_was_silent_the_longer_it_rests_between_polls(s
     await world.stop_all()
 
 
+async def test_a_range_with_a_change_every_so_often_is_asked_four_times_meanwhile_and_once_more_at_each():
+    world = World()
+    feed = Faulty(world.container)
+    world.start("a", feed=feed)
+    for number in range(20):
+        if number == 10:
+            feed.calls.clear()
+        await world.write("k")
+        await asyncio.sleep(0.2)
+
+    assert 40 <= feed.calls["read_page"] <= 55
+    await world.stop_all()
+
+
 async def test_a_stop_cancels_a_handler_that_outlives_the_grace_period_and_releases_the_lease():
     world = World()
     started = asyncio.Event()
