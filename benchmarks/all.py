@@ -37,6 +37,10 @@ several rounds, the CPU of a commit is that of all rounds, and five that share 1
 | Benchmark | What | Measured | Goal |
 |---|---|---|---|
 """
+_MISSED = """
+What misses its goal, and why:
+
+"""
 _WHERE = """
 | Benchmark | When | Python | Cores | Load before |
 |---|---|---|---|---|
@@ -64,12 +68,16 @@ def run(name: str) -> Mapping[str, Any]:
 
 
 def table(measured: Mapping[str, Any]) -> str:
-    """Return the page of the ratios."""
-    rows = []
+    """Return the page of the ratios, and of why some miss their goals."""
+    rows, missed = list[str](), list[str]()
     for goal in GOALS:
         value = goal.of(measured["figures"])
         if goal.ratio and value is not None:
             rows.append(f"| `{goal.benchmark}` | {goal.says} | {value:g} | {_judged(goal, value)} |\n")
+            if goal.why and not goal.is_met_by(value):
+                missed.append(
+                    f"- `{goal.benchmark}`, {goal.says.removeprefix('... ')} ({value:g}): {goal.why}\n"
+                )
     where = []
     for name, run_at in measured["runs"].items():
         skipped = measured["figures"].get(name, {}).get("skipped")
@@ -77,7 +85,7 @@ def table(measured: Mapping[str, Any]) -> str:
             [f"not measured: {skipped}", "", "", ""] if skipped else [str(value) for value in run_at.values()]
         )
         where.append(f"| {' | '.join([f'`{name}`', *found])} |\n")
-    return _HEAD + "".join(rows) + _WHERE + "".join(where)
+    return _HEAD + "".join(rows) + (_MISSED if missed else "") + "".join(missed) + _WHERE + "".join(where)
 
 
 def _judged(goal: Goal, value: float) -> str:

@@ -18,18 +18,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from typing import Any
 
 from azure.cosmos import PartitionKey
-from azure.cosmos.aio import ContainerProxy
+from azure.cosmos.aio import ContainerProxy, CosmosClient
 from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import OperationTimeoutError
 from pydantic import BaseModel
 
-from benchmarks.emulated import BODY_TEXT, DATABASE, Emulated, emulated
+from benchmarks.emulated import ACTION, BODY_TEXT, DATABASE, Emulated, commit_events, emulated
+from benchmarks.processes import peak_mb, running_worker, spawned
 from benchmarks.report import beside, percentile, report, show, spread
 from cosmos_outbox import Outbox, UnitOfWork
+from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.adapters.servicebus import ServiceBusSubscription, open_service_bus_client
 from cosmos_outbox.consumer import Consumer, Message
@@ -40,7 +43,6 @@ from cosmos_outbox_amqp import AmqpSubscription
 from cosmos_outbox_worker.main import collect_seldom
 
 SLOTS = 32  # sessions handled at once
-SUBJECT = "Counted"
 _BATCH = 100
 _LATENCY_SESSIONS = 100
 
@@ -54,10 +56,11 @@ class Sizes:
     in_session: int  # messages of SLOTS long sessions
     idle_seconds: float
     seconds: float  # of load, for latencies
+    many: int  # sessions of one message each, for the memory
 
 
-FULL = Sizes(rounds=5, short=400, in_session=60, idle_seconds=20, seconds=10)
-QUICK = Sizes(rounds=1, short=60, in_session=15, idle_seconds=5, seconds=3)
+FULL = Sizes(rounds=5, short=400, in_session=60, idle_seconds=20, seconds=10, many=10_000)
+QUICK = Sizes(rounds=1, short=60, in_session=15, idle_seconds=5, seconds=3, many=500)
 
 RECEIVERS: dict[str, Callable[[ServiceBusClient, str], AbstractAsyncContextManager[Subscription]]] = {
     "sdk": lambda bus, topic: ServiceBusSubscription(bus, topic, "all"),
@@ -97,7 +100,7 @@ def _message(session: str, number: int) -> ServiceBusMessage:
         json.dumps(event),
         message_id=f"{session}-{number}",
         session_id=session,
-        subject=SUBJECT,
+        subject=ACTION,
         content_type="application/json",
         application_properties=properties,
     )
@@ -133,7 +136,7 @@ class Meter:
 
 @asynccontextmanager
 async def consuming(
-    system: Emulated,
+    client: CosmosClient,
     bus: ServiceBusClient,
     topic: str,
     container: str,
@@ -142,11 +145,10 @@ async def consuming(
     receiver: str,
 ) -> AsyncIterator[None]:
     """Run a consumer in this process, on one of the receivers."""
-    consumer = Consumer(
-        "bench", Outbox(await open_store(system.client, DATABASE, container)), on_failure="dead_letter"
-    )
+    outbox = Outbox(await open_store(client, DATABASE, container))
+    consumer = Consumer("bench", outbox, on_failure="dead_letter")
 
-    @consumer.on(Counted, subject=SUBJECT)
+    @consumer.on(Counted, subject=ACTION)
     async def effect(event: Counted, message: Message, uow: UnitOfWork) -> None:
         uow.save(_effect(message.session_id or "", event.number, event.text))
 
@@ -184,7 +186,7 @@ async def consumer_run(
         if isinstance(record, MessageHandled) and record.outcome == "handled":
             meter.count()
 
-    async with consuming(system, bus, topic, container, hook, receiver=receiver):
+    async with consuming(system.client, bus, topic, container, hook, receiver=receiver):
         await meter.done.wait()
     return meter.run
 
@@ -261,7 +263,7 @@ async def measure_idle(
 ) -> dict[str, float]:
     """Return what percentage of a core a consumer takes whose slots are all free."""
     topic, container = system.new_session_topic(), await new_container(system)
-    async with consuming(system, bus, topic, container, lambda record: None, receiver=receiver):
+    async with consuming(system.client, bus, topic, container, lambda record: None, receiver=receiver):
         await asyncio.sleep(4)  # it has started, and closed what it opened in vain
         cpu, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
@@ -303,7 +305,7 @@ async def _latencies(
 
     sessions = min(_LATENCY_SESSIONS, SLOTS)
     async with (
-        consuming(system, bus, topic, container, hook, receiver=receiver),
+        consuming(system.client, bus, topic, container, hook, receiver=receiver),
         bus.get_topic_sender(topic) as sender,
         asyncio.timeout(seconds * 10 + 120),
     ):
@@ -329,6 +331,100 @@ async def _latencies(
     return latencies[SLOTS:]
 
 
+async def measure_effects(
+    system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
+) -> dict[str, float]:
+    """
+    Return p50 and p99 from just before a commit until its effect, through a worker and a consumer; each event has a key of its own.
+    """
+    found: dict[str, float] = {}
+    for rate in (20, 100):
+        latencies, late = await _effects(system, bus, rate=rate, seconds=sizes.seconds, receiver=receiver)
+        p50, p99 = percentile(latencies, 0.5), percentile(latencies, 0.99)
+        show(f"{rate} effects/s, {receiver}: p50 | p99", f"{p50} | {p99} ms, the last {late:.1f} s late")
+        found |= {f"effect_p50_ms_{rate}_{receiver}": p50, f"effect_p99_ms_{rate}_{receiver}": p99}
+    return found
+
+
+async def _effects(
+    system: Emulated, bus: ServiceBusClient, *, rate: int, seconds: float, receiver: str
+) -> tuple[list[float], float]:
+    """Return the latencies in ms, and how many seconds after the last commit was due all had their effect."""
+    data, topic, leases = await system.new_events(0), system.new_session_topic(), await system.new_leases()
+    events = system.database.get_container_client(data)
+    sent: dict[str, float] = {}
+    latencies: list[float] = []
+    wanted, warm, all_done = int(rate * seconds), asyncio.Event(), asyncio.Event()
+
+    def hook(record: Record) -> None:
+        if isinstance(record, MessageHandled) and record.outcome == "handled":
+            latencies.append((time.perf_counter() - sent[record.key]) * 1000)
+            if len(latencies) == SLOTS:
+                warm.set()
+            if len(latencies) >= SLOTS + wanted:
+                all_done.set()
+
+    async def commit(number: int) -> None:
+        sent[f"key-{number}"] = time.perf_counter()
+        await commit_events(events, f"key-{number}", number, 1)
+
+    async with (
+        running_worker(system, data=data, leases=leases, topic=topic) as worker,
+        consuming(system.client, bus, topic, await new_container(system), hook, receiver=receiver),
+        asyncio.timeout(seconds * 10 + 120),
+        asyncio.TaskGroup() as group,
+    ):
+        worker.go()
+        for number in range(SLOTS):
+            await commit(number)
+        await warm.wait()
+        started = time.perf_counter()
+        for number in range(wanted):
+            await asyncio.sleep(max(0.0, started + number / rate - time.perf_counter()))
+            group.create_task(commit(SLOTS + number))
+        await all_done.wait()
+    return latencies[SLOTS:], time.perf_counter() - started - seconds
+
+
+async def measure_memory(
+    system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
+) -> dict[str, float]:
+    """Return how much memory the process of a consumer takes that handles very many sessions."""
+    topic, container = system.new_session_topic(), await new_container(system)
+    await fill(bus, topic, sessions=sizes.many, in_session=1)
+    where = system.cosmos, system.servicebus, topic, container, receiver, str(sizes.many)
+    process, pipe = spawned(_run_consumer, *where)
+    try:
+        peak: float = await asyncio.to_thread(pipe.recv)
+    finally:
+        process.kill()
+        process.join()
+    show(f"{sizes.many} sessions, {receiver}", f"peak {peak:.1f} MB")
+    return {f"peak_mb_{receiver}": round(peak, 1)}
+
+
+def _run_consumer(pipe: Connection, *where: str) -> None:
+    pipe.send(asyncio.run(_peak_of_consumer(*where)))
+
+
+async def _peak_of_consumer(*where: str) -> float:
+    cosmos, servicebus, topic, container, receiver, messages = where
+    meter = Meter(int(messages))
+
+    def hook(record: Record) -> None:
+        if isinstance(record, MessageHandled) and record.outcome == "handled":
+            meter.count()
+
+    async with (
+        open_cosmos_client(connection_string=cosmos) as client,
+        open_service_bus_client(connection_string=servicebus) as bus,
+        consuming(client, bus, topic, container, hook, receiver=receiver),
+    ):
+        collect_seldom()
+        await meter.done.wait()
+    return peak_mb()
+
+
 async def measure(sizes: Sizes) -> dict[str, Any]:
     """Measure everything; return the numbers of the last line."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
@@ -342,6 +438,8 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
         )
         for receiver in RECEIVERS:
             result |= await measure_latencies(system, bus, sizes, receiver)
+            result |= await measure_effects(system, bus, sizes, receiver)
+            result |= await measure_memory(system, bus, sizes, receiver)
         return result
 
 

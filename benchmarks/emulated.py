@@ -22,6 +22,7 @@ from cosmos_outbox_testing.verify.child_processes import Children
 
 DATABASE = "bench"
 PARKED = "parked"
+ACTION = "ContactNameUpdatedEvent"
 BODY_TEXT = "x" * 500  # with its properties a message has about 1 KB
 _SEEDERS = 8
 _TOPICS = 128
@@ -64,7 +65,7 @@ class Emulated:
         return name
 
     async def new_events(
-        self, events: int, *, keys: int = 1000, in_commit: int = 1, partitions: int = 1
+        self, events: int, *, keys: int = 1000, in_commit: int = 1, partitions: int = 1, text: str = BODY_TEXT
     ) -> str:
         """Return a container with so many events, spread evenly over the keys."""
         name = f"data-{events}-{uuid.uuid4().hex[:8]}"
@@ -83,7 +84,8 @@ class Emulated:
 
         async def seed() -> None:
             for first in commits:
-                await commit_events(container, f"key-{first // in_commit % keys}", first, in_commit)
+                key = f"key-{first // in_commit % keys}"
+                await commit_events(container, key, first, in_commit, text=text)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(_SEEDERS):
@@ -135,7 +137,13 @@ class Emulated:
 
 
 async def commit_events(
-    container: ContainerProxy, key: str, first: int, count: int, *, created_ns: int | None = None
+    container: ContainerProxy,
+    key: str,
+    first: int,
+    count: int,
+    *,
+    created_ns: int | None = None,
+    text: str = BODY_TEXT,
 ) -> None:
     """Write events in one transactional batch, as the outbox stores them."""
     commit = str(uuid.uuid4())
@@ -149,11 +157,11 @@ async def commit_events(
             "ttl": 864000,
             "data": {
                 "id": event_id,
-                "action": "ContactNameUpdatedEvent",
+                "action": ACTION,
                 "createdAt": "2026-01-01T00:00:00.000000Z",
                 "createdNs": created_ns,
                 "number": first + sequence,
-                "text": BODY_TEXT,
+                "text": text,
             },
             "meta": {
                 "entityType": "contact",

@@ -26,7 +26,7 @@ class Worker:
 
     def __init__(self, system: Emulated, name: str, *, data: str, leases: str, topic: str) -> None:
         self._system, self._leases = system, leases
-        self._process, self._pipe = _spawn(
+        self._process, self._pipe = spawned(
             _run_relay, system.cosmos, system.servicebus, data, leases, topic, name
         )
 
@@ -70,7 +70,7 @@ async def running_worker(system: Emulated, *, data: str, leases: str, topic: str
 @asynccontextmanager
 async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
     """Run the bare loop beside, as one who cares for latency would write it."""
-    process, _ = _spawn(_run_loop, system.cosmos, system.servicebus, data, topic)
+    process, _ = spawned(_run_loop, system.cosmos, system.servicebus, data, topic)
     try:
         yield
     finally:
@@ -78,7 +78,8 @@ async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator
         process.join()
 
 
-def _spawn(target: Callable[..., None], *arguments: str) -> tuple[SpawnProcess, Connection]:
+def spawned(target: Callable[..., None], *arguments: str) -> tuple[SpawnProcess, Connection]:
+    """Start a process with our end of a pipe to it; `target` gets the other end, and the arguments."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
@@ -97,7 +98,7 @@ async def _relay(pipe: Connection, *where: str) -> None:
 
     def told() -> None:
         if pipe.recv() == "go":
-            at_start.update(cpu_s=time.process_time(), idle_mb=_peak_mb())
+            at_start.update(cpu_s=time.process_time(), idle_mb=peak_mb())
             gate.set()
         else:
             stop.set()
@@ -115,10 +116,11 @@ async def _relay(pipe: Connection, *where: str) -> None:
         name=name,
     )
     used = time.process_time() - at_start.get("cpu_s", 0.0)
-    pipe.send({"cpu_s": used, "peak_mb": _peak_mb(), "idle_mb": at_start.get("idle_mb", 0.0)})
+    pipe.send({"cpu_s": used, "peak_mb": peak_mb(), "idle_mb": at_start.get("idle_mb", 0.0)})
 
 
-def _peak_mb() -> float:
+def peak_mb() -> float:
+    """Return the most memory that this process took."""
     # Not `getrusage`: its peak is inherited, so a child would show its parent's.
     try:
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -31,6 +31,8 @@ KEYS = 1000
 DELAYS_MS = (0, 5, 20)
 LATENCY_ROUNDS = 2
 SLOW_ACK_MS = 200
+LARGE_TEXT, MANY_LEASES = "x" * 40_000, 100
+PARTITIONS = (1, 4, 16, 64)
 EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
 RANGES = 4
 WARM_COMMITS = 16  # reach all of the ranges
@@ -47,10 +49,18 @@ class Sizes:
     seconds: float  # of load, for latencies
     backlog: tuple[int, ...]
     scale_events: int
+    large_events: int
 
 
-FULL = Sizes(rounds=10, events=6000, seconds=10, backlog=(1_000, 10_000, 100_000), scale_events=20_000)
-QUICK = Sizes(rounds=2, events=1500, seconds=3, backlog=(1_000, 5_000), scale_events=4_000)
+FULL = Sizes(
+    rounds=10,
+    events=6000,
+    seconds=10,
+    backlog=(1_000, 10_000, 100_000),
+    scale_events=20_000,
+    large_events=3_000,
+)
+QUICK = Sizes(rounds=2, events=1500, seconds=3, backlog=(1_000, 5_000), scale_events=4_000, large_events=300)
 
 
 class Meter:
@@ -317,6 +327,34 @@ async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float
     return {"events": events, "published": published, "peak_mb": round(used["peak_mb"], 1)}
 
 
+async def measure_large(system: Emulated, sizes: Sizes) -> float:
+    """Return how much memory a worker of many leases takes while it sends events of 40 KB."""
+    data = await system.new_events(sizes.large_events, partitions=MANY_LEASES, text=LARGE_TEXT)
+    topic = system.new_topic(premium=True)
+    async with running_worker(system, data=data, leases=await system.new_leases(), topic=topic) as worker:
+        worker.go()
+        await system.until_published(topic, sizes.large_events)
+        used = await worker.stop()
+    show(f"(i) {sizes.large_events} events of 40 KB, {MANY_LEASES} leases", f"peak {used['peak_mb']:.1f} MB")
+    return round(used["peak_mb"], 1)
+
+
+async def measure_growth(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
+    """Return what an event costs one worker as its events come from more partitions."""
+    rows = []
+    for partitions in PARTITIONS:
+        data = await system.new_events(sizes.scale_events, in_commit=EVENTS_IN_COMMIT, partitions=partitions)
+        meter = await relayed(system, data, sizes.scale_events, page=RELAY_PAGE)
+        row = {
+            "partitions": partitions,
+            "per_second": round(meter.per_second),
+            "cpu_ms": round(meter.cpu_ms, 3),
+        }
+        show(f"(j) {partitions} partitions", f"{row['per_second']} messages/s, {row['cpu_ms']} ms CPU/event")
+        rows.append(row)
+    return rows
+
+
 async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
     """Return what an event costs as more of them wait."""
     rows = []
@@ -357,6 +395,8 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
         result["scale_2_workers"] = await compare_workers(system, sizes)
         result["backlog"] = await measure_backlog(system, sizes)
         result["slow_broker"] = await measure_slow_broker(system, sizes)
+        result["peak_mb_large"] = await measure_large(system, sizes)
+        result["growth"] = await measure_growth(system, sizes)
         return result
 
 
