@@ -29,8 +29,8 @@ from cosmos_outbox.changefeed.leases import (
     Lease,
     handover_requested_by,
     new_lease,
-    signed,
     with_handover_request,
+    with_signature,
 )
 from cosmos_outbox.partition_key import FeedRange
 
@@ -141,7 +141,7 @@ class Fleet:
         self._write(lease, properties=with_handover_request(lease.properties, me))
 
     def _take(self, me: str, lease: Lease) -> None:
-        if me in self.alive and self._write(lease, owner=me, properties=signed(lease.properties, me)):
+        if me in self.alive and self._write(lease, owner=me, properties=with_signature(lease.properties, me)):
             self.alive[me].add(lease.id)
             self.at(RENEW_SECONDS, lambda: self._renew(me, lease.id))
 

@@ -98,7 +98,7 @@ def messaging_attributes(
     return {name: value for name, value in attributes.items() if value}
 
 
-def created_message(
+def trace_create(
     tracer: trace.Tracer, system: str, message_id: str, correlation: Mapping[str, str]
 ) -> dict[str, str]:
     """Make the span `create` of one message, and return what its event stores: the correlation, with that span's context."""

@@ -101,12 +101,12 @@ class OutboxError(_Fields):
     # Made when it is asked for: most reads that find nothing raise an error that their caller only catches.
     def __str__(self) -> str:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
-        return self.message or self._said() or " ".join(doc.split())
+        return self.message or self._default_text() or " ".join(doc.split())
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self)!r})"
 
-    def _said(self) -> str | None:
+    def _default_text(self) -> str | None:
         """Return what the fields make of the message, where none is given."""
         return None
 
@@ -164,7 +164,7 @@ class UnstorableValue(UsageError):
     field: str
     reason: str
 
-    def _said(self) -> str:
+    def _default_text(self) -> str:
         shown = self.field if self.field in _UNNAMED else f"the field {self.field!r}"
         return (
             f"{self.of} {_place(self)} cannot be committed, because {shown} could not be read back as it is: {self.reason}. "
@@ -185,7 +185,7 @@ class NotFound(StoreError):
 
     stored_type: str | None = None
 
-    def _said(self) -> str | None:
+    def _default_text(self) -> str | None:
         return self.document_id and f"The document {_place(self)} does not exist (or its TTL has passed)."
 
 
@@ -198,7 +198,7 @@ class Conflict(StoreError):
 
     stored_type: str | None = None
 
-    def _said(self) -> str | None:
+    def _default_text(self) -> str | None:
         kind = "" if self.stored_type is None else f" as a {self.stored_type!r}"
         return self.document_id and (
             f"The document {_place(self)} already exists{kind}: read it and change it, or create one under another id; all types of "
@@ -219,7 +219,7 @@ class PreconditionFailed(StoreError):
     actual: str | None = None
     overtaken: bool = False
 
-    def _said(self) -> str | None:
+    def _default_text(self) -> str | None:
         return self.document_id and (
             f"The document {_place(self)} changed since it was read: its etag is {self.actual or 'another one'}, not "
             f"{self.expected}; read it again and repeat the change."
@@ -249,7 +249,7 @@ class UnreadableDocument(StoreError):
     field: str
     reason: str
 
-    def _said(self) -> str:
+    def _default_text(self) -> str:
         return (
             f"The stored {self.entity_type} {_place(self)} cannot be read, because of {self.field}: {self.reason}. Correct the "
             "document, or let the class read it."
@@ -466,7 +466,7 @@ def _place(error: OutboxError) -> str:
     return f"{error.document_id!r}{of}"
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """
     Return what an error says, whatever it holds: half a surrogate pair has no UTF-8, and `__str__` is a caller's code. One without a
     text, such as a time-out of an HTTP client, says where it was raised.
@@ -478,9 +478,9 @@ def said(error: BaseException) -> str:
     return text if text.strip() else ", from ".join(["no text", *frames_of(error)[:1]])
 
 
-def named(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return the class of an error and what it says: a KeyError alone would be a word in quotes."""
-    return f"{type(error).__name__}: {said(error)}"
+    return f"{type(error).__name__}: {error_text(error)}"
 
 
 def frames_of(error: BaseException) -> tuple[str, ...]:

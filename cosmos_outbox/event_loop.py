@@ -33,7 +33,7 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def done(self) -> None:
+    async def wait(self) -> None:
         """Return when all have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -94,7 +94,7 @@ def retrieve(task: asyncio.Task[Any]) -> None:
 
 
 @contextmanager
-def watched(notify: Hook, *, after_seconds: float) -> Iterator[None]:
+def watch_loop(notify: Hook, *, after_seconds: float) -> Iterator[None]:
     """
     Report what blocks the running loop for as long as the block lasts; `notify` is called on the watchdog's own thread.
 
@@ -117,7 +117,7 @@ def watched(notify: Hook, *, after_seconds: float) -> Iterator[None]:
             seconds = time.monotonic() - alive_at
             times = int(seconds / after_seconds)
             if times > reported:
-                notify(_blocked(loop, loop_thread, seconds))
+                notify(_describe_block(loop, loop_thread, seconds))
             reported = times
 
     show_life()
@@ -131,7 +131,7 @@ def watched(notify: Hook, *, after_seconds: float) -> Iterator[None]:
             beat.cancel()
 
 
-def _blocked(loop: asyncio.AbstractEventLoop, loop_thread: int, seconds: float) -> LoopBlocked:
+def _describe_block(loop: asyncio.AbstractEventLoop, loop_thread: int, seconds: float) -> LoopBlocked:
     task = asyncio.current_task(loop)
     frame = sys._current_frames().get(loop_thread)  # noqa: SLF001 - documented; the only way to see another thread
     where = traceback.extract_stack(frame)[-1] if frame else None

@@ -173,12 +173,12 @@ def _most_bytes(value: PropertyValue) -> int:
     return 4 * len(value) if isinstance(value, str) else 8  # UTF-8 takes at most four bytes for a character
 
 
-def received_text(value: Any) -> Any:
+def amqp_text(value: Any) -> Any:
     """Return a value of AMQP without its types: binary as text, for the SDK hands over text as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
-def received_id(value: Any) -> str | None:
+def amqp_id(value: Any) -> str | None:
     """
     Return an id of AMQP, which takes text, numbers, UUIDs and binary, as text; None where it is none of these.
     """

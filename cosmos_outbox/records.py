@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, dataclass_transform
 
-from cosmos_outbox.errors import OutboxError, named
+from cosmos_outbox.errors import OutboxError, error_line
 
 _logger = logging.getLogger("cosmos_outbox")
 
@@ -476,21 +476,21 @@ def ignore(record: Record) -> None:
     """Do nothing: the hook of a caller that wants no records."""
 
 
-def guarded(*hooks: Hook) -> Hook:
+def guard(*hooks: Hook) -> Hook:
     """
     Return a hook that calls others in turn, logs what one of them raises, and goes on: what they report has happened.
 
     The relay and the worker call their hooks through this, since an error of a hook would fail work that is done.
     """
 
-    def reported(record: Record) -> None:
+    def call_all(record: Record) -> None:
         for hook in hooks:
             try:
                 hook(record)
             except Exception:  # a hook may raise anything
                 _logger.exception("hook.failed %s", type(record).__name__)
 
-    return reported
+    return call_all
 
 
 def log_hook(record: Record) -> None:
@@ -507,12 +507,12 @@ def log_hook(record: Record) -> None:
             level,
             "%s %s",
             type(record).__name__,
-            " ".join(f"{name}={shown(value)}" for name, value in values.items() if value is not None),
+            " ".join(f"{name}={readable(value)}" for name, value in values.items() if value is not None),
             exc_info=None if isinstance(error, OutboxError | str) and not values.get("handler") else error,
             extra={"event": type(record).__name__, "fields": values},
         )
 
 
-def shown(value: object) -> object:
+def readable(value: object) -> object:
     """Return a value of a record as people read it."""
-    return named(value) if isinstance(value, BaseException) else value
+    return error_line(value) if isinstance(value, BaseException) else value

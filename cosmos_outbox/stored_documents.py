@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 
 from cosmos_outbox.domain.entities import EVENT_TYPE, Entity
-from cosmos_outbox.domain.events import MAX_TTL, DomainEvent, found, is_rounded, utc_now
+from cosmos_outbox.domain.events import MAX_TTL, DomainEvent, find, is_rounded, utc_now
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_text
 
 CLAIM = "claimCheck"
@@ -120,7 +120,7 @@ def _entity_names(kind: type[Entity]) -> frozenset[str]:
     return frozenset([*names, *(field.alias or name for name, field in kind.model_computed_fields.items())])
 
 
-def stripped(document: Mapping[str, Any]) -> Document:
+def strip_system(document: Mapping[str, Any]) -> Document:
     """Return a document without what the service sets."""
     return {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
 
@@ -244,7 +244,7 @@ def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
     text = to_json(document, inf_nan_mode="constants") if finite else json_bytes(document)
     # In a tenth of the time of a regular expression
     has_many_digits = finite and _MANY_DIGITS in text.translate(_ALL_ZEROS)
-    if has_many_digits and any(True for _ in found(document, is_rounded)):
+    if has_many_digits and any(True for _ in find(document, is_rounded)):
         raise ValueError(
             "Cosmos DB keeps whole numbers of 64 bits, and longer ones as 64-bit floats, which do not hold this one: store it as text"
         )

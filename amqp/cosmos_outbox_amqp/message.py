@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from cosmos_outbox.adapters.servicebus.receiving import body_bytes
-from cosmos_outbox.message_format import Message, received_id, received_text
+from cosmos_outbox.message_format import Message, amqp_id, amqp_text
 from cosmos_outbox_amqp.decoding import MALFORMED, decode_at, end_of, readable_pairs
 from cosmos_outbox_amqp.errors import ProtocolError
 from cosmos_outbox_amqp.frames import Code
@@ -71,15 +71,13 @@ def message_of(sections: Sections) -> Message:
     """Return the message of the port."""
     properties, annotations, header = sections.properties, sections.annotations, sections.header
     return Message(
-        message_id=received_id(properties[0]) or "",
-        session_id=received_text(properties[10]),
-        subject=received_text(properties[3]) or "",
+        message_id=amqp_id(properties[0]) or "",
+        session_id=amqp_text(properties[10]),
+        subject=amqp_text(properties[3]) or "",
         body=body_bytes(sections.body),
-        content_type=received_text(properties[6]),
-        correlation_id=received_id(properties[5]),
-        properties={
-            str(name): received_text(value) for name, value in sections.application_properties.items()
-        },
+        content_type=amqp_text(properties[6]),
+        correlation_id=amqp_id(properties[5]),
+        properties={str(name): amqp_text(value) for name, value in sections.application_properties.items()},
         sequence_number=_number(annotations.get(SEQUENCE_NUMBER)),
         delivery_count=_number(header[_DELIVERY_COUNT] if len(header) > _DELIVERY_COUNT else 0),
         enqueued_at=moment(annotations.get(ENQUEUED_AT)),

@@ -61,7 +61,7 @@ class AmqpSubscription:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._closing.done()
+        await self._closing.wait()
         opening, self._opening = self._opening, None
         if opening is not None:
             await _closed(opening)

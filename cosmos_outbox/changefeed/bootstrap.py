@@ -31,7 +31,7 @@ from cosmos_outbox.changefeed.leases import (
     start_of,
     start_property,
 )
-from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, asked_to_wait, identified, located, uncovered
+from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, find_gaps, identify, locate, retry_seconds
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom
 from cosmos_outbox.records import LeasesBalanced, LeasesLost
@@ -165,7 +165,7 @@ async def create_leases(
             await asyncio.sleep(_POLL_LOCK_SECONDS)
             continue
         try:
-            chosen = await _chosen_before(prefix, store) or start_property(start, now=_written_at(held))
+            chosen = await _earliest_start(prefix, store) or start_property(start, now=_written_at(held))
             _, left = await _create_missing(prefix, feed=feed, store=store, start=chosen, only=only)
             with suppress(errors.Conflict):
                 await store.create({"id": f"{prefix}.info", START: chosen})
@@ -216,15 +216,15 @@ async def _create_missing(
         # List ranges before leases: a split in between then shows as leases that cover more, never as a gap.
         physical = dict.fromkeys(await feed.physical_ranges())
         listed_at = loop.time()
-        placed, unplaced = await located(await _leases(prefix, store), tuple(physical), feed)
+        placed, unplaced = await locate(await _leases(prefix, store), tuple(physical), feed)
         gaps = [
             gap
-            for gap in uncovered(tuple(physical), placed)
+            for gap in find_gaps(tuple(physical), placed)
             if only is None or any(wanted.contains(gap) for wanted in only)
         ]
         # Ask each partition once, however often the leases are listed: silent ones would delay the rest each time.
         unknown = (gap for gap in gaps if gap in physical and gap not in ids and gap not in left)
-        found, silent = await identified(unknown, feed)
+        found, silent = await identify(unknown, feed)
         ids |= found
         left |= {**unplaced, **silent}
         for gap in gaps:
@@ -245,7 +245,7 @@ async def _create_missing(
             if not left:
                 return created, left
             attempt += 1
-            delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(left.values()))
+            delay = ASK_AGAIN.delay(attempt, at_least=retry_seconds(left.values()))
             if loop.time() + delay > until:
                 return created, left
             await asyncio.sleep(delay)
@@ -256,7 +256,7 @@ async def _leases(prefix: str, store: LeaseStore) -> list[Lease]:
     return [from_document(document) for document in (await store.list(f"{prefix}..")).documents]
 
 
-async def _chosen_before(prefix: str, store: LeaseStore) -> str | None:
+async def _earliest_start(prefix: str, store: LeaseStore) -> str | None:
     """
     Return the earliest start of leases that are there already, left by a worker that died while it created them.
     """

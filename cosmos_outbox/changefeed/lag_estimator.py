@@ -16,10 +16,10 @@ from functools import partial
 
 from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, cut, lease_prefix, readable, start_of
 from cosmos_outbox.changefeed.options import EXPIRATION
-from cosmos_outbox.changefeed.range_coverage import located
+from cosmos_outbox.changefeed.range_coverage import locate
 from cosmos_outbox.changefeed.read_ahead import lsn_of, newest_below
 from cosmos_outbox.changefeed.restored_feed import AHEAD, ahead_of
-from cosmos_outbox.errors import RangeGone, StoreError, named
+from cosmos_outbox.errors import RangeGone, StoreError, error_line
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
@@ -100,7 +100,7 @@ async def estimate_lag(
     listing = await leases.list(f"{lease_prefix(processor_name, container)}..")
     readable_ones, damaged = readable(listing.documents)
     physical = await feed.physical_ranges()
-    found, _ = await located(readable_ones, physical, feed)
+    found, _ = await locate(readable_ones, physical, feed)
     read = partial(feed.read_page, container_rid=container.container_rid, max_items=1)
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -137,7 +137,7 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
         except StoreError as error:
             if not error.retriable:
                 raise
-            page, unseen = None, named(error)
+            page, unseen = None, error_line(error)
         if page is None:  # there may be work, an unknown amount
             transactions += 1
         elif page.documents:

@@ -61,10 +61,10 @@ class Progress:
     error: BaseException | None = None
     halted: bool = False
 
-    def moved(self, now: float, *, lag: int | None, rest: float = 0.0) -> None:
+    def note_progress(self, now: float, *, lag: int | None, rest: float = 0.0) -> None:
         self.moved_at, self.rest, self.lag, self.failed_attempts, self.error = now, rest, lag, 0, None
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         self.failed_attempts += 1
         self.error = error
 
@@ -80,7 +80,7 @@ class Progress:
         idle = now - self.moved_at - self.rest
         if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):
             return None
-        reason = "A page is not done yet." if self.error is None else errors.named(self.error)
+        reason = "A page is not done yet." if self.error is None else errors.error_line(self.error)
         said = f"No progress for {max(idle, 0.0):.0f} s, {self.failed_attempts} attempts failed: {reason}"
         return said[:_MOST_CHARACTERS]
 
@@ -123,7 +123,7 @@ class OwnedLease:
         self.continuation = lease.continuation  # up to where all changes are done, perhaps not saved yet
         self.pages = self._pages_saved = 0
         self._trust_seconds, self._checkpoint_seconds = worker.options.trust_seconds, 0.0
-        self._written(lease, acquired_at, 0)
+        self._note_write(lease, acquired_at, 0)
         self._suspended_before = suspended_before
         self._marks: dict[str, str | None] = {}
         self._advanced = asyncio.Event()
@@ -179,7 +179,7 @@ class OwnedLease:
             lag, rest: as in `Progress`.
             handled: there were changes, so that one more page is handled.
         """
-        self.progress.moved(asyncio.get_running_loop().time(), lag=lag, rest=rest)
+        self.progress.note_progress(asyncio.get_running_loop().time(), lag=lag, rest=rest)
         self.continuation = continuation
         self.pages += handled
         if soon:
@@ -269,7 +269,7 @@ class OwnedLease:
                         longest = worker.options.renew_interval.total_seconds()
                         seconds = 2 * max(usual, self._checkpoint_seconds) if throttled else usual
                         self._checkpoint_seconds = min(seconds, longest)
-                        self._written(written, sent_at, pages)
+                        self._note_write(written, sent_at, pages)
                         return
                     # Also after a 412: what was read then may be older than what refused us.
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))
@@ -297,7 +297,7 @@ class OwnedLease:
             raise errors.LeaseLost(f"Lease {self.lease.id} belongs to {found.owner!r} now.")
         self.lease = replace(found, range=found.range or self.range)
 
-    def _written(self, lease: Lease, sent_at: float, pages: int) -> None:
+    def _note_write(self, lease: Lease, sent_at: float, pages: int) -> None:
         options = self.worker.options
         self.lease = replace(lease, range=lease.range or self.range)
         self.trusted_until = sent_at + self._trust_seconds  # on the loop's clock

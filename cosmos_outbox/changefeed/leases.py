@@ -17,7 +17,7 @@ from typing import Any
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import MonitoredContainer, StartFrom
-from cosmos_outbox.stored_documents import stripped
+from cosmos_outbox.stored_documents import strip_system
 
 INCREMENTAL_FEED = "Incremental Feed"
 BEGINNING = "beginning"
@@ -119,14 +119,14 @@ def to_document(lease: Lease) -> dict[str, Any]:
     if lease.range is not None:
         document["FeedRange"] = {"Range": {"min": lease.range.min, "max": lease.range.max}}
     document.setdefault("Mode", INCREMENTAL_FEED)
-    return stripped(document)
+    return strip_system(document)
 
 
 def with_properties(lease: Lease, properties: Mapping[str, str]) -> dict[str, Any]:
     """
     Return the JSON to store when a worker that does not own the lease changes its properties, and nothing else.
     """
-    return stripped({**lease.raw, "properties": dict(properties)})
+    return strip_system({**lease.raw, "properties": dict(properties)})
 
 
 def from_document(document: Mapping[str, Any]) -> Lease:
@@ -254,7 +254,7 @@ def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) ->
     return replace(lease, properties={**lease.properties, START: chosen})
 
 
-def signed(properties: Mapping[str, str], owner: str) -> dict[str, str]:
+def with_signature(properties: Mapping[str, str], owner: str) -> dict[str, str]:
     """
     Return the properties of a lease that this owner takes: signed, without the request that it fulfils and its predecessor's trouble.
     """

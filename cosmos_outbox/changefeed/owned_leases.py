@@ -13,9 +13,9 @@ from enum import StrEnum
 
 from cosmos_outbox import errors
 from cosmos_outbox.changefeed.lease_writes import OwnedLease, Progress, Worker
-from cosmos_outbox.changefeed.leases import ByRange, Lease, from_document, signed, token_of
+from cosmos_outbox.changefeed.leases import ByRange, Lease, from_document, token_of, with_signature
 from cosmos_outbox.changefeed.polling import Pump
-from cosmos_outbox.changefeed.range_coverage import located
+from cosmos_outbox.changefeed.range_coverage import locate
 from cosmos_outbox.changefeed.splits import split
 from cosmos_outbox.event_loop import within
 from cosmos_outbox.partition_key import FeedRange
@@ -81,7 +81,7 @@ class OwnedLeases:
                 lag=progress.lag,
                 idle_seconds=max(0.0, now - progress.moved_at - progress.rest),
                 failed_attempts=progress.failed_attempts,
-                error=errors.named(progress.error) if progress.error else None,
+                error=errors.error_line(progress.error) if progress.error else None,
                 draining=owned is not None and owned.drain.is_set(),
                 stalled=progress.stalled(now, stalled_after),
             )
@@ -89,12 +89,12 @@ class OwnedLeases:
             for owned in [self._owned.get(lease_id)]
         )
 
-    def failed(self, lease_id: str, error: BaseException) -> None:
+    def report_failure(self, lease_id: str, error: BaseException) -> None:
         """
         Report that a lease could not be read, taken or split, and remember since when nothing moves there.
         """
         progress = Progress(moved_at=asyncio.get_running_loop().time())
-        self._failing.setdefault(lease_id, progress).failed(error)
+        self._failing.setdefault(lease_id, progress).note_failure(error)
         self._worker.notify(
             LeasesBalanced(owner=self._worker.options.instance_name, outcome="failed", error=error)
         )
@@ -132,7 +132,7 @@ class OwnedLeases:
         """Acquire a lease, unless another worker was faster, and work on it in a task of the group."""
         if self._draining or lease.id in self._owned:
             return
-        lease = lease if lease.range else await self._located(lease, others)
+        lease = lease if lease.range else await self._locate(lease, others)
         if lease.range is None:
             return
         with suppress(errors.PreconditionFailed, errors.NotFound):
@@ -149,19 +149,19 @@ class OwnedLeases:
                 work.close()
                 raise
 
-    async def _located(self, lease: Lease, others: ByRange) -> Lease:
+    async def _locate(self, lease: Lease, others: ByRange) -> Lease:
         """
         Return a lease that names its partition by its token alone with its range, if the partition answers.
         """
         taken = {other.range for other in others.leases}
         physical = [one for one in await self._worker.feed.physical_ranges() if one not in taken]
-        (placed,), silent = await located([lease], physical, self._worker.feed)
+        (placed,), silent = await locate([lease], physical, self._worker.feed)
         if placed.range is None:
             gone = errors.ConfigurationError(
                 f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
                 "delete the lease, its changes are then read again from the start of the new ranges."
             )
-            self.failed(lease.id, next(iter(silent.values()), gone))
+            self.report_failure(lease.id, next(iter(silent.values()), gone))
         return placed
 
     async def _work(self, owned: OwnedLease) -> None:
@@ -183,7 +183,7 @@ class OwnedLeases:
             self._was_split()
         else:
             self._failing[lease_id] = owned.progress
-            self.failed(lease_id, closed.error)
+            self.report_failure(lease_id, closed.error)
 
 
 async def acquire(
@@ -200,7 +200,7 @@ async def acquire(
     sent_at, suspended = asyncio.get_running_loop().time(), worker.suspended()
     me = worker.options.instance_name
     taken = replace(lease, range=feed_range).with_changes(
-        now=worker.utcnow(), owner=me, properties=signed(lease.properties, me)
+        now=worker.utcnow(), owner=me, properties=with_signature(lease.properties, me)
     )
     document = await worker.store.replace(taken.raw, etag=lease.etag or "")
     owned = replace(from_document(document), range=feed_range)

@@ -121,14 +121,14 @@ class Pump:
             return await self._wait_for(Regression(lowest, since), now)
         if before is not None:  # what came between the lowest LSN and the position has not been read
             self._regression = None
-            self._notify(self._told_ahead("rewound", before.lowest))
+            self._notify(self._tell_ahead("rewound", before.lowest))
             owned.advance(position_at(before.lowest))
             owned.mark({BEHIND: None})
             return _From(owned.continuation)
         if page.documents:
             return await self._work_on(page)
         if page.dropped:
-            self._done(page, seconds=0)
+            self._finish_page(page, seconds=0)
             self._poll = self._shortest
         elif page.skipped:
             owned.advance(page.continuation)
@@ -189,7 +189,7 @@ class Pump:
                 await self._handler(batch)
             except Exception as error:  # noqa: BLE001 - a handler may raise anything; the page must not be lost
                 owned.ensure_active()
-                delay = self._failed(error, attempt, halted=attempt % options.halt_after_attempts == 0)
+                delay = self._back_off(error, attempt, halted=attempt % options.halt_after_attempts == 0)
             else:
                 break
             if not await self._pause(delay):
@@ -199,13 +199,13 @@ class Pump:
                 return again
             page, batch = again, replace(batch, documents=again.documents)
         owned.ensure_active()
-        self._done(page, seconds=asyncio.get_running_loop().time() - started, handled=True)
+        self._finish_page(page, seconds=asyncio.get_running_loop().time() - started, handled=True)
         return page
 
     def _moving(self) -> None:
         self._progress.moved_at = asyncio.get_running_loop().time()
 
-    def _done(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
+    def _finish_page(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
         """Note that all changes of a page are done, the dropped ones included."""
         last = page.last_lsn
         lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
@@ -213,11 +213,11 @@ class Pump:
         changes = len(page.documents) + page.dropped
         self._notify(PageHandled(lease=self._id, changes=changes, seconds=seconds, lag=lag))
 
-    def _failed(
+    def _back_off(
         self, error: Exception, attempt: int, *, halted: bool = False, at_least: float | None = None
     ) -> float:
         """Report an attempt to read or handle that failed, and return how long to wait before the next."""
-        self._progress.failed(error)
+        self._progress.note_failure(error)
         delay = self._options.backoff.delay(attempt, at_least=at_least)
         outcome: Literal["retried", "halted"] = "halted" if halted else "retried"
         self._notify(
@@ -238,7 +238,7 @@ class Pump:
 
     async def _ahead(self, lowest: int | None) -> None:
         position = self._owned.continuation
-        alarm = self._told_ahead("halted", lowest)
+        alarm = self._tell_ahead("halted", lowest)
         # Without the mark a later owner would skip changes unnoticed, once the range has grown past the position.
         self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
         self._progress.halt(ahead_of(self._id, position, lowest))
@@ -246,7 +246,7 @@ class Pump:
         while await self._pause(_ALARM_AGAIN_SECONDS):
             self._notify(alarm)
 
-    def _told_ahead(self, outcome: Literal["halted", "rewound"], lowest: int | None) -> PositionAhead:
+    def _tell_ahead(self, outcome: Literal["halted", "rewound"], lowest: int | None) -> PositionAhead:
         return PositionAhead(
             lease=self._id, outcome=outcome, position=self._owned.continuation, lowest_lsn=lowest
         )
@@ -277,7 +277,7 @@ class Pump:
                 self._owned.ensure_active()
                 attempt += 1
                 if not await self._pause(
-                    self._failed(error, attempt, at_least=getattr(error, "retry_after", None))
+                    self._back_off(error, attempt, at_least=getattr(error, "retry_after", None))
                 ):
                     return None
                 continue

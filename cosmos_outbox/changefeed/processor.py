@@ -22,7 +22,7 @@ from cosmos_outbox.changefeed.leases import (
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.changefeed.owned_leases import LeaseStatus, OwnedLeases
-from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, uncovered
+from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, find_gaps
 from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import (
     ConfigurationError,
@@ -32,10 +32,10 @@ from cosmos_outbox.errors import (
     RangeGone,
     StoreError,
 )
-from cosmos_outbox.event_loop import raise_if_cancelled, watched, within
+from cosmos_outbox.event_loop import raise_if_cancelled, watch_loop, within
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
-from cosmos_outbox.records import Hook, LeasesBalanced, guarded, log_hook
+from cosmos_outbox.records import Hook, LeasesBalanced, guard, log_hook
 
 # Requests on the lease container: a worker that starts on a thousand leases must not throttle it for the others.
 _TAKES_AT_ONCE = 8
@@ -78,7 +78,7 @@ class ChangeFeedProcessor:
         utcnow: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._store, self._options = leases, options
-        self._notify = guarded(*hooks)
+        self._notify = guard(*hooks)
         self._seen_at: datetime | None = None  # when the leases were first listed, on the service's clock
         self._stopping = asyncio.Event()
         self._wake = asyncio.Event()
@@ -92,7 +92,7 @@ class ChangeFeedProcessor:
             utcnow=utcnow,
         )
         self._owned = OwnedLeases(worker, split=self._wake.set)
-        self._bootstrap = Bootstrap(worker, failed=self._owned.failed)
+        self._bootstrap = Bootstrap(worker, failed=self._owned.report_failure)
         self._gaps: tuple[FeedRange, ...] = ()  # where leases were deleted
         self._gaps_since = 0.0
         self._filling: asyncio.Task[None] | None = None
@@ -124,7 +124,7 @@ class ChangeFeedProcessor:
             ConfigurationError: the containers, or the leases found there, cannot be used; the message names the fix.
             StoreError: the service refused the first requests for good (a passing fault is waited out).
         """
-        with watched(self._notify, after_seconds=self._options.blocked_loop_after.total_seconds()):
+        with watch_loop(self._notify, after_seconds=self._options.blocked_loop_after.total_seconds()):
             recreations = 0
             while not self._stopping.is_set():
                 try:
@@ -168,10 +168,10 @@ class ChangeFeedProcessor:
             by_range = ByRange(leases)
             decided = plan(leases, options, running=self._owned.ids, now=listing.read_at)
             # A range that has a lease is no longer left: if that lease is deleted, it had an owner.
-            gaps = uncovered([EVERY_KEY], leases)
+            gaps = find_gaps([EVERY_KEY], leases)
             bootstrap.left = tuple(left for left in bootstrap.left if any(gap.contains(left) for gap in gaps))
             for lease_id, error in damaged.items():  # must not end the work on the others
-                self._owned.failed(lease_id, error)
+                self._owned.report_failure(lease_id, error)
             self._owned.forget_failing_except(
                 {*decided.within_reach, *damaged, *map(bootstrap.id_for, bootstrap.left)}
             )
@@ -187,7 +187,7 @@ class ChangeFeedProcessor:
                 self._fill_gaps(gaps, group)
                 again |= bool(bootstrap.left)
         except _FAILURES as error:  # the store may be back at the next pass
-            self._failed(error)
+            self._report_failure(error)
             return options.acquire_interval
         return soon(options) if again else decided.pause
 
@@ -215,7 +215,7 @@ class ChangeFeedProcessor:
         try:
             await step
         except _FAILURES as error:
-            self._owned.failed(lease.id, error)
+            self._owned.report_failure(lease.id, error)
             return error.retriable
         return False
 
@@ -246,12 +246,12 @@ class ChangeFeedProcessor:
         except TimeoutError:
             return
         except _FAILURES as error:
-            self._failed(error)
+            self._report_failure(error)
         else:
             if only is None or len(self._bootstrap.left) < len(only):  # there are leases to take
                 self._wake.set()
 
-    def _failed(self, error: BaseException) -> None:
+    def _report_failure(self, error: BaseException) -> None:
         self._notify(LeasesBalanced(owner=self._options.instance_name, outcome="failed", error=error))
 
     async def _pause(self, seconds: float) -> None:

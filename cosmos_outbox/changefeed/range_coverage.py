@@ -23,7 +23,7 @@ ANSWER_SECONDS = 5.0
 _AT_ONCE = 32  # a container of hundreds of partitions is not asked in one burst
 
 
-def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
+def find_gaps(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
     """
     Return what no lease covers of each physical range; nothing where a lease has no range, for it may cover anything.
     """
@@ -36,7 +36,7 @@ def uncovered(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[F
     )
 
 
-async def identified(
+async def identify(
     ranges: Iterable[FeedRange], feed: ChangeFeed
 ) -> tuple[Mapping[FeedRange, str], Mapping[FeedRange, OutboxError]]:
     """
@@ -77,7 +77,7 @@ async def _answer(feed_range: FeedRange, feed: ChangeFeed, room: asyncio.Semapho
             return StoreUnavailable(f"The partition did not return its id within {ANSWER_SECONDS:g} s.")
 
 
-async def located(
+async def locate(
     leases: Sequence[Lease], physical: Sequence[FeedRange], feed: ChangeFeed
 ) -> tuple[tuple[Lease, ...], Mapping[FeedRange, OutboxError]]:
     """
@@ -89,12 +89,12 @@ async def located(
     if all(lease.range for lease in leases):
         return tuple(leases), {}
     taken = {lease.range for lease in leases}
-    ids, silent = await identified((candidate for candidate in physical if candidate not in taken), feed)
+    ids, silent = await identify((candidate for candidate in physical if candidate not in taken), feed)
     by_id = {partition_id: feed_range for feed_range, partition_id in ids.items()}
     placed = tuple(lease if lease.range else replace(lease, range=by_id.get(lease.token)) for lease in leases)
     return placed, silent
 
 
-def asked_to_wait(errors: Iterable[BaseException]) -> float | None:
+def retry_seconds(errors: Iterable[BaseException]) -> float | None:
     """Return the longest wait that the service asks for in several answers, in seconds."""
     return max(filter(None, (getattr(error, "retry_after", None) for error in errors)), default=None)

@@ -122,7 +122,7 @@ class Budget:
         return share_of(self._limit, free=self.free, leases=self.leases())
 
     @contextmanager
-    def reserved(self, size: int) -> Iterator[None]:
+    def reserve(self, size: int) -> Iterator[None]:
         self._taken += size
         try:
             yield
@@ -177,7 +177,7 @@ class Reader:
         """
         sizes, budget = self._sizes, self._budget
         items = page_within(sizes, most=self._most, share=budget.share, room=budget.free)
-        with budget.reserved(round(items * sizes.read)):
+        with budget.reserve(round(items * sizes.read)):
             page = await self._feed.read_page(
                 self._range,
                 container_rid=self._container_rid,
@@ -186,9 +186,9 @@ class Reader:
                 max_items=items,
             )
         self._behind = len(page.documents) >= _KEEPING_UP
-        return self._kept(page) if page.documents else page
+        return self._keep_wanted(page) if page.documents else page
 
-    def _kept(self, page: ChangePage) -> ChangePage:
+    def _keep_wanted(self, page: ChangePage) -> ChangePage:
         wanted, budget, read = self._wanted, self._budget, len(page.documents)
         documents = page.documents if wanted is None else tuple(filter(wanted, page.documents))
         size = size_of(page.documents) if page.size is None else page.size

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from cosmos_outbox.changefeed.lease_writes import OwnedLease
 from cosmos_outbox.changefeed.leases import Lease, cut, from_document, new_lease, range_of
-from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, asked_to_wait, identified
+from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, identify, retry_seconds
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, StoreError
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import LeaseStore
@@ -130,7 +130,7 @@ async def split(owned: OwnedLease) -> None:
         if not failed:
             return
         attempt += 1
-        delay = ASK_AGAIN.delay(attempt, at_least=asked_to_wait(failed))
+        delay = ASK_AGAIN.delay(attempt, at_least=retry_seconds(failed))
         if loop.time() + delay > owned.trusted_until - _TO_RELEASE_SECONDS:
             raise failed[0]
         await asyncio.sleep(delay)
@@ -149,7 +149,7 @@ async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
         for document in listing.documents
         if (found := range_of(document)) and found.overlaps(owned.range)
     ]
-    ids, silent = await identified(to_identify(lease, owned.range, physical, others), feed)
+    ids, silent = await identify(to_identify(lease, owned.range, physical, others), feed)
     children = children_of(lease, owned.range, physical, ids=ids, others=others)
     if children is None:
         raise RangeGone(f"The range of {lease.id} cannot be read, but one partition serves it.")

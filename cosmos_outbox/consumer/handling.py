@@ -284,7 +284,7 @@ class Handling:
         reason = reason or type(error).__name__
         told = {"reason": reason, "error": error}
         self._inbox.report(message, key, records.MessageGivenUp, outcome="dead-lettered", **told)
-        return DeadLetter(reason=reason, description=errors.said(error))
+        return DeadLetter(reason=reason, description=errors.error_text(error))
 
     def _named(self, message: Message) -> str:
         if not message.message_id:

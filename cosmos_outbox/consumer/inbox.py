@@ -27,8 +27,8 @@ from cosmos_outbox.domain.entities import INBOX_TYPE
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.message_format import REMEMBERED_FOR, Message
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
-from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guarded
-from cosmos_outbox.sessions.held_session import cancelled
+from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guard
+from cosmos_outbox.sessions.held_session import cancel
 from cosmos_outbox.stored_documents import KEPT_FOREVER
 from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
@@ -90,7 +90,7 @@ class Inbox:
     ) -> None:
         self.name, self.routes, self.policy, self.source = name, routes, policy, source
         self._prefix = f"inbox.{_short(name)}"
-        self.notify = guarded(notify)
+        self.notify = guard(notify)
         self._outbox_of = outbox_of
         self._tracer, self._durations = tracer_of(tracer_provider), process_durations(meter_provider)
         self._server_address = server_address
@@ -263,14 +263,14 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         except BaseException as error:
             # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, and every key would stop
             raise errors.MessageError(
-                f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.said(error)}"
+                f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.error_text(error)}"
             ).with_traceback(error.__traceback__) from error
 
     task = asyncio.ensure_future(ended())
     try:
         done, _ = await asyncio.wait({task}, timeout=within.total_seconds())
     except BaseException:  # the lock is lost, or the process ends
-        await cancelled(task)
+        await cancel(task)
         raise
     if done:
         try:
@@ -280,7 +280,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
             ended_by = f"The handler of {subject} ended because what it awaited was cancelled."
             raise errors.MessageError(ended_by).with_traceback(error.__traceback__) from error
     late = f"The handler of {subject} did not end within {within}"
-    if not await cancelled(task):
+    if not await cancel(task):
         raise HandlerStuck(f"{late}, and went on after it was cancelled. It must let CancelledError pass.")
     if threads:
         raise HandlerStuck(

@@ -104,7 +104,7 @@ class Waits:
         longest = self.inbox.policy.longest_wait
         failed = errors.TryLater(
             f"The handler of {message.subject} {message.message_id!r} asked for a later time for {longest} (longest_wait), at last "
-            f"with {type(error).__name__}: {errors.said(error)}. Release the key once it can be handled."
+            f"with {type(error).__name__}: {errors.error_text(error)}. Release the key once it can be handled."
         )
         failed.__cause__ = error
         return failed.with_traceback(error.__traceback__)

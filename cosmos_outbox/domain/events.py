@@ -115,7 +115,7 @@ class DomainEvent(BaseModel):
         refuse_unknown(type(self), data)
         super().__init__(**data)
         # A payload may have such times. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
-        if not type(self).__pydantic_custom_init__ and (naive := next(found(self.__dict__, _is_naive), None)):
+        if not type(self).__pydantic_custom_init__ and (naive := next(find(self.__dict__, _is_naive), None)):
             raise ValueError(
                 f"The time {naive!r} of {type(self).__name__} has no UTC offset, and is another one elsewhere: make it as datetime.now(UTC)."
             )
@@ -279,7 +279,7 @@ class Progress:
         self.version, self.etag, self.stored, self.created = version, etag, stored, None
 
 
-def found(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:
+def find(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:
     """Yield the paths, inside of a model, dict or list, of the values that are wanted."""
     if isinstance(value, BaseModel):  # it may iterate over something else than its fields
         value = {**value.__dict__, **(value.__pydantic_extra__ or {})}
@@ -288,15 +288,15 @@ def found(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str
         if wanted(part):
             yield ".".join((*path, str(name)))
         elif not isinstance(part, _IMMUTABLE) and isinstance(part, _NESTED):
-            yield from found(part, wanted, *path, str(name))
+            yield from find(part, wanted, *path, str(name))
 
 
 def lost_part(event: DomainEvent) -> str | None:
     """Return the path of a value, where a class takes any, that JSON turns into something else without a word; None if there is none."""
     marking = _marking(type(event))
     said = marking.to_python(event, mode="json", warnings=False) if marking else {}
-    said |= _marked(event.__pydantic_extra__ or {})
-    return next(found(said, lambda part: part == _LOST), None) if said else None
+    said |= _mark(event.__pydantic_extra__ or {})
+    return next(find(said, lambda part: part == _LOST), None) if said else None
 
 
 def has_no_json(value: Any) -> bool:
@@ -318,12 +318,12 @@ def is_rounded(value: Any) -> bool:
     return value not in (int(number), int(Decimal(repr(number))))
 
 
-def _marked(value: Any) -> Any:
+def _mark(value: Any) -> Any:
     """Return a value, which may be of any type, with a mark in place of what is lost."""
     if isinstance(value, dict):
-        return {str(name): _marked(one) if isinstance(name, str) else _LOST for name, one in value.items()}
+        return {str(name): _mark(one) if isinstance(name, str) else _LOST for name, one in value.items()}
     if isinstance(value, list):
-        return [_marked(one) for one in value]
+        return [_mark(one) for one in value]
     return _LOST if isinstance(value, _LOSSY) or has_no_json(value) else value
 
 
@@ -344,7 +344,7 @@ def _with_marks(schema: Any) -> Any:
     if not isinstance(schema, dict) or "serialization" in schema:  # it says how the values are written
         return schema
     if schema.get("type") == "any" or schema.get("keys_schema") == schema.get("values_schema") == _ANY:
-        return {**schema, "serialization": plain_serializer_function_ser_schema(_marked)}
+        return {**schema, "serialization": plain_serializer_function_ser_schema(_mark)}
     return {name: _with_marks(part) for name, part in schema.items()}
 
 

@@ -47,7 +47,7 @@ class Match:
 
     def check(self, entity: Entity) -> None:
         """Raise PreconditionFailed (412) where the entity has none of them."""
-        if self.etags and not _named(self.etags, entity):
+        if self.etags and not _matches(self.etags, entity):
             raise PreconditionFailed(
                 expected=", ".join(self.etags), actual=entity.etag, document_id=entity.id
             )
@@ -75,7 +75,7 @@ class NoneMatch:
         """
         Raise NotModified (304) for a read, else PreconditionFailed (412), where the entity has one of them.
         """
-        if _named(self.etags, entity):
+        if _matches(self.etags, entity):
             if self.reads:
                 raise NotModified(etag=entity.etag)
             raise PreconditionFailed(
@@ -93,7 +93,7 @@ def set_etag(response: Response, entity: Entity) -> None:
         response.headers["ETag"] = entity.etag
 
 
-def _named(etags: tuple[str, ...], entity: Entity) -> bool:
+def _matches(etags: tuple[str, ...], entity: Entity) -> bool:
     return ANY in etags or entity.etag in etags
 
 
@@ -123,7 +123,7 @@ async def _if_match(if_match: _Guard = None) -> Match:
     return Match.of(if_match)
 
 
-async def _required_if_match(if_match: _Guard = None) -> Match:
+async def _require_if_match(if_match: _Guard = None) -> Match:
     if if_match is None:
         said = "Send If-Match with the etag that you read, or with *."
         raise HTTPException(HTTPStatus.PRECONDITION_REQUIRED, said)
@@ -136,5 +136,5 @@ async def _if_none_match(request: Request, if_none_match: _Known = None) -> None
 
 # Parameters of a route. The required one answers 428 where the header is absent.
 IfMatch = Annotated[Match, Depends(_if_match)]
-RequiredIfMatch = Annotated[Match, Depends(_required_if_match)]
+RequiredIfMatch = Annotated[Match, Depends(_require_if_match)]
 IfNoneMatch = Annotated[NoneMatch, Depends(_if_none_match)]

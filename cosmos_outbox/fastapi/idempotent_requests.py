@@ -82,7 +82,7 @@ def idempotency_key(
 
     header = Header(... if required else None, alias=KEY_HEADER, description=MISSING_KEY)
 
-    async def given(
+    async def read_request(
         request: Request,
         outbox: OutboxDep,
         lines: list[str] | None = header,
@@ -100,7 +100,7 @@ def idempotency_key(
         )
         return IdempotentRequest(outbox, key, key.id)
 
-    return given
+    return read_request
 
 
 async def _the_only_one() -> None: ...

@@ -96,7 +96,7 @@ def add_handlers(app: FastAPI, invalid_status: int) -> None:
     app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(errors.OutboxError, _outbox_error)
-    app.add_exception_handler(Exception, _unexpected)
+    app.add_exception_handler(Exception, _answer_unexpected)
 
 
 def problem_response(
@@ -158,7 +158,7 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
     return _answer(request, status, {"detail": detail}, headers)
 
 
-async def _unexpected(request: Request, error: Exception) -> Response:
+async def _answer_unexpected(request: Request, error: Exception) -> Response:
     # This answer does not pass the middleware, and it needs the id most. The server logs the error with its traceback.
     given = getattr(request.state, "correlation_id", None)
     _log(request, error, traced=False)

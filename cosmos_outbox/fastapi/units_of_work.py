@@ -62,17 +62,17 @@ def unit_of_work(kind: type[UnitOfWork]) -> Callable[..., AsyncIterator[Any]]:
     All of a request that asks for it gets the same one. The end of the request forgets what was not committed.
     """
 
-    async def opened(outbox: OutboxDep) -> AsyncIterator[UnitOfWork]:
+    async def open_unit(outbox: OutboxDep) -> AsyncIterator[UnitOfWork]:
         async with outbox.unit_of_work(kind) as uow:
             yield uow
 
-    return opened
+    return open_unit
 
 
 UnitOfWorkDep = Annotated[UnitOfWork, Depends(unit_of_work(UnitOfWork))]
 
 
-def _checked(document_id: str) -> str:
+def _check_document_id(document_id: str) -> str:
     try:
         check_id(document_id)
     except UsageError as error:
@@ -81,4 +81,4 @@ def _checked(document_id: str) -> str:
 
 
 # A parameter or field that is an id: the answer names one that Cosmos DB does not take.
-DocumentId = Annotated[str, AfterValidator(_checked)]
+DocumentId = Annotated[str, AfterValidator(_check_document_id)]

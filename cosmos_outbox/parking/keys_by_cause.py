@@ -30,14 +30,14 @@ class Cause:
     example: str
 
 
-def said_of(failure: Failure) -> str:
+def failure_text(failure: Failure) -> str:
     """Return the class and the text of a failure's error."""
     return f"{failure.reason}: {failure.error}"
 
 
 def cause_of(failure: Failure) -> str:
     """Return what a failure has in common with others of its cause."""
-    return _PARTICULARS.sub("…", said_of(failure))
+    return _PARTICULARS.sub("…", failure_text(failure))
 
 
 def by_cause(keys: Iterable[ParkedKey]) -> tuple[Cause, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import KeyNotParked, NotFound, UsageError
-from cosmos_outbox.parking.park import key_in, parked_key
+from cosmos_outbox.parking.park import key_in, read_parked_key
 from cosmos_outbox.parking.parked_documents import (
     BY_HAND,
     Decision,
@@ -24,8 +24,8 @@ from cosmos_outbox.parking.parked_documents import (
     Scope,
     Unreadable,
     event_of,
-    held_id,
     new_key,
+    parked_id,
     readable_events,
     readable_keys,
 )
@@ -130,14 +130,14 @@ class ParkedKeys:
         _, records, unreadable = await self._events(self._scope.partition_of(partition_key))
         return (*records, *unreadable)
 
-    async def known(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
+    async def find_events(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
         """
         Return those of some events that are held, or that have a record, by their ids.
 
         Raises:
             ParkingError: a document cannot be read.
         """
-        document_ids = [held_id(event_id) for event_id in event_ids]
+        document_ids = [parked_id(event_id) for event_id in event_ids]
         partition = self._scope.partition_of(partition_key)
         found: dict[str, ParkedEvent] = {}
         present = partial(self._store.present, partition, document_ids)
@@ -148,7 +148,7 @@ class ParkedKeys:
                 found[event.event_id] = event
         return found
 
-    async def kept(self) -> Callable[[str], bool]:
+    async def load_key_filter(self) -> Callable[[str], bool]:
         """
         Return what says of a partition key whether any event of it is held or has a record now: one query for all keys.
         """
@@ -251,14 +251,14 @@ class ParkedKeys:
             if event is not None and decision in event.decisions:  # the answer to the first attempt was lost
                 return event
             if event is not None and event.status is EventStatus.DROPPED:
-                again = event.decided(decision)
+                again = event.with_decision(decision)
                 await self._store.commit(key.partition, [again.write()])
                 return again
             if event is None or event.status is not EventStatus.HELD:
                 raise KeyNotParked(f"Event {event_id!r} of partition key {partition_key!r} is not held.")
-            dropped = replace(event, status=EventStatus.DROPPED, note=reason, closed_at=decision.at).decided(
-                decision
-            )
+            dropped = replace(
+                event, status=EventStatus.DROPPED, note=reason, closed_at=decision.at
+            ).with_decision(decision)
             failed = key.failure is not None and key.failure.event_id == event_id
             changed = replace(
                 key,
@@ -298,7 +298,7 @@ class ParkedKeys:
                 raise UsageError(f"Event {event_id!r} of {partition_key!r} is held: drop it, then purge it.")
             if event.status is EventStatus.PURGED:
                 return event
-            purged = event.purged(decision)
+            purged = event.without_contents(decision)
             await self._store.commit(partition, [purged.write()])
             return purged
 
@@ -306,11 +306,11 @@ class ParkedKeys:
 
     async def _record(self, event_id: str, partition: str) -> ParkedEvent | None:
         with suppress(NotFound):
-            return event_of(await self._store.read(held_id(event_id), partition))
+            return event_of(await self._store.read(parked_id(event_id), partition))
         return None
 
     async def _key(self, partition_key: str) -> ParkedKey:
-        return await parked_key(self._store, self._scope.partition_of(partition_key), partition_key)
+        return await read_parked_key(self._store, self._scope.partition_of(partition_key), partition_key)
 
     async def _events(self, partition: str) -> _Events:
         found: list[ParkedEvent | Unreadable] = []

@@ -35,9 +35,9 @@ from cosmos_outbox.parking.parked_documents import (
     Scope,
     Unreadable,
     event_of,
-    held_id,
     key_of,
     new_key,
+    parked_id,
     readable_keys,
 )
 from cosmos_outbox.partition_key import broker_id
@@ -52,7 +52,7 @@ _BATCH_BYTES = 1_500_000  # of the 2 MB of a transactional batch, with room for 
 _WRAPPING_BYTES = 1000  # what an event's document has around the event, roughly
 
 
-class Item(Protocol):
+class Parkable(Protocol):
     """What can be held: a JSON document, identified inside its partition key by an id."""
 
     @property
@@ -62,11 +62,11 @@ class Item(Protocol):
     def document(self) -> Document: ...
 
 
-ItemT = TypeVar("ItemT", bound=Item)
+ItemT = TypeVar("ItemT", bound=Parkable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held(Generic[ItemT]):
+class HoldResult(Generic[ItemT]):
     """
     What became of events that were to be held.
 
@@ -158,7 +158,7 @@ class Parking:
         failure: Failure | None = None,
         *,
         scope: Scope = Scope(),  # noqa: B008 - a frozen value
-    ) -> Held[ItemT]:
+    ) -> HoldResult[ItemT]:
         """
         Put events at the end of their key's queue; return those to send instead, because the key is not parked.
 
@@ -198,7 +198,7 @@ class Parking:
                 count = await self._append(key, due, failure, replaced)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
-                    decided = await self._decided(key, due[0])
+                    decided = await self._find_decision(key, due[0])
                     # A message that comes again after its key was handed back was sent again on purpose: it waits like any other.
                     # One that fails again is not parked again.
                     again = failure is None and decided is not None and decided.is_dropped_before(key)
@@ -212,12 +212,12 @@ class Parking:
         while due and len(due) != left:  # or else the key was handed back
             left = len(due)
             await retry_on_conflict(step, self._retry)
-        return Held(parked=parked, not_held=due, decided=decided.status if decided else None)
+        return HoldResult(parked=parked, not_held=due, decided=decided.status if decided else None)
 
     async def _append(
         self,
         key: ParkedKey,
-        due: Sequence[Item],
+        due: Sequence[Parkable],
         failure: Failure | None,
         replaced: ParkedEvent | None,
     ) -> int:
@@ -232,7 +232,7 @@ class Parking:
         events: list[ParkedEvent] = []
         for position, item in enumerate(due[: min(room, MAX_BATCH_OPERATIONS - 1)], start=key.next):
             event = ParkedEvent(
-                id=held_id(item.id),
+                id=parked_id(item.id),
                 event=item.document,
                 partition=key.partition,
                 epoch=key.epoch,
@@ -271,19 +271,19 @@ class Parking:
         writes = [changed.write(), *(event.write() for event in events)]
         await self._store.commit(key.partition, writes)
 
-    async def _decided(self, key: ParkedKey, item: Item) -> ParkedEvent | None:
+    async def _find_decision(self, key: ParkedKey, item: Parkable) -> ParkedEvent | None:
         # An event comes again when its page does, and stays what it is. Where the key was not parked, the message has the record of an
         # earlier time, whatever that says: one that a newer version wrote holds nothing up.
         if self._references or key.etag is None:
             return None
-        record = event_of(await self._store.read(held_id(item.id), key.partition))
+        record = event_of(await self._store.read(parked_id(item.id), key.partition))
         return None if record.status is EventStatus.HELD else record
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT]) -> list[ItemT]:
         # An event that is held already, was dropped, or was sent with another payload has a document there. It is done,
         # and so is each event before it: it was sent, or it is held as well.
         first = due[: MAX_BATCH_OPERATIONS - 1]
-        ids = [held_id(item.id) for item in first]
+        ids = [parked_id(item.id) for item in first]
         known = await self._store.present(partition, ids)
         done = [place for place, document_id in enumerate(ids, start=1) if document_id in known]
         return list(due[max(done, default=0) :])
@@ -313,7 +313,7 @@ async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> P
     return None
 
 
-async def parked_key(store: ParkedStore, partition: str, partition_key: str) -> ParkedKey:
+async def read_parked_key(store: ParkedStore, partition: str, partition_key: str) -> ParkedKey:
     """
     Return a parked key as it is.
 

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from pydantic import ConfigDict, InstanceOf, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
-from cosmos_outbox.errors import ParkingError, UsageError, frames_of, said
+from cosmos_outbox.errors import ParkingError, UsageError, error_text, frames_of
 from cosmos_outbox.partition_key import HASHED, broker_id, check_id
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox.stored_documents import Document, copied_size
@@ -233,25 +233,25 @@ class ParkedEvent:
         kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
         return Write(kind=kind, id=self.id, document=document, etag=self.etag)
 
-    def edited(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
+    def with_payload(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
         """Return the event with another payload; what was committed is kept as `original`."""
         original = self.original if self.original is not None else dict(self.data)
         event = {**self.event, "data": dict(data)}
-        return replace(self, event=event, referenced=False, original=original).decided(decision)
+        return replace(self, event=event, referenced=False, original=original).with_decision(decision)
 
-    def decided(self, decision: Decision) -> ParkedEvent:
+    def with_decision(self, decision: Decision) -> ParkedEvent:
         """Return the event with one more decision."""
         return replace(self, decisions=(*self.decisions, decision))
 
-    def purged(self, decision: Decision) -> ParkedEvent:
+    def without_contents(self, decision: Decision) -> ParkedEvent:
         """Return what stays when all that was said in the event is erased."""
         # A reason may name a person; who decided what, and when, is the record that an audit asks for.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
         purged = replace(self, event={"id": self.event_id}, status=EventStatus.PURGED, referenced=False)
-        return replace(purged, failure=None, original=None, note=None, decisions=decisions).decided(decision)
+        return replace(purged, failure=None, original=None, note=None, decisions=(*decisions, decision))
 
 
-def held_id(event_id: str) -> str:
+def parked_id(event_id: str) -> str:
     """Return the id of an event's document in the parked store."""
     try:
         check_id(name := f"event.{event_id}")
@@ -279,7 +279,7 @@ def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure
     return Failure(
         event_id=event_id,
         reason=type(error).__name__,
-        error=said(error)[:_LONGEST_ERROR],
+        error=error_text(error)[:_LONGEST_ERROR],
         attempts=attempts,
         frames=frames_of(error),
     )

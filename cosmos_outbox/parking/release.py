@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from cosmos_outbox import errors
-from cosmos_outbox.parking.park import key_in, parked_key
+from cosmos_outbox.parking.park import key_in, read_parked_key
 from cosmos_outbox.parking.parked_documents import (
     KEY_ID,
     Decision,
@@ -120,7 +120,7 @@ class Release:
 
     async def _ensure_claimed(self) -> None:
         self.known = None
-        self.known = self._claimed(await retry_on_conflict(self._known_key, self.retry))
+        self.known = self._check(await retry_on_conflict(self._read_key, self.retry))
 
     async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> None:
         """
@@ -128,7 +128,7 @@ class Release:
         """
 
         async def step() -> None:
-            key = await parked_key(self.store, self.partition, self.partition_key)
+            key = await read_parked_key(self.store, self.partition, self.partition_key)
             if key.claim == self.claim_id:  # the answer to the first attempt was lost
                 return
             edits: list[Write] = []
@@ -142,7 +142,7 @@ class Release:
                         "look at the key again, then edit."
                     )
                 decision = Decision(at=self.utcnow().isoformat(), by=by, did="edited", reason=None)
-                edits.append(first.edited(edited, decision).write())
+                edits.append(first.with_payload(edited, decision).write())
             await self._write(replace(key, state=KeyState.RELEASING, claim=self.claim_id), *edits)
 
         await retry_on_conflict(step, self.retry)
@@ -156,10 +156,10 @@ class Release:
 
         async def step() -> tuple[ParkedKey, Sequence[ParkedEvent]] | None:
             nonlocal deleting
-            key = await self._known_key()
+            key = await self._read_key()
             if deleting is not None and (key is None or key.epoch != deleting.epoch):
                 return None  # the answer to the deletion was lost; the key may have been parked again since
-            key = self._claimed(key)
+            key = self._check(key)
             if key.first == key.next:
                 deleting = key
                 deletion = Write(kind=WriteKind.DELETE, id=KEY_ID, etag=key.etag)
@@ -177,7 +177,7 @@ class Release:
         """
 
         async def step() -> None:
-            key = self._claimed(await self._known_key())
+            key = self._check(await self._read_key())
             if key.first <= passed[-1].position:  # or else the answer to the first attempt was lost
                 first, held = passed[-1].position + 1, key.held - len(sent)
                 left = replace(key, state=state, first=first, held=held, failure=None)
@@ -193,9 +193,9 @@ class Release:
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
         async def step() -> None:
-            key = await self._known_key()
+            key = await self._read_key()
             if key is None or key.claim is not None or key.failure != failure:  # or else the answer was lost
-                stopped = replace(self._claimed(key), state=KeyState.PARKED, claim=None, failure=failure)
+                stopped = replace(self._check(key), state=KeyState.PARKED, claim=None, failure=failure)
                 await self._write(stopped, replace(event, failure=failure).write())
 
         await retry_on_conflict(step, self.retry)
@@ -203,17 +203,17 @@ class Release:
 
     async def _give_up(self) -> None:
         async def step() -> None:
-            key = self._claimed(await self._known_key())
+            key = self._check(await self._read_key())
             await self._write(replace(key, state=KeyState.PARKED, claim=None))
 
         await retry_on_conflict(step, self.retry)
 
-    async def _known_key(self) -> ParkedKey | None:
+    async def _read_key(self) -> ParkedKey | None:
         """Return the known key; read it again for the next attempt, which another writer caused."""
         key, self.known = self.known, None
         return key or await key_in(self.store, self.partition)
 
-    def _claimed(self, key: ParkedKey | None) -> ParkedKey:
+    def _check(self, key: ParkedKey | None) -> ParkedKey:
         if key is not None and key.claim == self.claim_id:
             return key
         # A later release may have handed it back

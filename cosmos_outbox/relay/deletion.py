@@ -65,7 +65,7 @@ class Deletion:
         keep: timedelta = DEFAULT_KEEP,
         notify: records.Hook = records.log_hook,
     ) -> None:
-        self._handler, self._store, self._notify = handler, store, records.guarded(notify)
+        self._handler, self._store, self._notify = handler, store, records.guard(notify)
         self._actions, self._others, self._keep_seconds = frozenset(delete), others, keep.total_seconds()
         self._backoff = Backoff()
         self._alone_until = float("-inf")  # on the loop's clock

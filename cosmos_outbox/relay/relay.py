@@ -100,7 +100,7 @@ class Relay:
         backoff: Backoff | None = None,
         notify: records.Hook = records.log_hook,
     ) -> None:
-        self._notify = records.guarded(notify)
+        self._notify = records.guard(notify)
         self._sender = LaneSender(publisher, believed, backoff or Backoff(), self._notify)
         self._parking = parking
         self._leases: dict[str, _Lease] = {}

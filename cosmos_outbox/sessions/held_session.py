@@ -85,7 +85,7 @@ class HeldSession:
         """Handle messages until none comes, one is to be retried, the processor stops or the lock is lost."""
         try:
             self._see_lock()
-            if self.due is None or (not self._stopping.is_set() and await self._took_slot()):
+            if self.due is None or (not self._stopping.is_set() and await self._await_slot()):
                 return await self._run()
         except Exception as error:  # noqa: BLE001 - one session must not end the others, whatever the client raises
             self.error = error
@@ -97,19 +97,19 @@ class HeldSession:
         while not self._stopping.is_set():
             self._see_lock()
             now = self._loop.time()
-            if now >= self._renew_at and not await self._renewed():
+            if now >= self._renew_at and not await self._renew():
                 return SessionEnd.LOST
             idle_until = idle_since + self._options.session_idle_timeout.total_seconds()
             if now >= idle_until or self.leaving:
                 return SessionEnd.IDLE
             wait = min(_SLICE_SECONDS, idle_until - now, max(self._renew_at - now, 0.01))
-            message = await self._received(wait, idle_since)
+            message = await self._receive(wait, idle_since)
             if message is None:
                 continue
             if self._stopping.is_set():
                 break
             self._see_lock()
-            settlement = await self._kept_settlement(message)
+            settlement = await self._settlement_for(message)
             if settlement is None:
                 return SessionEnd.LOST
             await self._settle(message, settlement)
@@ -118,7 +118,7 @@ class HeldSession:
             self.due = None
             if self._slot:  # it is in trouble no longer, and must not be idle in the place of one that is
                 self._slot = False
-                self._slots.recovered()
+                self._slots.count_recovery()
             idle_since = self._loop.time()
             if idle_since >= began + _TURN_SECONDS and self._slots.waiting:
                 return SessionEnd.TURN
@@ -132,7 +132,7 @@ class HeldSession:
             at_hand = AT_HAND_SECONDS if self.messages else _SLICE_SECONDS
             self._waiting.reschedule(max(self._loop.time(), self.idle_since + at_hand))
 
-    async def _received(self, wait_seconds: float, idle_since: float) -> Message | None:
+    async def _receive(self, wait_seconds: float, idle_since: float) -> Message | None:
         # A call that is cut off leaves the session in no state to go on: it is closed then.
         self.idle_since = idle_since
         message = None
@@ -175,18 +175,18 @@ class HeldSession:
         await asyncio.sleep((self.due or 0.0) - self._loop.time())
         self._slot = await self._slots.take_troubled()
 
-    async def _took_slot(self) -> bool:
+    async def _await_slot(self) -> bool:
         """Hold the lock until the next attempt is due and has a slot; return whether it has."""
         taking = asyncio.create_task(self._take_slot())
         try:
             with self._slots.rest(may_leave=self.id is not None) as leave:
-                await self._held({taking, leave}, inf)
+                await self._hold({taking, leave}, inf)
         finally:
-            await cancelled(taking)
+            await cancel(taking)
         return self._slot is not None
 
     async def _has_slot(self) -> bool:
-        return not self._stopping.is_set() and (self._slot is not None or await self._took_slot())
+        return not self._stopping.is_set() and (self._slot is not None or await self._await_slot())
 
     async def close(self) -> None:
         """
@@ -217,26 +217,26 @@ class HeldSession:
             )
         )
 
-    async def _kept_settlement(self, message: Message) -> Settlement | None:
+    async def _settlement_for(self, message: Message) -> Settlement | None:
         """
         Return how a message is to be settled, once it was kept for as long as that says; None if the lock may be lost.
         """
         while True:
-            settlement = await self._handled(message)
+            settlement = await self._handle(message)
             if not isinstance(settlement, Retry):
                 return settlement
-            if not await self._kept(settlement.after_seconds):
+            if not await self._keep(settlement.after_seconds):
                 return None
             # Without sessions a message that is given back counts as delivered: it is tried again in this hold.
             if self.id is not None or settlement.counted or not await self._has_slot():
                 return settlement
 
-    async def _handled(self, message: Message) -> Settlement | None:
+    async def _handle(self, message: Message) -> Settlement | None:
         """Return how a message is to be settled; None if the lock may be lost."""
         self.handling_since = self._loop.time()
         handling = asyncio.create_task(self._outcome(message))
         try:
-            held = await self._held({handling}, self._options.max_handling.total_seconds())
+            held = await self._hold({handling}, self._options.max_handling.total_seconds())
         except BaseException:  # the processor ends; a handler must not go on without it
             await self._cancel(handling, message)
             raise
@@ -244,9 +244,9 @@ class HeldSession:
             return handling.result()
         await self._cancel(handling, message)
         overdue = TimeoutError(f"took over {self._options.max_handling}")
-        return self._failed(message, overdue) if held else None
+        return self._retry(message, overdue) if held else None
 
-    async def _kept(self, seconds: float) -> bool:
+    async def _keep(self, seconds: float) -> bool:
         """
         Keep a message before it is delivered again, or until the processor stops; return whether the lock still holds.
         """
@@ -258,17 +258,17 @@ class HeldSession:
             self._give_slot()  # nothing is left to handle
         try:
             with self._slots.rest(may_leave=self.id is not None) as leave:
-                return await self._held({leave}, seconds)
+                return await self._hold({leave}, seconds)
         finally:
             self.handling_since = handling_since
 
-    async def _held(self, tasks: set[asyncio.Future[Any]], seconds: float) -> bool:
+    async def _hold(self, tasks: set[asyncio.Future[Any]], seconds: float) -> bool:
         """
         Hold the lock until one of the tasks is done, but no longer than so many seconds; return whether it still holds.
         """
         self._ends_at = self._loop.time() + seconds
         while not any(task.done() for task in tasks) and (now := self._loop.time()) < self._ends_at:
-            if now >= self._renew_at and not await self._renewed():
+            if now >= self._renew_at and not await self._renew():
                 return False
             wake_in = max(min(self._renew_at, self._ends_at) - self._loop.time(), _EARLY_SECONDS)
             await asyncio.wait(tasks, timeout=wake_in, return_when=asyncio.FIRST_COMPLETED)
@@ -281,16 +281,16 @@ class HeldSession:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return self._failed(message, error)  # of what the handler awaited, not of the handler
+            return self._retry(message, error)  # of what the handler awaited, not of the handler
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
-            return self._failed(message, error)
+            return self._retry(message, error)
 
-    def _failed(self, message: Message, error: BaseException) -> Retry:
+    def _retry(self, message: Message, error: BaseException) -> Retry:
         self._report(message, error)
         return Retry(after_seconds=self._options.backoff.delay(message.delivery_count + 1))
 
     async def _cancel(self, task: asyncio.Task[Settlement], message: Message) -> None:
-        if not await cancelled(task):
+        if not await cancel(task):
             self._report(message)
 
     def _report(self, message: Message, error: BaseException | None = None) -> None:
@@ -305,7 +305,7 @@ class HeldSession:
             )
         )
 
-    async def _renewed(self) -> bool:
+    async def _renew(self) -> bool:
         """Renew the lock, as often as it takes while it is trusted; return whether it is."""
         while (now := self._loop.time()) < self._cancel_at - _EARLY_SECONDS:
             try:
@@ -333,7 +333,7 @@ class HeldSession:
         self._renew_at, self._cancel_at = now + left / 2, now + left * (1 - _MARGIN)
 
 
-async def cancelled(task: asyncio.Task[Any]) -> bool:
+async def cancel(task: asyncio.Task[Any]) -> bool:
     """Cancel a task and return whether it ended within a second; one that did not is left behind."""
     task.cancel()
     _, left = await asyncio.wait({task}, timeout=_CANCELLED_SECONDS)

@@ -68,7 +68,7 @@ class SessionProcessor:
     ) -> None:
         self._subscription, self._handler = subscription, handler
         self._options = options or SessionOptions()
-        self._notify = records.guarded(*hooks)
+        self._notify = records.guard(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
         self._due: dict[str | None, float] = {}  # of sessions in trouble, when the next attempt is
         self._accepting: dict[asyncio.Task[None], float] = {}  # since when
@@ -134,9 +134,9 @@ class SessionProcessor:
         for _ in range(min(self._wanted, worth) - len(self._accepting)):
             task = asyncio.create_task(self._serve())
             self._accepting[task] = asyncio.get_running_loop().time()
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._on_task_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._accepting.pop(task, None)
         self._serving.pop(task, None)
         self._changed.set()
@@ -146,7 +146,7 @@ class SessionProcessor:
 
     async def _serve(self) -> None:
         task, began = cast("asyncio.Task[None]", asyncio.current_task()), asyncio.get_running_loop().time()
-        if (session := await self._accepted(began)) is None:
+        if (session := await self._accept(began)) is None:
             return
         self._accepting[task], slotted = asyncio.get_running_loop().time(), False
         due = self._due.get(session.id)
@@ -167,7 +167,7 @@ class SessionProcessor:
                 self._options,
                 stopping=self._stopping,
                 slots=self._slots,
-                notify=self._heard,
+                notify=self._on_record,
                 due=due,
             )
             await self._hold(task, held, began)
@@ -210,21 +210,21 @@ class SessionProcessor:
             # Without a pause the processor would accept it and lose it again in a tight loop.
             del self._serving[task]
             self._accepting[task] = asyncio.get_running_loop().time()
-            await self._failed(held.error, began, answered_at=held.answered_at)
+            await self._back_off(held.error, began, answered_at=held.answered_at)
 
-    async def _accepted(self, began: float) -> Session | None:
+    async def _accept(self, began: float) -> Session | None:
         seconds = _FIRST_ACCEPT_SECONDS if self._answered_at == -inf else _ACCEPT_SECONDS
         try:
             session = await self._subscription.accept(seconds)
         except Exception as error:  # noqa: BLE001 - whatever the client raises: it is asked again
-            await self._failed(error, began, answered_at=began)
+            await self._back_off(error, began, answered_at=began)
             return None
         now = asyncio.get_running_loop().time()
         if session is not None:
             self._found_in = min(now - began, _LOOK_AHEAD_SECONDS)
         # A session that was found may be lost with its first message.
         elif began > self._failed_at:
-            self._answered()
+            self._note_answer()
         # What is asked for follows what is found. A call that has waited for so long has a link: had there been a session, it
         # would have found one.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
@@ -233,10 +233,10 @@ class SessionProcessor:
         self._wanted = min(max(1, self._wanted), 4 * self._options.max_concurrent_sessions)
         return session
 
-    def _answered(self) -> None:
+    def _note_answer(self) -> None:
         self._failures, self._answered_at = 0, asyncio.get_running_loop().time()
 
-    async def _failed(self, error: BaseException, began: float, *, answered_at: float) -> None:
+    async def _back_off(self, error: BaseException, began: float, *, answered_at: float) -> None:
         """
         Back off before the next call. `began`: of the failed call or session; `answered_at`: the broker's last answer to it, or `began`.
         """
@@ -255,9 +255,9 @@ class SessionProcessor:
             self._notify(failed)
         await asyncio.sleep(delay)
 
-    def _heard(self, record: records.Record) -> None:
+    def _on_record(self, record: records.Record) -> None:
         if isinstance(record, records.MessageSettled):
-            self._answered()
+            self._note_answer()
             self._stuck = False
             if record.outcome != "retry":  # whose time has its back-off in it
                 self._handled_in = min(record.seconds, _MOST_MORE_SECONDS)

@@ -58,7 +58,7 @@ class SessionOptions:
             raise ConfigurationError(f"grace_period must be at least 0, not {self.grace_period}.")
 
 
-class Holder(Protocol):
+class SlotHolder(Protocol):
     """
     A session that has a slot.
 
@@ -88,7 +88,7 @@ class Slots:
     """
 
     def __init__(
-        self, options: SessionOptions, holders: Collection[Holder], *, freed: Callable[[], None]
+        self, options: SessionOptions, holders: Collection[SlotHolder], *, freed: Callable[[], None]
     ) -> None:
         self.free = number = options.max_concurrent_sessions
         self._holders, self._on_free = holders, freed
@@ -133,7 +133,7 @@ class Slots:
             self._for_troubled.release()
             raise
 
-    def recovered(self) -> None:
+    def count_recovery(self) -> None:
         """Count the slot of a session in trouble, which had a message take effect, as any other."""
         self._for_troubled.release()
 

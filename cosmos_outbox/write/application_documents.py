@@ -19,7 +19,7 @@ from cosmos_outbox.errors import NotFound, NotModified, UnreadableDocument, Usag
 from cosmos_outbox.partition_key import PartitionKey, check_id, check_partition_key
 from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import RetryOptions
-from cosmos_outbox.stored_documents import first_error, json_bytes, stripped
+from cosmos_outbox.stored_documents import first_error, json_bytes, strip_system
 from cosmos_outbox.write.change_tracking import Change, IdentityMap, Stored, Tracked
 from cosmos_outbox.write.new_enough import read_new_enough, too_old, version_of
 from cosmos_outbox.write.unstorable_values import UNWRITABLE, unwritable
@@ -103,7 +103,7 @@ class TrackedModel(Tracked):
         return self._key_of(document), document, version if counts else None
 
     def content(self) -> Document:
-        known = stripped(self._written(self.model))
+        known = strip_system(self._written(self.model))
         return {**known, **{name: value for name, value in self._others.items() if name not in known}}
 
     def written(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
@@ -112,7 +112,7 @@ class TrackedModel(Tracked):
 
     def _altered(self, document: Stored) -> str | None:
         read = self._mapper.to_document(self._mapper.from_document(dict(document)))
-        read = {**self._others, **stripped(read)}
+        read = {**self._others, **strip_system(read)}
         for name in () if json_bytes(document) == json_bytes(read) else {**document, **read}:
             mine, stored = (json.dumps(one.get(name), sort_keys=True) for one in (document, read))
             if mine != stored:
@@ -251,7 +251,7 @@ class Documents(Generic[ModelT]):
         return self._entities.required(model).progress.shown_etag
 
     def _restored(self, document: Document, partition_key: PartitionKey) -> TrackedModel:
-        content = stripped(document)
+        content = strip_system(document)
         try:
             own = TrackedModel(
                 self._mapper.from_document(dict(content)), self._mapper, self._key_of, stored=content

@@ -19,7 +19,7 @@ from cosmos_outbox import errors
 from cosmos_outbox.domain.events import UNKNOWN_ETAG
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Deadline, RetryOptions, suspended_seconds
-from cosmos_outbox.stored_documents import Document, stripped
+from cosmos_outbox.stored_documents import Document, strip_system
 from cosmos_outbox.write.batch import PendingCommit
 
 _logger = logging.getLogger("cosmos_outbox.commit")
@@ -176,7 +176,7 @@ class Submission:
                 stored = await self._stored(part.tracked.id)
             except errors.StoreError:
                 continue
-            if stripped(stored) == part.document:  # no later commit, and no other program, changed it since
+            if strip_system(stored) == part.document:  # no later commit or other program changed it since
                 self.etags[part.tracked.id] = stored["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self.attempts})
 

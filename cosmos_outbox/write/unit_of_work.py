@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 from opentelemetry import trace
 
 from cosmos_outbox import errors
-from cosmos_outbox.correlation import created_message, current_correlation
+from cosmos_outbox.correlation import current_correlation, trace_create
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.partition_key import broker_id
@@ -307,7 +307,7 @@ class UnitOfWork:
             return commit
 
     def _created(self, event: DomainEvent, correlation: Mapping[str, str]) -> Mapping[str, str]:
-        return created_message(self._tracer, self._create_spans_for or "", broker_id(event.id), correlation)
+        return trace_create(self._tracer, self._create_spans_for or "", broker_id(event.id), correlation)
 
     async def _run_handlers(self) -> None:
         before, hooks = self._entities.snapshot(), list(self._after_commit)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from cosmos_outbox.domain.events import found, has_no_json, is_rounded
+from cosmos_outbox.domain.events import find, has_no_json, is_rounded
 from cosmos_outbox.errors import UnstorableValue
 
 UNWRITABLE = PydanticSerializationError, UnicodeError
@@ -38,7 +38,7 @@ def no_json(
     model: object, document_id: str, key: Any, document: Mapping[str, Any], error: ValueError
 ) -> UnstorableValue:
     """Return the refusal of a document with a text that has no UTF-8, or a number that is not finite or would be rounded."""
-    field = next(found(document, lambda part: has_no_json(part) or is_rounded(part)), "a field")
+    field = next(find(document, lambda part: has_no_json(part) or is_rounded(part)), "a field")
     return refused(model, document_id, key, field.removeprefix("data."), str(error))
 
 

@@ -13,7 +13,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling
 from cosmos_outbox.consumer.routes import routed
 from cosmos_outbox.consumer.waiting_messages import Wait, Waits
-from cosmos_outbox.errors import LockLost, said
+from cosmos_outbox.errors import LockLost, error_text
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking
 from cosmos_outbox.ports import Retry, Session, Settlement, Store, Subscription
@@ -198,7 +198,7 @@ def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException |
     for one in delivered:
         if one.outcome in _FAILED:
             error = one.errors[-1] if one.errors else None
-            why = "." if error is None else f": {type(error).__name__}: {said(error)}"
+            why = "." if error is None else f": {type(error).__name__}: {error_text(error)}"
             of = one.message
             said_of = f"{of.subject} {of.message_id!r} of session {of.session_id!r} ended {one.outcome}{why}"
             failures.append((said_of, error))

@@ -251,7 +251,7 @@ class Faults:
 
     async def arrived(self) -> None:
         """Return when what was slow has arrived."""
-        await self._late.done()
+        await self._late.wait()
 
     async def around(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
         """Carry a call out, unless something is to go wrong with it."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Protocol
 
-from cosmos_outbox.event_loop import end, watched
+from cosmos_outbox.event_loop import end, watch_loop
 from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
@@ -86,7 +86,7 @@ class Progress:
         running = asyncio.create_task(processor.run())
         seconds, stopped = MOMENT.total_seconds(), False
         try:
-            with watched(self._blocked.append, after_seconds=_PATIENCE_SECONDS / 4):
+            with watch_loop(self._blocked.append, after_seconds=_PATIENCE_SECONDS / 4):
                 while not running.done():
                     late = self._loop.time() - self._moved_at > _PATIENCE_SECONDS
                     if late or len(self._failures) >= self._attempts:

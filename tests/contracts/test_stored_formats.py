@@ -27,9 +27,9 @@ from cosmos_outbox.parking.parked_documents import (
     ParkedEvent,
     Scope,
     event_of,
-    held_id,
     key_of,
     new_key,
+    parked_id,
 )
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Write, WriteKind
@@ -66,7 +66,7 @@ def leases_and_parked() -> dict[str, Document]:
     key = new_key("k", scope.partition_of("k"), scope, failure, now=NOW)
     decision = Decision(at=NOW.isoformat(), by="ada", did="edited", reason="mended")
     held = ParkedEvent(
-        id=held_id("k/1"),
+        id=parked_id("k/1"),
         event=event("k", 1),
         partition=key.partition,
         epoch=key.epoch,
@@ -77,8 +77,8 @@ def leases_and_parked() -> dict[str, Document]:
     return {
         "lease": dict(lease.raw),
         "parkedKey": key.write().document or {},
-        "parkedEvent": held.edited({"action": "Renamed"}, decision).write().document or {},
-        "purgedEvent": held.purged(decision).write().document or {},
+        "parkedEvent": held.with_payload({"action": "Renamed"}, decision).write().document or {},
+        "purgedEvent": held.without_contents(decision).write().document or {},
         "heldMessage": HeldMessage(HELD, "o1").document,
     }
 

@@ -24,7 +24,7 @@ from cosmos_outbox.parking.parked_documents import KEY_ID
 from cosmos_outbox.parking.seen_leases_note import has_run
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Listing, MonitoredContainer
-from cosmos_outbox.records import Hook, LeasesBalanced, LeasesLost, Record, WatchFailed, guarded
+from cosmos_outbox.records import Hook, LeasesBalanced, LeasesLost, Record, WatchFailed, guard
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.stored_documents import Document
 from cosmos_outbox_worker.backlog_polls import poll
@@ -187,7 +187,7 @@ async def test_a_worker_is_not_ready_before_it_opened_a_link_to_each_topic_once(
         if attempts < 3:
             raise TopicUnavailable("Topic 'evnets' is missing.")
 
-    async with watching(watched, notify=guarded(told.append, watched), reach=reach):
+    async with watching(watched, notify=guard(told.append, watched), reach=reach):
         await asyncio.sleep(0.5)
         (reason,) = watched.snapshot().unready
         assert "TopicUnavailable: Topic 'evnets' is missing." in reason

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cosmos_outbox import errors
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox.errors import named
+from cosmos_outbox.errors import error_line
 from cosmos_outbox_worker import causes
 from cosmos_outbox_worker.causes import Cause, cause_of, together
 from cosmos_outbox_worker.heartbeats import Heartbeat, Phase
@@ -32,7 +32,7 @@ from tests.support.pages import anchors_of
 ROOT = Path(__file__).parents[2]
 WORKERS = ("w-1", "w-2", "w-3")
 SAID = [
-    named(error)
+    error_line(error)
     for error in (
         errors.BrokerUnavailable(),
         errors.TopicFull("Topic 'a' is full."),
@@ -81,7 +81,7 @@ def test_each_kind_has_its_words_and_names_a_section_of_the_documentation(kind: 
 def test_an_error_is_one_cause_whether_this_worker_saw_it_or_an_owner_wrote_it_into_its_lease(
     error: Exception, kind: str
 ):
-    text = named(error)
+    text = error_line(error)
     assert kind == cause_of(text).kind == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").kind
     assert text == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").said
 

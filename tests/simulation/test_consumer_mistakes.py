@@ -22,7 +22,7 @@ from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
-from cosmos_outbox.parking.park import Held as HeldEvents
+from cosmos_outbox.parking.park import HoldResult as HeldEvents
 from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import CommitResult, Complete, ParkedStore, Settlement, Write
 from cosmos_outbox.sessions import HeldSession, SessionHandler

@@ -82,12 +82,12 @@ MISTAKES = {
     ),
     "trust counts from the answer": Mistake(
         owner=lease_writes.OwnedLease, name="_write",
-        right="_written(written, sent_at, pages)", wrong="_written(written, loop.time(), pages)",
+        right="_note_write(written, sent_at, pages)", wrong="_note_write(written, loop.time(), pages)",
         story="start 0 0, wait 0 2, start 1 0, start 2 0, start 3 0, wait 0 4, late 0 2, wait 0 4, " + CUT_OFF,
         ranges=4, said="both trust",
     ),
     "trust never ends": Mistake(
-        owner=lease_writes.OwnedLease, name="_written",
+        owner=lease_writes.OwnedLease, name="_note_write",
         right="sent_at + self._trust_seconds", wrong="sent_at + 3600",
         story=TWO + CUT_OFF, said="both trust",
     ),
@@ -168,7 +168,7 @@ MISTAKES = {
         story="start 0 0, wait 0 2, merge 0 0, wait 0 3", said="half an hour",
     ),
     "a hot range fails the whole list": Mistake(
-        owner=bootstrap, name="identified", right="error.retriable or isinstance(error, RangeGone)", wrong="isinstance(error, RangeGone)",
+        owner=bootstrap, name="identify", right="error.retriable or isinstance(error, RangeGone)", wrong="isinstance(error, RangeGone)",
         story="hot 0 0, start 0 0, " + LOAD + "wait 0 3", said="half an hour",
     ),
     "a child waits until the other one cools": Mistake(
@@ -192,7 +192,7 @@ MISTAKES = {
         said="arrived before",
     ),
     "a page that failed is skipped": Mistake(
-        owner=polling.Pump, name="_handle", right="delay = self._failed(error, attempt, halted=attempt % options.halt_after_attempts == 0)", wrong="break",
+        owner=polling.Pump, name="_handle", right="delay = self._back_off(error, attempt, halted=attempt % options.halt_after_attempts == 0)", wrong="break",
         story="start 0 0, wait 0 2, fail 0 3, " + LOAD + "wait 0 3", said="was not handled",
     ),
 }  # fmt: skip

@@ -15,7 +15,7 @@ from cosmos_outbox.adapters.memory.broker import Fault
 from cosmos_outbox.errors import BrokerUnavailable, NotFound, PublishError
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope
-from cosmos_outbox.parking.park import Held
+from cosmos_outbox.parking.park import HoldResult
 from cosmos_outbox.parking.parked_documents import KEY_ID, NO_ETAG, Failure
 from cosmos_outbox.parking.release import Send, Sent
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
@@ -113,10 +113,10 @@ class OnlyTheFailingEventIsHeld(Simulation):
                 failure: Failure | None = None,
                 *,
                 scope: Scope = Scope(),  # noqa: B008
-            ) -> Held:
+            ) -> HoldResult:
                 held = await super().hold(partition_key, deliveries[:1], failure, scope=scope)
                 left = [*held.not_held, *deliveries[1:]] if failure is not None else list(deliveries)
-                return Held(parked=not left, not_held=left)
+                return HoldResult(parked=not left, not_held=left)
 
         return Hasty(store)
 

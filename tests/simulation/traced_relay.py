@@ -19,7 +19,7 @@ from typing import Any
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import Parking
-from cosmos_outbox.parking.park import Held
+from cosmos_outbox.parking.park import HoldResult
 from cosmos_outbox.ports import ChangeBatch, CommitResult, Notes, ParkedStore, Publisher, Write
 from cosmos_outbox.relay import Relay
 from tests.simulation.relay import Processor, Simulation
@@ -154,7 +154,7 @@ class _Parking(Parking):
 
     async def hold(
         self, partition_key: str, items: Sequence[Any], *args: Any, scope: Any, **options: Any
-    ) -> Held[Any]:
+    ) -> HoldResult[Any]:
         held = await super().hold(partition_key, items, *args, scope=scope, **options)
         processor = next(it for it in self._run.processors if it.name == scope.processor)
         left = [int(item.id.partition("/")[2]) + 1 for item in held.not_held]

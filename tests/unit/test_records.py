@@ -12,7 +12,7 @@ from cosmos_outbox.adapters.memory.broker import MemoryBroker
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.errors import MessageUnreadable, NotFound, frames_of, said
+from cosmos_outbox.errors import MessageUnreadable, NotFound, error_text, frames_of
 from cosmos_outbox.ports import ChangeBatch, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,
@@ -20,7 +20,7 @@ from cosmos_outbox.records import (
     KeyParked,
     LeaseCheckpointed,
     Record,
-    guarded,
+    guard,
     log_hook,
 )
 from cosmos_outbox.relay import Relay
@@ -37,7 +37,7 @@ def test_what_a_guarded_hook_raises_is_logged_with_its_cause_and_ends_there(capl
         heard.append(record)
         raise ZeroDivisionError("a mistake in the caller's dashboard")
 
-    guarded(failing)(RECORD)
+    guard(failing)(RECORD)
     assert [RECORD] == heard
     (line,) = caplog.records
     assert "hook.failed EventDeletion" == line.getMessage()
@@ -50,7 +50,7 @@ def test_a_cancellation_is_no_mistake_of_a_hook():
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        guarded(cancelled)(RECORD)
+        guard(cancelled)(RECORD)
 
 
 def broken(_: Record) -> None:
@@ -146,7 +146,7 @@ def deep(error: Exception, levels: int) -> None:
 
 
 def test_an_error_without_a_text_says_where_it_was_raised_and_of_many_calls_the_first_and_the_last_are_kept():
-    assert "no text" == said(TimeoutError())
+    assert "no text" == error_text(TimeoutError())
     for levels, kept in ((1, 3), (30, 8)):
         with pytest.raises(TimeoutError) as raised:
             deep(TimeoutError(), levels)
@@ -154,7 +154,7 @@ def test_an_error_without_a_text_says_where_it_was_raised_and_of_many_calls_the_
         assert kept == len(frames)
         assert "in test_an_error_without" in frames[0]
         assert frames[-1].endswith("in deep")
-        assert f"no text, from {frames[0]}" == said(raised.value)
+        assert f"no text, from {frames[0]}" == error_text(raised.value)
 
 
 def test_an_error_that_is_a_text_has_no_traceback(caplog: pytest.LogCaptureFixture):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from cosmos_outbox.errors import OutboxError, StoreUnavailable, named
+from cosmos_outbox.errors import OutboxError, StoreUnavailable, error_line
 from cosmos_outbox.event_loop import raise_if_cancelled
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.parking.seen_leases_note import note_first_run
@@ -80,7 +80,7 @@ async def poll(
             silent = f"The heartbeats in the lease container: no answer in {_BEAT_SECONDS:g} s."
             said = error if isinstance(error, OutboxError) else StoreUnavailable(silent)
             # Report it once: no task waits for it, and the other polls report the same outage.
-            return [said] * health.fails("heartbeats", cause_of(named(said)))
+            return [said] * health.fails("heartbeats", cause_of(error_line(said)))
         health.works("heartbeats")
         return ()
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from cosmos_outbox.consumer import Consumer, OnFailure
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox.event_loop import watched
+from cosmos_outbox.event_loop import watch_loop
 from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionOptions, SessionProcessor
@@ -115,7 +115,7 @@ async def assembled_consumer(
             return seen.unreadable.values()
 
         async def poll() -> None:
-            with watched(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
+            with watch_loop(notify, after_seconds=_BLOCKED_LOOP_SECONDS):
                 await keep_polling(program, {PARKED: poll_keys})
 
         program.search = lambda key, _: find_messages(

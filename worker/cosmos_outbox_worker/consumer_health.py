@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from cosmos_outbox import records
-from cosmos_outbox.errors import named
+from cosmos_outbox.errors import error_line
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
@@ -103,15 +103,15 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         if isinstance(record, records.MessageHandled) and record.outcome == "handled":
             self._count(1)
         elif isinstance(record, records.ReceivingFailed):
-            self.fails("receiving", cause_of(named(record.error)))
+            self.fails("receiving", cause_of(error_line(record.error)))
         elif isinstance(record, records.ConsumingDelayed):
             if record.outcome == "outage":
-                self.fails("store", cause_of(named(record.error)))
+                self.fails("store", cause_of(error_line(record.error)))
             self._wait(record, now)
         elif isinstance(record, records.MessageSettled) and record.outcome != "retry":
             self._waits.pop(record.message_id, None)
         elif isinstance(record, records.ConsumerHalted):
-            halted = Cause(kind="handlers-fail", said=named(record.error), stands=True, unready=True)
+            halted = Cause(kind="handlers-fail", said=error_line(record.error), stands=True, unready=True)
             self.fails("handlers", halted)
         elif isinstance(record, records.SdkFallback) and record.part == "receiver":
             self._fallback = record.reason
@@ -181,14 +181,14 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         now = self._loop.time()
         waits = [(name, one) for name, one in self._waits.items() if one.key == key and one.is_due(now)]
         return [
-            f"Message {name!r} waits for {now - one.since:.0f} s: {named(one.error)}" for name, one in waits
+            f"Message {of!r} waits for {now - one.since:.0f} s: {error_line(one.error)}" for of, one in waits
         ]
 
     def _stalled(self, now: float) -> tuple[StalledKey, ...]:
         stalled = [
             StalledKey(
                 waited_seconds=now - one.since,
-                error=named(one.error),
+                error=error_line(one.error),
                 why=one.why,
                 key=one.key,
                 message_id=name,

@@ -14,7 +14,7 @@ from cosmos_outbox.changefeed import ChangeFeedProcessor
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.event_loop import end
 from cosmos_outbox.ports import ParkedStore
-from cosmos_outbox.records import guarded, log_hook
+from cosmos_outbox.records import guard, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.causes import Cause
@@ -45,7 +45,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
     def __init__(self, health: Vitals[SnapshotT], telemetry: Telemetry) -> None:
         self.health, self._telemetry, self._named = health, telemetry, dict[tuple[str, ...], float]()
-        self.notify = guarded(log_hook, health, telemetry)
+        self.notify = guard(log_hook, health, telemetry)
 
     async def run(self) -> None:
         """

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 
 from cosmos_outbox.changefeed.leases import token_of
-from cosmos_outbox.records import Record, shown
+from cosmos_outbox.records import Record, readable
 
 _KEPT = 20
 # Fields that identify a record's subject, and what becomes of it. Lane and attempt are left out: a missing topic is one entry, however often it
@@ -52,7 +52,7 @@ class RecentErrors:
 def _text(record: Record) -> str:
     values = ((field.name, getattr(record, field.name)) for field in fields(record))
     return " ".join(
-        f"{name}={token_of(value) if name == 'lease' else f'{value:.1f}' if isinstance(value, float) else shown(value)}"
+        f"{name}={token_of(value) if name == 'lease' else f'{value:.1f}' if isinstance(value, float) else readable(value)}"
         for name, value in values
         if value is not None
     )

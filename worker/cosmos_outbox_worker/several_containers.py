@@ -16,8 +16,8 @@ from typing import Any
 
 from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import OutboxError
-from cosmos_outbox.event_loop import watched, within
-from cosmos_outbox.records import LeasesBalanced, guarded, log_hook
+from cosmos_outbox.event_loop import watch_loop, within
+from cosmos_outbox.records import LeasesBalanced, guard, log_hook
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.program import Parts, Program, looked_at, opened_process, running
 from cosmos_outbox_worker.settings import CONTAINER, Settings, load
@@ -51,7 +51,7 @@ class Workers(Program[Any, Any]):
         self._shared = {"budget": budget, "blocked_loop_after": timedelta(days=1)}  # `run` watches the loop
 
     async def run(self) -> None:
-        with watched(self.notify, after_seconds=_BLOCKED_LOOP_SECONDS):
+        with watch_loop(self.notify, after_seconds=_BLOCKED_LOOP_SECONDS):
             async with asyncio.TaskGroup() as group:
                 for one in self._each.values():
                     group.create_task(self._keep_running(one))
@@ -96,7 +96,7 @@ class Workers(Program[Any, Any]):
                 _logger.error("worker.refused %s, and is tried again in %g s: %s", name, seconds, error)  # noqa: TRY400 - it says what to do
                 vitals.begins_again()
                 failed = LeasesBalanced(owner=settings.instance_name, outcome="failed", error=error)
-                guarded(log_hook, vitals, telemetry)(failed)
+                guard(log_hook, vitals, telemetry)(failed)
                 telemetry.observed = vitals.snapshot()
                 with suppress(TimeoutError):
                     await within(seconds, self._stopping.wait())

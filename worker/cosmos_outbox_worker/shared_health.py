@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from cosmos_outbox.changefeed import LeaseStatus
-from cosmos_outbox.errors import ParkingError, named
+from cosmos_outbox.errors import ParkingError, error_line
 from cosmos_outbox.parking import Unreadable, keys_by_cause
 from cosmos_outbox.parking.parked_documents import ParkedKey
 from cosmos_outbox.records import LeaseMoved, LoopBlocked, Record, WatchFailed, level_of
@@ -53,7 +53,7 @@ class ParkedSeen:
     def found(self) -> Iterator[Cause]:
         """Yield what waits for an operator."""
         for key, error in self.unreadable.items():
-            yield cause_of(named(error), stops=(("", f"key {key!r}"),))
+            yield cause_of(error_line(error), stops=(("", f"key {key!r}"),))
         if self.count:
             why = "".join(f" {one.keys:,} of them by {one.error}" for one in self.causes[:1] if one.error)
             yield Cause(kind="keys-parked", said=f"{self.count:,} in all.{why}", since=self.oldest_at)
@@ -151,7 +151,7 @@ class Vitals(Generic[SnapshotT]):
         if level_of(record) >= logging.WARNING or (isinstance(record, LeaseMoved) and record.error):
             self._errors.note(record, at=self._utcnow())
         if isinstance(record, WatchFailed):
-            self.fails(record.subject, cause_of(named(record.error)))
+            self.fails(record.subject, cause_of(error_line(record.error)))
         elif isinstance(record, LoopBlocked):
             said = f"{record.task} in {record.where}, for {record.seconds:.0f} s."
             self.fails("loop", Cause(kind="loop-blocked", said=said), lasts=60.0)

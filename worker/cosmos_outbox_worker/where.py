@@ -87,7 +87,7 @@ async def find_events(outbox: Connection, text: str) -> Found:
     if outbox.parked is not None:
         keys = await outbox.parked_keys()
         parked = await _parked(keys, name)
-        records = await keys.known(name, [one["id"] for one in stored if one["type"] == EVENT_TYPE])
+        records = await keys.find_events(name, [one["id"] for one in stored if one["type"] == EVENT_TYPE])
     return of_events(name, stored, behind, parked, records)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cosmos_outbox.changefeed import Lag, LeaseLag, LeaseStatus
 from cosmos_outbox.changefeed.leases import token_of
-from cosmos_outbox.errors import named
+from cosmos_outbox.errors import error_line
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, PublishFailed, Record, TopicFull
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox_worker.causes import Cause, cause_of, of_fleet, of_leases, of_workers
@@ -159,9 +159,9 @@ class WorkerVitals(Vitals[Snapshot]):
             self.works(("lane", None))
         elif isinstance(record, PublishFailed | TopicFull):
             lasts = (record.delay_seconds or 0.0) + 90.0  # an attempt takes up to a minute
-            self.fails(("lane", record.lane), cause_of(named(record.error)), lasts=lasts)
+            self.fails(("lane", record.lane), cause_of(error_line(record.error)), lasts=lasts)
         elif isinstance(record, LeasesBalanced) and record.error is not None:
-            self.fails("leases", cause_of(named(record.error)))
+            self.fails("leases", cause_of(error_line(record.error)))
         elif isinstance(record, LeasesBalanced):
             self._balanced_at = now
             self.works("leases")

@@ -21,7 +21,7 @@ from cosmos_outbox.partition_key import PartitionKey
 _LONGEST_REASON = 300  # characters; what follows is about the SDK and the machines of the service
 _IN_ERRORS = re.compile(r'Message: \{"Errors":\["(.*?)"\]\}')
 
-_NOT_REACHED = (
+_NO_REPLY = (
     "Cosmos DB did not answer; check the scheme, host and port of the endpoint, and that the network lets this machine "
     "reach it, or else try again"
 )
@@ -113,8 +113,9 @@ def translate(
         )
         return answer.meaning()
     # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
-    silent = isinstance(error, TimeoutError) and not str(error)  # the bound of a call
-    return errors.StoreUnavailable(f"{_NOT_REACHED}: {'it took too long' if silent else errors.named(error)}")
+    # The time limit of a call raises a TimeoutError without a text.
+    late = isinstance(error, TimeoutError) and not str(error)
+    return errors.StoreUnavailable(f"{_NO_REPLY}: {'it took too long' if late else errors.error_line(error)}")
 
 
 def _translate_batch(

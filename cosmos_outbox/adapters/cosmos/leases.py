@@ -14,7 +14,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
 from cosmos_outbox.adapters.cosmos.errors import header, translated
-from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, named
+from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, error_line
 from cosmos_outbox.ports import Document, Listing
 
 
@@ -94,7 +94,7 @@ async def _called(*, needed: str = "") -> AsyncIterator[None]:
         async with translated(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
             yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise StoreUnavailable(f"An answer of the lease container cannot be read: {named(error)}") from error
+        raise StoreUnavailable(f"The lease container's answer cannot be read: {error_line(error)}") from error
 
 
 def _stored(document: Any) -> Document:

@@ -70,7 +70,7 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishEr
 
 def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavailable:
     """Return this library's error for one of the SDK that a receiver raised."""
-    said = " ".join(f"{errors.named(error)} {getattr(error, 'inner_exception', None) or ''}".split())
+    said = " ".join(f"{errors.error_line(error)} {getattr(error, 'inner_exception', None) or ''}".split())
     if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is errors.BrokerUnavailable:
         advice = "it is tried again"
     elif _status(error) == _UNAUTHORIZED:

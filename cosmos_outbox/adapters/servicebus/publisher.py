@@ -163,7 +163,7 @@ class ServiceBusPublisher:
     async def __aexit__(self, *_: object) -> None:
         self._closed = True
         await asyncio.gather(*(lane.close() for lane in self._lanes))
-        await self._closing.done()
+        await self._closing.wait()
 
     @property
     def lanes(self) -> int:

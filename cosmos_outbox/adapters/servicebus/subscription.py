@@ -22,7 +22,7 @@ from cosmos_outbox.adapters.servicebus.receiving import body_bytes, check_option
 from cosmos_outbox.correlation import process_durations, processing_message, tracer_of
 from cosmos_outbox.errors import ConfigurationError, LockLost
 from cosmos_outbox.event_loop import Background, cancellations, end, raise_if_cancelled, within
-from cosmos_outbox.message_format import Message, received_id, received_text
+from cosmos_outbox.message_format import Message, amqp_id, amqp_text
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 _OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker
@@ -86,7 +86,7 @@ class ServiceBusSubscription:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._closing.done()
+        await self._closing.wait()
 
     async def accept(self, wait_seconds: float) -> ServiceBusSession | None:
         try:
@@ -251,12 +251,12 @@ def message_from(received: ServiceBusReceivedMessage) -> Message:
     """Return a message of the SDK without its types: text is text, whichever way it came."""
     body = received.body  # no iterator but an AMQP value, of a sender in another language
     return Message(
-        message_id=received_id(received.message_id) or "",
-        session_id=received_text(received.session_id),
-        subject=received_text(received.subject) or "",
+        message_id=amqp_id(received.message_id) or "",
+        session_id=amqp_text(received.session_id),
+        subject=amqp_text(received.subject) or "",
         body=body_bytes([*body] if isinstance(body, Iterator) else [body]),
-        content_type=received_text(received.content_type),
-        correlation_id=received_id(received.correlation_id),
+        content_type=amqp_text(received.content_type),
+        correlation_id=amqp_id(received.correlation_id),
         properties=properties_of(received),
         sequence_number=received.sequence_number or 0,
         delivery_count=received.delivery_count or 0,
@@ -267,8 +267,7 @@ def message_from(received: ServiceBusReceivedMessage) -> Message:
 def properties_of(received: ServiceBusReceivedMessage) -> dict[str, Any]:
     """Return the application properties of a message of the SDK, with their names and texts as text."""
     return {
-        received_text(name): received_text(value)
-        for name, value in (received.application_properties or {}).items()
+        amqp_text(name): amqp_text(value) for name, value in (received.application_properties or {}).items()
     }
 
 
@@ -303,7 +302,7 @@ def processing(
         subscription=subscription,
         tracer=tracer_of(tracer_provider),
         durations=process_durations(meter_provider),
-        correlation_id=received_id(message.correlation_id),
+        correlation_id=amqp_id(message.correlation_id),
         enqueued_at=message.enqueued_time_utc,
         server_address=server_address,
     ) as span:

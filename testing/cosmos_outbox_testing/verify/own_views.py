@@ -10,7 +10,7 @@ from typing import Any
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
-from cosmos_outbox.message_format import OutboundMessage, received_text
+from cosmos_outbox.message_format import OutboundMessage, amqp_text
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import (
     ChangeFeed,
@@ -179,8 +179,7 @@ class OwnTopic(PublisherBackend):
 
 def _as_sent(message: ServiceBusReceivedMessage) -> OutboundMessage:
     properties = {
-        received_text(name): received_text(value)
-        for name, value in (message.application_properties or {}).items()
+        amqp_text(name): amqp_text(value) for name, value in (message.application_properties or {}).items()
     }
     return OutboundMessage(
         message_id=str(message.message_id),

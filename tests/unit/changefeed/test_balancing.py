@@ -16,8 +16,8 @@ from cosmos_outbox.changefeed.leases import (
     Lease,
     handover_requested_by,
     new_lease,
-    signed,
     with_handover_request,
+    with_signature,
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
 from cosmos_outbox.partition_key import FeedRange
@@ -31,7 +31,7 @@ def a_lease(
     number: int, *, owner: str | None = None, age: float = 1, ours: bool = True, request: str | None = None
 ) -> Lease:
     lease = new_lease("p", str(number), FeedRange(min=f"{number:04X}", max=f"{number + 1:04X}"))
-    properties = signed({}, owner) if owner and ours else {}
+    properties = with_signature({}, owner) if owner and ours else {}
     if request:
         properties = with_handover_request(properties, request)
     written = int(NOW.timestamp() - age)
@@ -173,7 +173,7 @@ class Fleet:
                 lease, properties=with_handover_request(lease.properties, worker)
             )
         for lease in decided.take:
-            taken = signed(lease.properties, worker)
+            taken = with_signature(lease.properties, worker)
             self.leases[lease.id] = self._written(lease, owner=worker, properties=taken)
         return sum(before[i] != self.leases[i] for i in before)
 

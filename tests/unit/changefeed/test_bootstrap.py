@@ -10,7 +10,7 @@ import pytest
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.bootstrap import LOCK_SECONDS, create_leases
 from cosmos_outbox.changefeed.leases import new_lease, start_of
-from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, uncovered
+from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, find_gaps
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, RangeGone, StoreUnavailable
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import StartFrom
@@ -140,7 +140,7 @@ def test_uncovered_is_what_no_lease_covers(leases, missing):
     ]
     found = [new_lease("p", token, FeedRange(min=low, max=high), version=v) for token, low, high, v in leases]
 
-    assert missing == [(gap.min, gap.max) for gap in uncovered(physical, found)]
+    assert missing == [(gap.min, gap.max) for gap in find_gaps(physical, found)]
 
 
 async def test_a_foreign_document_among_the_leases_is_refused_by_name():
@@ -408,7 +408,7 @@ def test_gaps_are_what_no_lease_covers(covered, gaps):
         for number, bounds in enumerate(covered)
     ]
 
-    assert gaps == [(gap.min, gap.max) for gap in uncovered([EVERY_KEY], leases)]
+    assert gaps == [(gap.min, gap.max) for gap in find_gaps([EVERY_KEY], leases)]
 
 
 @pytest.mark.parametrize("wrong_by", [90, -90, 3600])

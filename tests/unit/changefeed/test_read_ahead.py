@@ -89,7 +89,7 @@ def test_all_that_is_taken_comes_back(steps: list[tuple[str, int]]):
             pages.pop(size % len(pages))
         else:
             before = budget.free
-            with budget.reserved(size):
+            with budget.reserve(size):
                 assert before - size == budget.free
             assert before == budget.free
     pages.clear()
@@ -139,7 +139,7 @@ async def test_pages_become_as_long_as_the_documents_allow():
         await _write(container, "k", f"{number}", text="x" * (40_000 if number < 100 else 100))
     feed = Asked(container)
     budget = Budget(40_000_000 * MEMORY_OF_A_BYTE, leases=lambda: 50)
-    with budget.reserved(37_000_000):
+    with budget.reserve(37_000_000):
         async for page in _pages(feed, budget):
             del page  # or it would be held
 

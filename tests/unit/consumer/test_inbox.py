@@ -19,7 +19,7 @@ from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import NotFound
 from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Sent
-from cosmos_outbox.parking.parked_documents import held_id
+from cosmos_outbox.parking.parked_documents import parked_id
 from cosmos_outbox.ports import Complete, Write, WriteKind
 from cosmos_outbox.records import (
     AttemptFailed,
@@ -297,7 +297,7 @@ async def test_a_message_that_was_dropped_once_and_fails_again_is_dead_lettered_
     await world.keys.release("o1")
     if not readable:  # by this version, after one that knows another status
         partition = world.keys._scope.partition_of("o1")
-        written = await world.parked.read(held_id(bad.message_id), partition)
+        written = await world.parked.read(parked_id(bad.message_id), partition)
         later = {name: value for name, value in written.items() if not name.startswith("_")}
         write = Write(kind=WriteKind.REPLACE, id=written["id"], document={**later, "status": "archived"})
         await world.parked.commit(partition, [replace(write, etag=written["_etag"])])

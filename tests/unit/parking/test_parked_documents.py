@@ -8,7 +8,7 @@ import pytest
 
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.parking.park import key_in
-from cosmos_outbox.parking.parked_documents import KEY_ID, held_id
+from cosmos_outbox.parking.parked_documents import KEY_ID, parked_id
 from tests.support.event_documents import event
 from tests.support.parked_stores import tampered
 from tests.unit.parking.test_parking import parked, place
@@ -46,11 +46,11 @@ async def test_a_key_that_another_version_or_a_hand_wrote_is_told_of_by_its_name
 @pytest.mark.parametrize("field", _EVENT)
 async def test_an_event_without_a_field_is_told_of_by_its_name(field: str) -> None:
     world = await parked()
-    await tampered(world.store, held_id("b/2"), place("b"), lambda document: document.pop(field))
+    await tampered(world.store, parked_id("b/2"), place("b"), lambda document: document.pop(field))
     (unreadable,) = (await world.operator.show("b")).unreadable
-    assert held_id("b/2") == unreadable.document_id
+    assert parked_id("b/2") == unreadable.document_id
     with pytest.raises(
-        ParkingError, match=f"'{held_id('b/2')}' of partition key .* cannot be read .*{field}"
+        ParkingError, match=f"'{parked_id('b/2')}' of partition key .* cannot be read .*{field}"
     ):
         raise unreadable.error
 

@@ -21,7 +21,7 @@ from cosmos_outbox.errors import (
     UsageError,
 )
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
-from cosmos_outbox.parking.parked_documents import KEY_ID, EventStatus, KeyState, held_id
+from cosmos_outbox.parking.parked_documents import KEY_ID, EventStatus, KeyState, parked_id
 from cosmos_outbox.ports import ChangeBatch, Notes, Write, WriteKind
 from cosmos_outbox.records import (
     EventRejected,
@@ -211,7 +211,7 @@ async def test_an_edited_payload_is_sent_under_the_same_id_and_the_committed_one
     assert released.handed_back
     assert ["b/1", "b/2", "b/3", "b/4"] == world.ids
     assert b'{"action":"Renamed","state":"mended"}' == world.broker.accepted[1].body
-    record = next(document for document in world.store.documents() if document["id"] == held_id("b/2"))
+    record = next(document for document in world.store.documents() if document["id"] == parked_id("b/2"))
     assert ("sent", 2, "mended") == (
         record["status"],
         record["original"]["number"],
@@ -244,7 +244,7 @@ async def test_a_dropped_event_leaves_a_record_and_the_rest_is_released_without_
     released = await world.operator.release("b")
     assert 2 == released.sent
     assert ["b/1", "b/3", "b/4"] == world.ids
-    record = next(document for document in world.store.documents() if document["id"] == held_id("b/2"))
+    record = next(document for document in world.store.documents() if document["id"] == parked_id("b/2"))
     assert ("dropped", "malformed since 2.3") == (record["status"], record["note"])
 
 
@@ -459,9 +459,11 @@ async def test_an_answer_that_is_lost_while_a_release_stops_changes_nothing(lost
 
 async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
     world = await parked(later=0)
-    document = next(document for document in world.store.documents() if document["id"] == held_id("b/2"))
+    document = next(document for document in world.store.documents() if document["id"] == parked_id("b/2"))
     damaged = {**document, "event": {**document["event"], "type": "note"}}
-    await world.store.commit(place("b"), [Write(kind=WriteKind.REPLACE, id=held_id("b/2"), document=damaged)])
+    await world.store.commit(
+        place("b"), [Write(kind=WriteKind.REPLACE, id=parked_id("b/2"), document=damaged)]
+    )
     with pytest.raises(UsageError, match="drop it"):
         await world.operator.release("b")
     await world.operator.drop("b", "b/2", reason="damaged")
@@ -469,9 +471,9 @@ async def test_what_is_no_event_any_more_can_be_dropped_but_not_sent() -> None:
 
 
 def test_an_event_id_too_long_for_another_one_beside_it_is_hashed() -> None:
-    assert "event.abc" == held_id("abc")
-    assert len(held_id("ж" * 600)) < 100
-    assert held_id("ж" * 600) != held_id("ж" * 601)
+    assert "event.abc" == parked_id("abc")
+    assert len(parked_id("ж" * 600)) < 100
+    assert parked_id("ж" * 600) != parked_id("ж" * 601)
 
 
 async def test_an_edit_finds_the_first_held_event_behind_more_dropped_ones_than_one_batch_takes_off() -> None:

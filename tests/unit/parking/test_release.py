@@ -23,7 +23,7 @@ from cosmos_outbox.errors import (
 )
 from cosmos_outbox.parking import ParkedKeys
 from cosmos_outbox.parking.park import key_in
-from cosmos_outbox.parking.parked_documents import NO_ETAG, KeyState, held_id
+from cosmos_outbox.parking.parked_documents import NO_ETAG, KeyState, parked_id
 from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.retries import Backoff
@@ -97,9 +97,9 @@ async def test_a_list_that_is_behind_is_read_again_although_a_record_of_earlier_
     world.reject("b/3")
     await world.relay(world.page(event("b", 3), event("b", 4)))
     world.reject()
-    await tampered(world.store, held_id("b/2"), place("b"), lambda document: document.pop("status"))
+    await tampered(world.store, parked_id("b/2"), place("b"), lambda document: document.pop("status"))
     store = Behind(world.store)
-    store.lacking, store.times = held_id("b/4"), 3
+    store.lacking, store.times = parked_id("b/4"), 3
     released = await ParkedKeys(store, resending(world.broker.publisher(lanes=1))).release("b")
     assert (2, ["b/1", "b/3", "b/4"]) == (released.sent, world.ids)
     assert 0 > store.times
@@ -110,16 +110,16 @@ async def test_a_release_sends_nothing_past_an_event_that_its_list_lacks(lacks: 
     world = await parked()
     world.reject()
     store = Behind(world.store)
-    store.lacking, store.times = held_id(lacks), 1
+    store.lacking, store.times = parked_id(lacks), 1
     await ParkedKeys(store, resending(world.broker.publisher())).release("b")
     assert ["b/1", "b/2", "b/3"] == world.ids[:3]
 
 
 async def test_a_held_event_that_cannot_be_read_ends_a_release_by_its_name_and_is_not_overtaken() -> None:
     world = await parked(later=2)
-    await tampered(world.store, held_id("b/3"), place("b"), lambda document: document.pop("status"))
+    await tampered(world.store, parked_id("b/3"), place("b"), lambda document: document.pop("status"))
     world.reject()
-    with pytest.raises(ParkingError, match=held_id("b/3")):
+    with pytest.raises(ParkingError, match=parked_id("b/3")):
         await world.operator.release("b")
     assert ["b/1", "b/2"] == world.ids
     (key,) = await world.operator.list()
@@ -132,7 +132,7 @@ async def test_an_event_that_is_edited_twice_keeps_the_payload_that_was_committe
     first = await world.operator.release("b", edited={"state": "wrong"}, event_id="b/2")
     assert not first.handed_back
     await world.operator.release("b", edited={"state": "right"}, event_id="b/2")
-    record = (await world.store.read(held_id("b/2"), place("b")))["original"]
+    record = (await world.store.read(parked_id("b/2"), place("b")))["original"]
     assert event("b", 2)["data"] == record
 
 

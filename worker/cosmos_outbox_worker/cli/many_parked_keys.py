@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cosmos_outbox.errors import KeyNotParked, ParkingError, UsageError
 from cosmos_outbox.parking import Failure, ParkedKey
-from cosmos_outbox.parking.keys_by_cause import cause_of, said_of
+from cosmos_outbox.parking.keys_by_cause import cause_of, failure_text
 from cosmos_outbox.relay.ceiling import Ceiling
 
 
@@ -39,7 +39,7 @@ class Choice:
 
     def _means(self, failure: Failure | None) -> bool:
         wanted = self.error or ""
-        return failure is not None and (wanted in said_of(failure) or wanted in cause_of(failure))
+        return failure is not None and (wanted in failure_text(failure) or wanted in cause_of(failure))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 from azure.core.credentials_async import AsyncTokenCredential
 
-from cosmos_outbox.errors import KeyNotParked, said
+from cosmos_outbox.errors import KeyNotParked, error_text
 from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
 from cosmos_outbox.parking.parked_documents import BY_HAND
 from cosmos_outbox.partition_key import key_text
@@ -99,7 +99,7 @@ Holder = OutboxHolder | ConsumerHolder
 def _tell(record: Record) -> None:
     """Tell the operator, who waits, that a handler is called again."""
     if isinstance(record, AttemptFailed) and record.delay_seconds is not None:
-        failed = f"{record.message_id!r} failed: {type(record.error).__name__}: {said(record.error)}"
+        failed = f"{record.message_id!r} failed: {type(record.error).__name__}: {error_text(record.error)}"
         again = f"attempt {record.attempt + 1} in {record.delay_seconds:.1f} s"
         typer.echo(printable(f"{record.key!r}: {failed}; {again}"), err=True)
 

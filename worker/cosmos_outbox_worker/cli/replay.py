@@ -236,7 +236,7 @@ async def replay(
     behind = False
     refused: list[EventRejected] = []
     # The leases were read before, so whatever they hold as sent or parked is in the answer
-    is_kept = None if parked is None else await parked.kept()
+    is_kept = None if parked is None else await parked.load_key_filter()
     async for page in pages:
         due = page.documents
         if parked is not None and is_kept is not None:
@@ -288,7 +288,7 @@ async def _as_sent(page: Found, parked: ParkedKeys, is_kept: Callable[[str], boo
     for event in page.events:
         if is_kept(event.partition_key):
             ids.setdefault(event.partition_key, []).append(event.id)
-    known = {key: await parked.known(key, event_ids) for key, event_ids in ids.items()}
+    known = {key: await parked.find_events(key, event_ids) for key, event_ids in ids.items()}
     due = []
     for document, event in zip(page.documents, page.events, strict=True):
         record = known.get(event.partition_key, {}).get(event.id)

@@ -13,7 +13,7 @@ import typer
 from cosmos_outbox.adapters.servicebus.administration import messages_counted
 from cosmos_outbox.changefeed import Lag
 from cosmos_outbox.changefeed.leases import START, readable, token_of
-from cosmos_outbox.errors import ConfigurationError, named
+from cosmos_outbox.errors import ConfigurationError, error_line
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
 from cosmos_outbox_worker.causes import Cause, cause_of, of_fleet, of_leases, of_workers, together
@@ -69,7 +69,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
         parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
         found += parked.found() if parked else ()
     except ConfigurationError as error:  # the rest is known
-        found.append(cause_of(named(error)))
+        found.append(cause_of(error_line(error)))
     causes = together(found)
     rows = _rows(listing, lag, {what for one in causes if one.stands for _, what in one.stops})
     workers = sorted({row["owner"] for row in rows if row["state"] in ("owned", "stands still")})

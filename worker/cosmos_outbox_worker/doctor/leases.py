@@ -14,7 +14,7 @@ from itertools import combinations
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.changefeed.bootstrap import own_prefix
 from cosmos_outbox.changefeed.leases import Lease, is_child_of, range_of, readable
-from cosmos_outbox.changefeed.range_coverage import located, uncovered
+from cosmos_outbox.changefeed.range_coverage import find_gaps, locate
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
@@ -227,7 +227,7 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
     skew = datetime.now(UTC) - now
     physical = await outbox.feed.physical_ranges()
     whole, damaged = readable(listing.documents)
-    leases, _ = await located(whole, physical, outbox.feed)
+    leases, _ = await locate(whole, physical, outbox.feed)
     unread = [range_of(document) for document in listing.documents if document["id"] in damaged]
     return Leases(
         leases=leases,
@@ -248,7 +248,7 @@ def gaps(
     known = [feed_range for feed_range in damaged if feed_range is not None]
     if len(known) < len(damaged):
         return ()
-    return tuple(left for gap in uncovered(physical, leases) for left in gap.without(known))
+    return tuple(left for gap in find_gaps(physical, leases) for left in gap.without(known))
 
 
 def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
