@@ -98,7 +98,7 @@ class OutboxError(_Fields):
     partition_key: Key | None = None
     retry_after: float | None = None
 
-    # Made when it is asked for: most reads that find nothing raise an error that their caller only catches.
+    # The text is made on demand: most errors of reads that find nothing are caught, and their text is not read.
     def __str__(self) -> str:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         return self.message or self._default_text() or " ".join(doc.split())
@@ -107,7 +107,7 @@ class OutboxError(_Fields):
         return f"{type(self).__name__}({str(self)!r})"
 
     def _default_text(self) -> str | None:
-        """Return what the fields make of the message, where none is given."""
+        """Return the message that the fields make up, for an error that was raised without one."""
         return None
 
 
@@ -456,7 +456,7 @@ class TryLater(MessageError):
 
 
 def require(holds: object, said: str, error: type[Exception] = UsageError) -> None:
-    """Raise an error, with what it says, unless what a caller gave holds; for what no type checker told that caller."""
+    """Raise an error with this text unless a condition holds: for mistakes of a caller without a type checker."""
     if not holds:
         raise error(said)
 
@@ -468,8 +468,8 @@ def _place(error: OutboxError) -> str:
 
 def error_text(error: BaseException) -> str:
     """
-    Return what an error says, whatever it holds: half a surrogate pair has no UTF-8, and `__str__` is a caller's code. One without a
-    text, such as a time-out of an HTTP client, says where it was raised.
+    Return the text of an error in UTF-8, whatever its class does: the text may hold half a surrogate pair, and `__str__` may fail.
+    For an error without a text, such as a time-out of an HTTP client, return where it was raised.
     """
     try:
         text = str(error).encode("utf-8", "replace").decode()
@@ -479,7 +479,7 @@ def error_text(error: BaseException) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """Return the class of an error and what it says: a KeyError alone would be a word in quotes."""
+    """Return the class and the text of an error: that of a KeyError alone would be a word in quotes."""
     return f"{type(error).__name__}: {error_text(error)}"
 
 

@@ -28,13 +28,13 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin one."""
+        """Start a task."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def wait(self) -> None:
-        """Return when all have ended."""
+        """Wait until all tasks have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -53,7 +53,7 @@ async def end(tasks: set[asyncio.Task[Any]]) -> None:
 
 async def within(seconds: float, call: Coroutine[Any, Any, _T], *, asked: asyncio.Event | None = None) -> _T:
     """
-    Return what a call returns that may lose a cancellation, as the SDK's may; the caller's own is not lost.
+    Make a call that may lose a cancellation, as the SDK's may, and return its result. The caller's own cancellation is not lost.
 
     Args:
         asked: asks the call to end; the seconds count from then. Defaults to none: they count from now.

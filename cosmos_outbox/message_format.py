@@ -20,7 +20,7 @@ from cosmos_outbox.stored_documents import StoredEvent, json_bytes, time_of
 
 # Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
-# So long after it took a message the broker still knows its id: half of the window that duplicate detection has by default
+# The broker still knows a message's id this long after it took the message: half of duplicate detection's default window
 REMEMBERED_FOR = timedelta(minutes=5)
 
 # The application properties of an event's message, by the field of its `meta`.

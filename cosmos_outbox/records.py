@@ -473,12 +473,12 @@ def names_of(level: int) -> tuple[str, ...]:
 
 
 def ignore(record: Record) -> None:
-    """Do nothing: the hook of a caller that wants no records."""
+    """Do nothing; a caller that wants no records passes this hook."""
 
 
 def guard(*hooks: Hook) -> Hook:
     """
-    Return a hook that calls others in turn, logs what one of them raises, and goes on: what they report has happened.
+    Return a hook that calls others in turn. It logs an error that one raises and goes on: what the record says has happened.
 
     The relay and the worker call their hooks through this, since an error of a hook would fail work that is done.
     """

@@ -1,5 +1,5 @@
 """
-Stored documents: the JSON in the container: the contract with programs in other languages.
+Stored documents: the JSON in the container, which is the contract with programs in other languages.
 
 An entity and its events share a logical partition and differ by `type`. The shape is that of Microsoft's sample, so its .NET
 worker relays our events and ours relays its events (which have no `meta`).
@@ -93,7 +93,7 @@ def entity_data(entity: Entity, stored: Mapping[str, Any] | None) -> dict[str, A
 
 
 def comparable(model: object, content: Any) -> bytes:
-    """Return what is stored of a model, to compare with a later state: without what is computed, since what follows the clock is no change."""
+    """Return the stored form of a model, to compare with a later one; without computed fields, since a field that follows the clock is no change."""
     computed = getattr(type(model), "model_computed_fields", None)
     if computed and not may_follow_the_clock(model):
         names = {field.alias or name for name, field in computed.items()}
@@ -103,8 +103,8 @@ def comparable(model: object, content: Any) -> bytes:
 
 def may_follow_the_clock(model: object) -> bool:
     """
-    Say whether what is stored of a model may change though its caller changed nothing, and computed fields may be all that is stored
-    of a change.
+    Say whether the stored form of a model may change though its caller changed nothing, while computed fields may be the only trace of
+    a change.
     """
     kind: Any = type(model)
     if not getattr(kind, "model_computed_fields", None):

@@ -52,7 +52,7 @@ def plan(
         running: ids of the leases this worker is working on.
         now: when they were listed, on the service's clock.
     """
-    # reservation: of a lease for the worker that asked
+    # reservation: for how long a released lease is kept for the worker that asked for it
     me, reservation = options.instance_name, 2 * options.acquire_interval
     free = {lease.id for lease in leases if lease.expired(now, options.expiration)}
     requests = {lease.id: handover_requested_by(lease) for lease in leases}
@@ -105,9 +105,9 @@ def soon(options: ProcessorOptions) -> timedelta:
 
 def _pause(leases: Sequence[Lease], options: ProcessorOptions, now: datetime) -> timedelta:
     """
-    Return the interval between passes, or less where a lease of another worker expires within it: its owner may be dead.
+    Return the time until the next pass: the interval, or less if a lease of another worker, which may be dead, expires sooner.
 
-    So the pass comes once the first of these has expired and the whole second is over by which the service counts.
+    The service counts in whole seconds, so the pass comes a second after the first of these leases expires.
     """
     interval = options.acquire_interval
     theirs = (lease for lease in leases if lease.owner != options.instance_name and lease.owned)

@@ -1,8 +1,9 @@
 """
 Bootstrap: the leases of all ranges, created once, however many workers start at the same time; and again when all are lost.
 
-As in .NET: `<prefix>.info` says that it was done; `<prefix>.lock` is held while it is being done. On top of it, a lock
-left behind by a crash is broken, ranges that no lease covers get one, and `.info` says where all of them begin.
+As in .NET, the document `<prefix>.info` says that the leases were created, and a worker holds `<prefix>.lock` while it creates
+them. Beyond .NET, a worker breaks a lock that a crash left behind, creates leases for ranges without one, and writes into `.info`
+where all of them begin.
 
 Lease ids begin with the processor's name and the host of the account's global endpoint, with nothing in between, as .NET builds
 them. A .NET worker that was given a regional endpoint names that one. Two hosts are two sets of leases, and each event is
@@ -66,7 +67,7 @@ class Bootstrap:
         self.start = worker.options.start
         self.left: tuple[FeedRange, ...] = ()
         self._began = False  # this processor has seen leases: if all are gone, they are lost
-        self._told = False  # that leases were lost: what showed it then is no new loss
+        self._told = False  # LeasesLost was emitted: the same proof is no new loss
 
     async def prepare(self) -> None:
         """
@@ -93,7 +94,7 @@ class Bootstrap:
                 await asyncio.sleep(options.backoff.delay(attempt, at_least=error.retry_after))
 
     async def create(self, only: Collection[FeedRange] | None = None) -> None:
-        """Create the leases that are missing, as `create_leases` does; before, report that they were lost if they were."""
+        """Create the missing leases, as `create_leases` does. If all were lost, emit that first."""
         if proof := await self._earlier_life():
             if self.start is StartFrom.NOW:
                 self.start = StartFrom.BEGINNING
@@ -124,14 +125,14 @@ class Bootstrap:
         self._worker.notify(LeasesLost(owner=self._worker.options.instance_name, start=told, reason=reason))
 
     async def _earlier_life(self) -> str | None:
-        """Return what shows that this processor had leases, if there are none now; None if nothing does."""
-        # First, as what shows an earlier life may be away, which must not delay a worker that has its leases
+        """Return the proof that this processor had leases, if there are none now; None without one."""
+        # The leases come first: the store of the proof may be unreachable, which must not delay a worker that has leases.
         if await self._has_leases():
             return None
         proof: str | None = "this worker has seen them" if self._began else None
         if proof is None and not self._told and self._worker.options.earlier_life is not None:
             proof = await self._worker.options.earlier_life()
-        # Once more: a worker that shows life now may have created them meanwhile.
+        # Look once more: a worker that proves an earlier life now may have created the leases meanwhile.
         return None if proof is None or await self._has_leases() else proof
 
     async def _has_leases(self) -> bool:
@@ -316,7 +317,7 @@ async def others_on(
 
 async def _heads(container: MonitoredContainer, leases: LeaseStore, beginning: str = "") -> frozenset[str]:
     """
-    Return what stands in the ids of leases of a container before its resource ids: a processor's name and a host.
+    Return how the ids of a container's leases begin, up to its resource ids: with a processor's name and a host.
     """
     await leases.partitioned_by_id()  # raises where the lease container is missing; a listing would be empty
     rids = f"_{container.database_rid}_{container.container_rid}.."

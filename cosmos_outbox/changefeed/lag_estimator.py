@@ -34,10 +34,10 @@ class LeaseLag:
     """
     What waits in the range of one lease: transactions, and the age of the oldest unread change.
 
-    owner: None where the lease is free; one that was not renewed in time is.
-    unseen: why the range, or a part of it, could not be read; what may wait there counts as one transaction.
-    ahead: where the lease lies ahead of its range, as after a restore, that it does so, and the fix; what may be skipped
-        counts as one transaction.
+    owner: None where the lease is free, as one that was not renewed in time.
+    unseen: why the range, or a part of it, could not be read; changes that may wait there count as one transaction.
+    ahead: the error of a lease that lies ahead of its range, as after a restore, with the fix; changes that may be skipped
+        count as one transaction.
     standstill: why the owner makes no progress, as it wrote into the lease.
     """
 

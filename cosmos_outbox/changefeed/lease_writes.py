@@ -271,7 +271,7 @@ class OwnedLease:
                         self._checkpoint_seconds = min(seconds, longest)
                         self._note_write(written, sent_at, pages)
                         return
-                    # Also after a 412: what was read then may be older than what refused us.
+                    # Also after a 412: the lease that was read then may be older than the write that refused ours.
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))
         except TimeoutError:
             raise errors.LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
@@ -283,7 +283,7 @@ class OwnedLease:
 
     async def _read_again(self) -> None:
         """
-        Read the lease after a 412: a request of another worker or a lost answer of ours is no loss, another owner is.
+        Read the lease after a 412. It is lost if it has another owner, and not if another worker asked for it or our answer was lost.
         """
         try:
             found = from_document(await self.worker.store.read(self.lease.id, self.lease.partition_key))

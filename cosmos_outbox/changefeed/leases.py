@@ -231,7 +231,7 @@ def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
 
 def start_of(lease: Lease) -> StartFrom | datetime:
     """
-    Return where a lease without continuation begins: what was chosen when it was created or first taken.
+    Return where a lease without continuation begins, as chosen when a worker created or first took it.
     """
     return start_from(lease.properties.get(START, BEGINNING))
 
@@ -256,7 +256,7 @@ def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) ->
 
 def with_signature(properties: Mapping[str, str], owner: str) -> dict[str, str]:
     """
-    Return the properties of a lease that this owner takes: signed, without the request that it fulfils and its predecessor's trouble.
+    Return the properties that an owner writes when it takes a lease: with its signature, without the request and the last owner's standstill.
     """
     kept = {name: value for name, value in properties.items() if name not in (WANTED_BY, STANDSTILL)}
     return {**kept, SIGNATURE: owner}
@@ -268,7 +268,7 @@ def with_handover_request(properties: Mapping[str, str], worker: str) -> dict[st
 
 def handover_requested_by(lease: Lease) -> str | None:
     """
-    Return the worker that asks for the lease, or is promised it; a request that its owner cannot read does not count.
+    Return the worker that asks for the lease, or is promised it. A request counts only if the owner can read it.
     """
     worker = lease.properties.get(WANTED_BY)
     understood = not lease.owned or lease.properties.get(SIGNATURE) == lease.owner

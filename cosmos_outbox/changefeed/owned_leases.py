@@ -151,7 +151,7 @@ class OwnedLeases:
 
     async def _locate(self, lease: Lease, others: ByRange) -> Lease:
         """
-        Return a lease that names its partition by its token alone with its range, if the partition answers.
+        Give a lease that names its partition by its token alone its range, if the partition answers.
         """
         taken = {other.range for other in others.leases}
         physical = [one for one in await self._worker.feed.physical_ranges() if one not in taken]
@@ -216,7 +216,7 @@ async def acquire(
 
 async def serve(owned: OwnedLease) -> LeaseMoved:
     """
-    Work on a lease until it is drained or lost, give it up in the way that fits, and return how it ended.
+    Work on a lease until it is drained or lost, then release it or create its children, and return how it ended.
 
     A drained pump has `grace_period` to finish its page, then its handler is cancelled. If the handler goes on all the
     same, this task waits for it, and does nothing else on the lease before it ends. If this task itself is cancelled,

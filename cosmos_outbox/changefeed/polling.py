@@ -1,5 +1,5 @@
 """
-Polling, by a Pump: read a page of one range, have it handled, note how far we are, and again; the checkpoint follows the handling.
+Polling: a Pump reads a page of one range, has it handled, notes the position, and repeats. Only handled pages are checkpointed.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Pump:
 
     def _longest(self, silence: float = math.inf) -> float:
         """
-        Return the longest pause of a range that had its last change so many seconds ago.
+        Return the longest pause between two polls of a range whose last change was `silence` seconds ago.
 
-        What had a change lately is likely to have the next one soon: asked once a second, it would come late by half a second.
+        A range that changed lately is likely to change again soon. Polled once a second, it would be read half a second late.
         """
         recent = max(self._options.recent_poll_interval.total_seconds(), silence * _PAUSE_PER_SILENCE)
         longest = min(recent, self._options.max_poll_interval.total_seconds())
@@ -87,7 +87,7 @@ class Pump:
             LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`.
         """
         owned, properties = self._owned, self._owned.lease.properties
-        if BEHIND in properties:  # the previous owner could not decide it
+        if BEHIND in properties:  # the previous owner could not tell whether a replica lagged
             if (lowest := behind_in(properties, owned.continuation)) is not None:
                 self._regression = Regression(lowest, asyncio.get_running_loop().time())
             else:
@@ -110,16 +110,16 @@ class Pump:
 
     async def _next(self, page: ChangePage) -> _Following:
         """
-        Do what a page asks for, and return what comes after it; None where the work is to end.
+        Handle a page that was read from the lease's continuation, and return where to go on.
 
-        The page was read from the lease's continuation.
+        None ends the work.
         """
         owned, now = self._owned, asyncio.get_running_loop().time()
         before = self._regression
         if not page.documents and (newest := newest_below(owned.continuation, page)) is not None:
             lowest, since = (newest, now) if before is None else (min(before.lowest, newest), before.since)
             return await self._wait_for(Regression(lowest, since), now)
-        if before is not None:  # what came between the lowest LSN and the position has not been read
+        if before is not None:  # the changes between the lowest LSN and the position were not read
             self._regression = None
             self._notify(self._tell_ahead("rewound", before.lowest))
             owned.advance(position_at(before.lowest))
@@ -157,14 +157,14 @@ class Pump:
 
     async def _handle(self, page: ChangePage) -> ChangePage | None:
         """
-        Have a page handled, again and again until it is done.
+        Have the handler process a page, and repeat until it succeeds.
 
-        After each failure it is read again: what was deleted meanwhile blocks no more, and what was added may show the relay
-        that not the topic is at fault, but these messages.
+        After each failure the page is read again. Events that were deleted meanwhile block no more, and new events may show
+        the relay that these messages are at fault, and not the topic.
 
         Returns:
-            The page that is done, perhaps as it was read again; one without documents where nothing is left to handle; None
-            where the work is to end before.
+            The page that is done, perhaps as it was read again. It has no documents where nothing is left to handle. None
+            where the work has to end first.
 
         Raises:
             LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`; the page does not count as done.

@@ -25,7 +25,7 @@ _AT_ONCE = 32  # a container of hundreds of partitions is not asked in one burst
 
 def find_gaps(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
     """
-    Return what no lease covers of each physical range; nothing where a lease has no range, for it may cover anything.
+    Return the parts of physical ranges that no lease covers; none where a lease has no range, for it may cover anything.
     """
     known = [lease.range for lease in leases if lease.range is not None]
     if len(known) < len(leases):
@@ -43,7 +43,7 @@ async def identify(
     Ask each range once for the id of its partition, and wait for none longer than `ANSWER_SECONDS`.
 
     Returns:
-        The ids of partitions by their ranges, and for the silent ones, and those that changed meanwhile, why they are not known now.
+        The ids of partitions by their ranges; and the errors of those that do not answer, or changed meanwhile.
 
     Raises:
         OutboxError: a request was refused for good.

@@ -1,10 +1,10 @@
 """
-Read ahead, by a Reader: the pages of one lease, within the memory that all leases of a worker share, without unwanted changes.
+Read ahead: a Reader reads the pages of one lease without unwanted changes, within the memory that all leases of a worker share.
 
-A lease has up to two pages in memory, the one at hand and the one read ahead, and in an outage it has them for hours; and a
-third, where a page that keeps failing was read again. So each read reserves what it expects to need before it begins, and
-keeps what is left of the page after it; the memory is given back with the page's last reference, in whichever task. Bytes are
-counted as JSON, and Python makes several of each.
+A lease has up to two pages in memory, for hours in an outage: the one at hand and the one read ahead. There is a third where a
+page that keeps failing was read again. So each read first reserves the memory that it expects to need. Afterwards the budget
+counts the page without its unwanted changes, until the last reference to the page is gone. Bytes are counted as JSON: Python
+makes several of each.
 
 *How long a page.* 100 changes while a lease keeps up and, once a page brought as many, `max_items`: in a long page a change costs
 several times less. Never more than fit into the lease's share: an equal part of the budget, or a quarter of what is free if
@@ -38,7 +38,7 @@ _KEEPING_UP = 100  # changes asked for at once; a page with as many shows that m
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Bytes of JSON that a document of a lease is likely to have: as it is read, and of that what is kept."""
+    """How many bytes of JSON a document of a lease is likely to have: as it is read, and once unwanted changes are dropped."""
 
     read: float
     kept: float
@@ -64,7 +64,7 @@ def share_of(limit: float, *, free: float, leases: int) -> float:
 
 def longest_page(sizes: Sizes, *, most: int, share: float) -> int:
     """
-    Return how many documents to ask for where there is room: what is read fits into a share, what is kept into it twice.
+    Return how many documents to ask for where there is room: one page as it is read fits into a share, and two as they are kept.
 
     Below `most` it is a power of two: an adapter can read on more cheaply while the number stays the same.
     """

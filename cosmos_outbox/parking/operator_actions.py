@@ -1,4 +1,4 @@
-"""Operator actions: what an operator does with parked keys: list them, release one, drop an event for good."""
+"""Operator actions: list parked keys, release one, drop an event for good."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class ParkedKeys:
 
     async def load_key_filter(self) -> Callable[[str], bool]:
         """
-        Return what says of a partition key whether any event of it is held or has a record now: one query for all keys.
+        Return a function that says whether any event of a partition key is held or has a record now: one query for all keys.
         """
         partitions = await retry_reads(self._store.partitions, self._retry)
         return lambda partition_key: self._scope.partition_of(partition_key) in partitions
@@ -276,7 +276,7 @@ class ParkedKeys:
         self, partition_key: str, event_id: str, *, reason: str, by: str | None = None
     ) -> ParkedEvent:
         """
-        Erase what the record of an event says, payloads and errors; what is left keeps a replay from sending the event again.
+        Erase payloads and errors from the record of an event. The record itself stays, so that no replay sends the event again.
 
         The id of the event and the partition key stay, and so do the event itself in its own container, until its time to live
         ends, and the copies that consumers have.

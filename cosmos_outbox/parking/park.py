@@ -1,6 +1,5 @@
 """
-Park: the program that meets a failure puts the event, and what follows it in its partition key, at the end of a queue; and whether a
-key is parked.
+Park: put an event that failed, and the later events of its partition key, at the end of a queue; and say whether a key is parked.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _WRAPPING_BYTES = 1000  # what an event's document has around the event, roughly
 
 
 class Parkable(Protocol):
-    """What can be held: a JSON document, identified inside its partition key by an id."""
+    """A JSON document that can be put into a queue, identified inside its partition key by an id."""
 
     @property
     def id(self) -> str: ...

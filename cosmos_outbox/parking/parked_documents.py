@@ -68,7 +68,7 @@ class EventStatus(StrEnum):
     HELD = "held"
     DROPPED = "dropped"  # kept as the record of the operator's decision
     SENT = "sent"  # kept only where another payload was sent than was committed
-    PURGED = "purged"  # all that was said in it is erased; the document stays, so that no replay sends the event again
+    PURGED = "purged"  # its contents are erased; the document stays, so that no replay sends the event again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +212,7 @@ class ParkedEvent:
 
     def as_reference(self) -> ParkedEvent:
         """
-        Return the event without its payload: id, key, etag and place find it again in its own container.
+        Return the event without its payload: a release finds that by id, key, etag and place in the event's own container.
         """
         event = {name: value for name, value in self.event.items() if name != "data"}
         if copied_size(event) > _LONGEST_META:
@@ -244,7 +244,7 @@ class ParkedEvent:
         return replace(self, decisions=(*self.decisions, decision))
 
     def without_contents(self, decision: Decision) -> ParkedEvent:
-        """Return what stays when all that was said in the event is erased."""
+        """Return the record that stays when the contents of the event are erased."""
         # A reason may name a person; who decided what, and when, is the record that an audit asks for.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
         purged = replace(self, event={"id": self.event_id}, status=EventStatus.PURGED, referenced=False)

@@ -31,7 +31,7 @@ from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteK
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
-# Then the relays are asked to wait; a busy key's queue might never be empty otherwise
+# After these the release asks the relays to wait: a busy key's queue might never be empty otherwise
 _ROUNDS_BEFORE_CLOSING = 2
 _GIVE_UP_SECONDS = 5.0
 
@@ -39,8 +39,7 @@ _GIVE_UP_SECONDS = 5.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
     """
-    How many of the given events were sent, and why the next one was refused for good, after how many attempts; None if there is no next
-    one.
+    How many of the given events were sent. If the topic refused the next one for good: why, and after how many attempts.
     """
 
     events: int

@@ -49,7 +49,7 @@ class HeldSession:
         stopping: set when no further message is to be handled.
         slots: one of which this session has, or takes.
         notify: hears what happens.
-        due: when its next attempt is, in the loop's time, and then it has no slot yet. Defaults to None: its last one did not fail.
+        due: when the session's next attempt is due, in the loop's time; it has no slot yet. Defaults to None: the last one did not fail.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class HeldSession:
         self._stopping, self._slots, self._notify = stopping, slots, notify
         self.id = session.id  # None on an entity without sessions
         self.due = due
-        # Whether it is one of those for sessions in trouble; None without one
+        # True: the session has a slot of those in trouble; None: it has no slot.
         self._slot: bool | None = False if due is None else None
         self._closed = False
         self._ends_at = inf  # what is waited for, in the loop's time
@@ -190,7 +190,7 @@ class HeldSession:
 
     async def close(self) -> None:
         """
-        Give the slot and the session back; what cannot be given back, the broker takes when the lock expires.
+        Give the slot and the session back. Where that fails, the broker takes the session back when its lock expires.
         """
         self._closed = True
         self._give_slot()
@@ -219,7 +219,7 @@ class HeldSession:
 
     async def _settlement_for(self, message: Message) -> Settlement | None:
         """
-        Return how a message is to be settled, once it was kept for as long as that says; None if the lock may be lost.
+        Handle a message, keep it for as long as a Retry asks, and return how to settle it; None if the lock may be lost.
         """
         while True:
             settlement = await self._handle(message)
@@ -232,7 +232,7 @@ class HeldSession:
                 return settlement
 
     async def _handle(self, message: Message) -> Settlement | None:
-        """Return how a message is to be settled; None if the lock may be lost."""
+        """Have the handler process a message and return how to settle it; None if the lock may be lost."""
         self.handling_since = self._loop.time()
         handling = asyncio.create_task(self._outcome(message))
         try:

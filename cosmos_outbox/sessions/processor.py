@@ -19,11 +19,11 @@ from cosmos_outbox.sessions.slots import SessionOptions, Slots
 _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
 _FIRST_ACCEPT_SECONDS = 1.0  # short first calls: when one returns, the broker is reachable
 _OPENING_SECONDS = 4.0  # how long a call may take before it waits for a session: the SDK takes half a second, and 2 s on a busy machine
-_GROWTH = 3  # calls more for each session that is found
-# A session that was accepted waits so long for a slot, and as long as a message takes: then it goes back, as no other process can handle it
-# meanwhile.
+_GROWTH = 3  # more calls for each session that is found
+# An accepted session waits this long for a slot, plus the time that the last message took. Then it goes back, because no other process
+# can handle it meanwhile.
 _AHEAD_SECONDS, _MOST_MORE_SECONDS = 2.0, 10.0
-_LOOK_AHEAD_SECONDS = 0.5  # at most so much of what the slots will do counts as known
+_LOOK_AHEAD_SECONDS = 0.5  # how far ahead the use of slots is predicted at most
 _MOST_TROUBLED = 10_000  # of which this process knows
 
 
@@ -225,8 +225,8 @@ class SessionProcessor:
         # A session that was found may be lost with its first message.
         elif began > self._failed_at:
             self._note_answer()
-        # What is asked for follows what is found. A call that has waited for so long has a link: had there been a session, it
-        # would have found one.
+        # The number of calls follows the sessions that are found. A call that has waited this long has a link, and would have
+        # found a session if there were one.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
         in_vain = session is None or min(others, default=inf) < now - _OPENING_SECONDS
         self._wanted = self._wanted // 2 if in_vain or self._failures else self._wanted + _GROWTH
@@ -238,7 +238,7 @@ class SessionProcessor:
 
     async def _back_off(self, error: BaseException, began: float, *, answered_at: float) -> None:
         """
-        Back off before the next call. `began`: of the failed call or session; `answered_at`: the broker's last answer to it, or `began`.
+        Back off before the next call. `began`: when the failed call or session began; `answered_at`: the broker's last answer to it, or `began`.
         """
         self._wanted, now = 1, asyncio.get_running_loop().time()
         if not self._failures:

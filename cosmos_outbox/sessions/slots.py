@@ -1,7 +1,7 @@
 """
 Slots: how many sessions are handled side by side, and which of them leaves for one that waits.
 
-An accepted session waits for a slot; one in trouble waits for another attempt without one.
+An accepted session waits for a slot. One in trouble, whose last attempt failed, waits for the next attempt without a slot.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.retries import Backoff
 
 _BESIDE = 3  # sessions for each slot that may be accepted ahead, and that may rest
-# What rests stays so long before another takes its place: a broker with more keys that wait than may rest gives each in turn, and a key
-# that can be handled among them.
+# A session rests at least this long before another takes its place: where more keys wait than may rest, the broker gives each in turn, and
+# those that can be handled among them.
 _STAY_SECONDS = 2.0
-# What the broker has at hand comes within this time: a session without it is idle, and leaves its slot to another.
+# The broker delivers a message that it has at hand within this time: a session without one is idle, and leaves its slot to another.
 AT_HAND_SECONDS = 0.02
 
 
@@ -34,9 +34,9 @@ class SessionOptions:
         ConfigurationError: a value cannot work.
     """
 
-    # Of sessions handled side by side; some more are accepted ahead. Defaults to 32.
+    # How many sessions are handled side by side; some more are accepted ahead. Defaults to 32.
     max_concurrent_sessions: int = 32
-    # Of sessions held beside them that wait for another attempt; the others of these take turns. Defaults to 3 for each handled.
+    # How many more sessions are held while they wait for another attempt; further ones take turns. Defaults to 3 for each handled.
     max_waiting_sessions: int | None = None
     # After this time without a message a session is given back; at once if another waits for its slot. Defaults to 5 s.
     session_idle_timeout: timedelta = timedelta(seconds=5)
@@ -134,7 +134,7 @@ class Slots:
             raise
 
     def count_recovery(self) -> None:
-        """Count the slot of a session in trouble, which had a message take effect, as any other."""
+        """Count the slot of a session in trouble as any other: a message of the session took effect."""
         self._for_troubled.release()
 
     def give_back(self, *, troubled: bool = False) -> None:
@@ -150,13 +150,13 @@ class Slots:
 
     @property
     def full(self) -> bool:
-        """Say whether as many sessions rest as may."""
+        """Say whether no further session may rest."""
         return len(self._resting) >= self._most_resting
 
     @contextmanager
     def rest(self, *, may_leave: bool) -> Iterator[asyncio.Future[None]]:
         """
-        Count a session that waits without a slot; the future is done when it is to leave, as the first of those that may when others come.
+        Count a session that rests: it waits without a slot. Its future is done when it has to leave: others come, and it is the first that may.
         """
         loop = asyncio.get_running_loop()
         leave: asyncio.Future[None] = loop.create_future()
@@ -171,7 +171,7 @@ class Slots:
             self._resting.pop(leave, None)
 
     def send_away(self, most: int | None = None) -> None:
-        """Have all sessions that rest leave, or so many of those that may."""
+        """Have all resting sessions leave, or so many of those that may leave."""
         for leave in [one for one, may_leave in self._resting.items() if may_leave or most is None][:most]:
             del self._resting[leave]
             leave.set_result(None)
@@ -187,9 +187,9 @@ class Slots:
 
     def worth_accepting(self, seconds: float, *, probing: bool) -> int:
         """
-        Return how many sessions would find a slot by when they are found, if it takes so long to accept one; those that wait included.
+        Return how many sessions find a slot within `seconds`, the time that it takes to accept one; those that wait included.
 
-        Probing, one more is accepted than that, which tells whether others wait for a session with many messages.
+        While probing, the number is at least 1: an accepted session shows that others wait behind one with many messages.
         """
         now = asyncio.get_running_loop().time()
         if self.full and self._came[0] > now - _STAY_SECONDS:
