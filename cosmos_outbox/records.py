@@ -48,7 +48,7 @@ class LeaseMoved(Record):
 
 
 class LeaseCheckpointed(Record):
-    """The checkpoint covers the first `pages` batches of this tenure; no worker will read them again."""
+    """The checkpoint covers the first `pages` batches of this tenure. No worker reads them again."""
 
     level = logging.DEBUG
     lease: str
@@ -56,7 +56,7 @@ class LeaseCheckpointed(Record):
 
 
 class PageHandled(Record):
-    """All `changes` of a page are handled or skipped; `lag` is how many transactions still wait."""
+    """All `changes` of a page are handled or skipped. `lag` counts the transactions that still wait."""
 
     level = logging.DEBUG
     lease: str
@@ -67,8 +67,8 @@ class PageHandled(Record):
 
 class PageFailed(Record):
     """
-    The handler or the feed failed; the same page is tried again after `delay_seconds` (retried). Or the handler failed on it so often
-    that its range makes no progress until the cause is gone (halted), which is emitted again after as many more attempts.
+    The handler or the feed failed on a page. The owner tries it again after `delay_seconds` (retried), or has tried so often that the
+    range stands still until the cause is gone (halted, emitted again after as many more attempts).
 
     The lease is kept, and a halted one is tried again too, so work goes on by itself after the fix.
     """
@@ -83,8 +83,8 @@ class PageFailed(Record):
 
 class PositionAhead(Record):
     """
-    A lease is ahead of its range: it halts, as after a restore, until an operator sets it back; or it was rewound, for the range
-    was behind for a moment and caught up, so what lies above `lowest_lsn` is read again.
+    A lease is ahead of its range, as after a restore. It halts until an operator sets it back (halted), or the range caught up soon, and
+    the owner reads again what lies above `lowest_lsn` (rewound).
 
     `lowest_lsn` is the lowest one seen of the range. Emitted every minute while the lease is halted. A range is behind for a
     moment if a replica lagged. If the lease was set ahead by an edit, what lies below is skipped.
@@ -100,7 +100,7 @@ class PositionAhead(Record):
 
 class LoopBlocked(Record):
     """
-    Something blocks the event loop, so no lease is renewed; a handler must await, or use a thread.
+    Something blocks the event loop, so no lease is renewed. A handler must await, or use a thread.
 
     `task` names the task that runs ("lease …" for a handler), `where` the line. Hooks get this on another thread.
     """
@@ -114,9 +114,9 @@ class LoopBlocked(Record):
 
 class LeasesLost(Record):
     """
-    All leases of the processor are gone, or dead, for the container was deleted and created again: `reason` says which, and how that
-    is known. They are created again, and the ranges read from `start`: where the first leases began, or the beginning if that is not
-    known or the container is a new one. What was sent since is sent again.
+    All leases of the processor are gone, or belong to a container that was deleted and created again. `reason` says which. Workers
+    create leases that read from `start`: where the first ones began, or the beginning if that is unknown or the container is new. What
+    was sent since is sent again.
     """
 
     level = logging.ERROR
@@ -127,8 +127,7 @@ class LeasesLost(Record):
 
 class LeasesContested(Record):
     """
-    Leases come back to this owner again and again, from others that it lost them or handed them over to: workers that are alive take them
-    from each other, and what is under way is handled twice. Emitted again and again while it lasts.
+    Live workers take leases from each other again and again, so pages under way are handled twice. Emitted repeatedly while it lasts.
     """
 
     level = logging.ERROR
@@ -138,8 +137,8 @@ class LeasesContested(Record):
 
 class LeasesBalanced(Record):
     """
-    A balancing pass has listed the leases, the first time after it saw that every range has one (listed); or it failed, for all or
-    for one lease, and the next one tries again.
+    A balancing pass has listed the leases (listed; the first time, every range has one). Or it failed for one or all, and the next pass
+    tries again (failed).
     """
 
     level = logging.DEBUG
@@ -160,8 +159,8 @@ class MessagesPublished(Record):
 
 class PublishFailed(Record):
     """
-    The broker did not accept messages of one lane, which are sent again after `delay_seconds` (retried); or the topic is missing,
-    disabled, may not be sent to or refuses everything (halted), which is emitted with every attempt until an operator fixes it.
+    The broker did not accept messages of one lane. They are sent again after `delay_seconds` (retried). Or the topic is missing,
+    disabled, forbidden or refuses everything until an operator repairs it (halted, emitted with every attempt).
     """
 
     levels: ClassVar = {"halted": logging.ERROR}
@@ -174,8 +173,8 @@ class PublishFailed(Record):
 
 class SentTwice(Record):
     """
-    A processor of another name sends the events of the same container to the same topics, so each is sent twice, and a key that cannot be
-    sent is parked for both. Emitted again and again while it lasts.
+    A processor of another name sends the events of the same container to the same topics. Each is sent twice, and a refused key is
+    parked for both. Emitted repeatedly while it lasts.
     """
 
     level = logging.ERROR
@@ -186,8 +185,8 @@ class SentTwice(Record):
 
 class LeftUnsent(Record):
     """
-    Changes wait for a processor of another name that has no worker, and this one began at `now`: if it took the place of the other, as after a
-    change of its name, they are not sent. Emitted again and again while it lasts, as far as it was seen in the first minute or so.
+    Changes wait for a processor of another name that has no worker, and this one began at `now`. If its name was changed, they are not
+    sent. Emitted repeatedly while it lasts, if seen in the first minute or so.
     """
 
     level = logging.ERROR
@@ -198,8 +197,8 @@ class LeftUnsent(Record):
 
 class TopicFull(Record):
     """
-    The topic has no room, so messages of one lane are sent again after `delay_seconds`, for as long as it takes. Is there a subscription
-    without a reader? It keeps every message until that expires. Emitted with every attempt.
+    The topic has no room. Messages of one lane are sent again after `delay_seconds`, for as long as it takes. A subscription without a
+    reader keeps every message until it expires. Emitted with every attempt.
     """
 
     level = logging.ERROR
@@ -211,7 +210,7 @@ class TopicFull(Record):
 
 class EventMalformed(Record):
     """
-    A document has the type of an event but no key, id or payload to send it with; it is skipped.
+    A document has the type of an event but no key, id or payload. It is skipped.
 
     Another program wrote it. Correct the document: the change feed delivers the correction, and it is sent.
     """
@@ -224,7 +223,7 @@ class EventMalformed(Record):
 
 class EventRejected(Record):
     """
-    The broker will never accept this event's message as it is; later events of its partition key wait behind it.
+    The broker will never accept this event's message. Later events of its partition key wait behind it.
     """
 
     lane: int
@@ -235,7 +234,7 @@ class EventRejected(Record):
 
 
 class KeyParked(Record):
-    """An event cannot be sent; it and all later ones of its partition key are held until an operator acts."""
+    """An event cannot be sent. It and all later ones of its partition key are held until an operator acts."""
 
     level = logging.ERROR
     lease: str
@@ -249,7 +248,7 @@ class KeyParked(Record):
 
 class EventsHeld(Record):
     """
-    Later events of a parked partition key were held behind it; or they are sent, for the key was released or dropped (resumed).
+    Later events of a parked key were held behind it (held), or are sent because the key was released or dropped (resumed).
     """
 
     level = logging.INFO
@@ -261,7 +260,7 @@ class EventsHeld(Record):
 
 class ParkingFailed(Record):
     """
-    Events could not be held, because a limit is reached or the store failed; their lease makes no progress.
+    Events could not be held, because a limit is reached or the store failed. Their lease makes no progress.
     """
 
     level = logging.ERROR
@@ -272,9 +271,8 @@ class ParkingFailed(Record):
 
 class EventDeletion(Record):
     """
-    Sent events, whose type asks for it, were deleted before their time to live ended. Or they stay, and `reason` says why: until it
-    ends, for the store fails (failed) or too many wait (skipped); or for as long as another processor may not have read them
-    (waiting), which is emitted every minute.
+    Sent events were deleted, as asked for (deleted). Or they stay, and `reason` says why: until their time to live ends, because the
+    store fails (failed) or too many wait (skipped), or while another processor may not have read them (waiting, emitted every minute).
     """
 
     levels: ClassVar = {"deleted": logging.DEBUG}
@@ -287,7 +285,7 @@ class EventDeletion(Record):
 
 class WatchFailed(Record):
     """
-    The worker could not poll what waits or what is parked; the next poll tries again, until then figures are unknown.
+    The worker could not poll what waits or what is parked. Figures are unknown until a poll succeeds.
     """
 
     subject: str
@@ -296,8 +294,8 @@ class WatchFailed(Record):
 
 class SdkFallback(Record):
     """
-    The Service Bus SDK does the work of the part of this library that is faster, and `reason` says why: it encodes the messages of a
-    topic, at several times the CPU, or receives those of a subscription until the process ends.
+    The Service Bus SDK replaces a faster part of this library, and `reason` says why. The SDK encodes the messages of a topic, at several
+    times the CPU, or receives those of a subscription until the process ends.
     """
 
     part: Literal["encoder", "receiver"]
@@ -306,7 +304,7 @@ class SdkFallback(Record):
 
 
 class SessionClosed(Record):
-    """A processor has given a session back, or lost it; `outcome` is a SessionEnd."""
+    """A processor has given a session back, or lost it. `outcome` is a SessionEnd."""
 
     level = logging.DEBUG
     levels: ClassVar = {"lost": logging.WARNING}
@@ -318,7 +316,7 @@ class SessionClosed(Record):
 
 class ReceivingFailed(Record):
     """
-    No session could be accepted or kept, since `lasting_seconds`; it is tried again after `delay_seconds`.
+    No session could be accepted or kept for `lasting_seconds`. The processor tries again after `delay_seconds`.
     """
 
     attempt: int
@@ -339,8 +337,8 @@ class MessageSettled(Record):
 
 class MessageFailed(Record):
     """
-    The handler of a session processor raised, or took too long: the message is delivered again (raised). Or it went on after it was
-    cancelled: it is left behind, and nothing that it returns is settled.
+    The handler of a session processor raised or took too long, and the message is delivered again (raised). Or the handler went on after
+    its cancellation, and nothing that it returns is settled (left behind).
     """
 
     levels: ClassVar = {"left behind": logging.ERROR}
@@ -353,9 +351,8 @@ class MessageFailed(Record):
 
 class MessageHandled(Record):
     """
-    A message took effect: what its handler did, and the record of that, are committed. Or it has none: it took effect before
-    (repeated), the consumer has no handler for its subject (ignored), an operator dropped it from its parked key (dropped), or it was
-    put behind those of its parked key (held).
+    The effect of a message and its record are committed (handled). Or it has no effect: it took effect before (repeated), its subject has
+    no handler (ignored), an operator dropped it (dropped), or it waits in its parked key (held).
 
     `age_seconds` is the time since the broker took it; None if it does not say. Only what took effect has that and the two before.
     """
@@ -373,7 +370,7 @@ class MessageHandled(Record):
 
 
 class SubjectIgnored(Record):
-    """The consumer has no handler for a subject; reported once by each process."""
+    """The consumer has no handler for a subject. Each process reports that once."""
 
     level = logging.INFO
     consumer: str
@@ -382,7 +379,7 @@ class SubjectIgnored(Record):
 
 class AttemptFailed(Record):
     """
-    The handler of a consumer failed on a message; it is tried again after `delay_seconds`, or given up if that is None.
+    The handler of a consumer failed on a message. The consumer tries it again after `delay_seconds`, or gives it up if that is None.
 
     `handler` is the line of it that failed; None where the message did not come to a handler.
     """
@@ -399,8 +396,8 @@ class AttemptFailed(Record):
 
 class ConsumingDelayed(Record):
     """
-    A message waits through no fault of its own, and is not counted as delivered: for a store that cannot be used now (outage), because
-    its handler asked for a later time (later), or with others of its subject that all do (circuit).
+    A message waits through no fault of its own, and no delivery is counted. A store cannot be used now (outage), its handler asked for a
+    later time (later), or all of its subject do (circuit).
 
     `waited_seconds` is for how long this process has had it wait.
     """
@@ -418,8 +415,8 @@ class ConsumingDelayed(Record):
 
 class CircuitMoved(Record):
     """
-    The messages of `keys` keys asked for a later time, and none of their subject took effect between: now one at a time is tried, the
-    others wait without their handler being called (opened). Or one took effect, so all are handled again (closed).
+    The messages of `keys` keys in a row asked for a later time. Now the consumer tries one of their subject at a time (opened), until one
+    takes effect and all are handled again (closed).
     """
 
     levels: ClassVar = {"closed": logging.INFO}
@@ -433,7 +430,7 @@ class CircuitMoved(Record):
 
 class ConsumerHalted(Record):
     """
-    The handlers failed on `keys` keys in a row and on all that came: the fault is not the messages', so none is parked.
+    The handlers failed on `keys` keys in a row, and on every message. The fault is not the messages', so none is parked.
     """
 
     level = logging.ERROR
@@ -444,7 +441,7 @@ class ConsumerHalted(Record):
 
 class MessageGivenUp(Record):
     """
-    A message cannot be handled: its key is parked, with later messages behind it, or it was moved to the dead-letter queue, and later
+    A message cannot be handled. Its key is parked, with later messages behind it, or it went to the dead-letter queue, and later
     ones of its key go on without it.
     """
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -34,11 +35,9 @@ def commands(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
-def described(name: str, command: Any) -> str:
-    arguments = [str(one.name).upper() for one in command.params if one.param_type_name == "argument"]
-    help_text = [textwrap.fill(paragraph, 120) for paragraph in str(command.help).splitlines()]
-    lines = [f"### `{' '.join([name, *arguments])}`", "", *help_text, ""]
-    rows = []
+def rows_of(command: Any) -> dict[str, str]:
+    """Return the row of each argument and option, by its name."""
+    rows = {}
     for parameter in command.params:
         names = [*parameter.opts, *parameter.secondary_opts]
         if parameter.param_type_name == "argument":
@@ -49,8 +48,19 @@ def described(name: str, command: Any) -> str:
             text += " Required."
         elif parameter.show_default and parameter.default not in (None, False, ""):
             text += f" Default: {parameter.default}."
-        rows.append(f"| {shown} | {text.strip()} |")
-    return "\n".join([*lines, *(["| Option | Meaning |", "|---|---|", *rows, ""] if rows else [])])
+        rows[names[0]] = f"| {shown} | {text.strip()} |"
+    return rows
+
+
+def described(name: str, command: Any, shared: set[str]) -> str:
+    arguments = [str(one.name).upper() for one in command.params if one.param_type_name == "argument"]
+    help_text = [textwrap.fill(paragraph, 120) for paragraph in str(command.help).splitlines()]
+    lines = [f"### `{' '.join([name, *arguments])}`", "", *help_text, ""]
+    rows = rows_of(command)
+    own = [row for row in rows.values() if row not in shared]
+    also = ", ".join(f"`{option}`" for option, row in rows.items() if row in shared)
+    table = ["| Option | Meaning |", "|---|---|", *own, ""] if own else []
+    return "\n".join([*lines, *table, *([f"Also {also}.", ""] if also else [])])
 
 
 def replaced(begin: str, end: str, text: str) -> None:
@@ -81,8 +91,12 @@ def test_the_page_names_every_check_with_its_question():
 
 def test_the_page_names_every_command_and_option():
     root = typer.main.get_command(app)
-    text = "\n".join(described(name, command) for name, command in commands(root, "cosmos-outbox")).rstrip()
-    replaced(BEGIN, END, text)
+    named = dict(commands(root, "cosmos-outbox"))
+    times = Counter(row for command in named.values() for row in rows_of(command).values())
+    shared = {row for row in times if times[row] > 1 and row.startswith("| `--")}
+    table = ["| Option of several commands | Meaning |", "|---|---|", *sorted(shared), ""]
+    text = "\n".join([*table, *(described(name, command, shared) for name, command in named.items())])
+    replaced(BEGIN, END, text.rstrip())
 
 
 def test_every_command_can_speak_json():

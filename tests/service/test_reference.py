@@ -38,6 +38,8 @@ UNCOUNTED = {
     records.SubjectIgnored: "`outbox.messages.handled` counts the messages",
 }
 
+BY_SEVERITY = {logging.ERROR: "outbox.alarms", logging.WARNING: "outbox.warnings"}
+
 
 def is_generated(page: str, text: str, *, part: str = "") -> None:
     path = PAGES / page
@@ -68,9 +70,20 @@ def test_the_page_on_settings_names_them_all():
     is_generated("settings.md", "\n".join(rows))
 
 
+def leave_out(above: set[str], rows: list[str], heads: list[str]) -> str:
+    """Return the table without the rows that the table above has; a sentence names those."""
+    names = ", ".join(row.split(" | ")[0].removeprefix("| ") for row in rows if row in above)
+    return "\n".join(
+        [f"As in the table above: {names}.", "", *heads, *(row for row in rows if row not in above)]
+    )
+
+
 def test_the_page_on_settings_names_those_of_a_consumer():
-    rows = ["| Variable | Default | Meaning |", "|---|---|---|", *setting_rows(CONSUMER_FIELDS)]
-    is_generated("settings.md", "\n".join(rows), part="consumer")
+    heads = ["| Variable | Default | Meaning |", "|---|---|---|"]
+    rows = [*setting_rows(CONSUMER_FIELDS)]
+    is_generated(
+        "settings.md", leave_out({*setting_rows(Settings.model_fields)}, rows, heads), part="consumer"
+    )
 
 
 def test_the_page_on_settings_tells_the_exit_codes():
@@ -96,8 +109,7 @@ async def test_no_scrape_has_a_series_twice(consumer, use):
     assert [] == [name for name, times in series.items() if times > 1]
 
 
-@pytest.mark.parametrize(("consumer", "use", "part"), [(*PROGRAMS[0], ""), (*PROGRAMS[1], "consumer")])
-async def test_the_page_on_metrics_names_them_all(consumer, use, part):
+def metric_rows(*, consumer: bool, use: Callable[[Telemetry], None]) -> list[str]:
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader], shutdown_on_exit=False)
     use(Telemetry(provider, consumer=consumer))
@@ -116,12 +128,17 @@ async def test_the_page_on_metrics_names_them_all(consumer, use, part):
         for scope in resource.scope_metrics
         for metric in scope.metrics
     ]
-    rows = [
+    return [
         f"| `{metric.name}` | `{families[metric.description]}` | {metric.unit} | {metric.description} |"
         for metric in sorted(metrics, key=lambda metric: metric.name)
     ]
+
+
+async def test_the_page_on_metrics_names_them_all():
     heads = ["| OpenTelemetry | Prometheus | Unit | Meaning |", "|---|---|---|---|"]
-    is_generated("metrics.md", "\n".join(heads + rows), part=part)
+    of_a_worker, of_a_consumer = (metric_rows(consumer=consumer, use=use) for consumer, use in PROGRAMS)
+    is_generated("metrics.md", "\n".join(heads + of_a_worker))
+    is_generated("metrics.md", leave_out({*of_a_worker}, of_a_consumer, heads), part="consumer")
 
 
 def counted_by(record: records.Record) -> list[str]:
@@ -146,17 +163,25 @@ def measured(point: DataPointT) -> bool:
 
 def record_rows() -> Iterator[str]:
     for kind in sorted(records.KINDS, key=lambda kind: kind.__name__):
-        others = (f", {logging.getLevelName(level)} if {outcome}" for outcome, level in kind.levels.items())
-        level = logging.getLevelName(kind.level) + "".join(others)
+        more = (f", {logging.getLevelName(level)} if {outcome}" for outcome, level in kind.levels.items())
+        level = logging.getLevelName(kind.level) + "".join(more)
         counters = sorted({name for record in RECORDS if type(record) is kind for name in counted_by(record)})
-        names = ", ".join(f"`{name}`" for name in counters) or f"none: {UNCOUNTED[kind]}"
+        others = ", ".join(f"`{name}`" for name in counters if name not in BY_SEVERITY.values())
+        names = others or ("" if counters else f"none: {UNCOUNTED[kind]}")
         sentence = " ".join((kind.__doc__ or "").split("\n\n")[0].split())
         yield f"| `{kind.__name__}` | {level} | {names} | {sentence} |"
 
 
 def test_the_page_on_metrics_says_how_each_record_is_logged_and_counted():
-    rows = ["| Record | Severity | Counted by | Meaning |", "|---|---|---|---|", *record_rows()]
+    rows = ["| Record | Severity | Also counted by | Meaning |", "|---|---|---|---|", *record_rows()]
     is_generated("metrics.md", "\n".join(rows), part="records")
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_each_warning_and_each_alarm_is_counted_by_its_severity(record):
+    severity = records.level_of(record)
+    expected = {BY_SEVERITY[severity]} if severity in BY_SEVERITY else set()
+    assert expected == {*counted_by(record)} & {*BY_SEVERITY.values()}
 
 
 def test_a_record_without_a_metric_has_a_reason_and_one_with_a_metric_has_none():
