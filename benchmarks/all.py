@@ -75,9 +75,7 @@ def table(measured: Mapping[str, Any]) -> str:
         if goal.ratio and value is not None:
             rows.append(f"| `{goal.benchmark}` | {goal.says} | {value:g} | {_judged(goal, value)} |\n")
             if goal.why and not goal.is_met_by(value):
-                missed.append(
-                    f"- `{goal.benchmark}`, {goal.says.removeprefix('... ')} ({value:g}): {goal.why}\n"
-                )
+                missed.append(f"- `{goal.benchmark}.{goal.key}` ({value:g}): {goal.why}\n")
     where = []
     for name, run_at in measured["runs"].items():
         skipped = measured["figures"].get(name, {}).get("skipped")

@@ -325,6 +325,10 @@ GOALS = (
         key="long_cpu_ratio_sdk",
         says="... CPU of each",
         at_most=1.25,
+        why=(
+            "[Decision 33](../decisions/0033-what-a-message-of-a-long-session-costs.md) lists what a message takes beyond a bare loop: "
+            "half of it is the unit of work and its commit, a quarter the tasks and time limits of handler, settlement and commit."
+        ),
     ),
     Goal(
         benchmark="consume",

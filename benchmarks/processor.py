@@ -215,7 +215,7 @@ async def beside_others(system: Emulated, sizes: Sizes) -> dict[str, Any]:
             return found
         found |= await _drained(system, sizes, others)
         found |= await _taken_over(system, sizes.failovers, others, signal.SIGKILL)
-        found |= await _taken_over(system, sizes.failovers, others, signal.SIGTERM)
+        found |= await _taken_over(system, (sizes.failovers + 1) // 2, others, signal.SIGTERM)
         found |= await _balanced(system, sizes.balanced, others)
     return found
 
