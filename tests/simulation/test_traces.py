@@ -28,6 +28,9 @@ MISTAKES: list[tuple[str, int]] = [
     ("a key is spread over two lanes", 23),
     ("events behind a parked one are sent", 17),
     ("the halves of a refused batch change places", 27),
+    ("a lease that is alive is taken", 12),
+    ("a lease is written without its etag", 8),
+    ("the position moves before the page is handled", 0),
 ]
 
 

@@ -1,8 +1,8 @@
 """
 `python -m tests.simulation.traces`: traces of simulated runs, each of which has to be a behaviour of the model it is of (`models/`).
 
-An even seed is a run of units of work (`Commit`), an odd one of relays (`Relay`), of which one processor is looked at. TLA2TOOLS names the jar of
-TLC. Where it or Java is missing, nothing is checked, which one line says.
+An even seed is a run of units of work (`Commit`), and one of workers that take a lease from each other (`Leases`); an odd one of relays
+(`Relay`), of which one processor is looked at. TLA2TOOLS names the jar of TLC. Where it or Java is missing, nothing is checked, which one line says.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import asyncio
 import logging
 import random
 import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import looptime
 
 from tests.simulation.traced_commits import Commits
+from tests.simulation.traced_leases import TracedLeases
 from tests.simulation.traced_relay import TracedRelays
 from tests.support.traces import MISSING, Trace, check_all, say, tools
 
@@ -24,22 +27,35 @@ _STORMS = 100  # from this seed on, until a commit has no time left
 
 def trace_of(seed: int) -> Trace:
     """Return the trace of a seed."""
-    random.seed(seed)  # jitter and back-off draw from the module's generator
     chance = random.Random(seed)
-    run = TracedRelays(chance) if seed % 2 else Commits(chance, storm=seed >= _STORMS)
+    if seed % 2:
+        relays = TracedRelays(chance)
+        failure = _played(seed, relays.play)
+        processor = list(relays.lines)[seed // 2 % 2]
+        name, lines = f"relay {seed} {processor}", relays.lines[processor]
+        return Trace(name=name, module="TraceRelay", lines=lines, failure=failure)
+    commits = Commits(chance, storm=seed >= _STORMS)
+    failure = _played(seed, commits.play)
+    return Trace(name=f"commits {seed}", module="TraceCommit", lines=commits.lines, failure=failure)
+
+
+def leases_trace_of(seed: int) -> Trace:
+    """Return the trace of a seed, of a lease and its owners."""
+    run = TracedLeases(random.Random(seed))
+    failure = _played(seed, run.run)
+    return Trace(name=f"leases {seed}", module="TraceLeases", lines=run.lines, failure=failure)
+
+
+def _played(seed: int, play: Callable[[], Coroutine[Any, Any, None]]) -> str | None:
+    """Play on virtual time, and return how that failed; None if it did not."""
+    random.seed(seed)  # jitter and back-off draw from the module's generator
     loop = looptime.new_event_loop()
-    failure = None
     try:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(run.play())
+            runner.run(play())
     except Exception as error:  # noqa: BLE001 - also what a run did that ended badly is a trace
-        failure = f"{type(error).__name__}: {error}"
-    if isinstance(run, Commits):
-        return Trace(name=f"commits {seed}", module="TraceCommit", lines=run.lines, failure=failure)
-    processor = list(run.lines)[seed // 2 % 2]
-    return Trace(
-        name=f"relay {seed} {processor}", module="TraceRelay", lines=run.lines[processor], failure=failure
-    )
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def main() -> int:
@@ -53,7 +69,10 @@ def main() -> int:
         return 0
     logging.disable()  # a run logs what its faults do, by the thousand
     seeds = range(options.first, options.first + options.seeds)
-    return 0 if check_all(map(trace_of, seeds), tlc) else 1
+    traces = (
+        of(seed) for of in (trace_of, leases_trace_of) for seed in seeds if of is trace_of or seed % 2 == 0
+    )
+    return 0 if check_all(traces, tlc) else 1
 
 
 if __name__ == "__main__":

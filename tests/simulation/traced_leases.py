@@ -1,0 +1,164 @@
+"""
+The simulated change feed as a trace of one lease: who takes it, what its owners handle, and each write of it: sent, carried out, answered.
+
+`models/TraceLeases.tla` accepts a trace that is a behaviour of `models/Leases.tla`. The scripts have one range and no split, no process that is
+frozen, and no request that is carried out later than its sender waits: in the module an owner has one request at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any
+
+from cosmos_outbox.changefeed.leases import from_document, handover_requested_by
+from cosmos_outbox.changefeed.read_ahead import lsn_of
+from cosmos_outbox.errors import PreconditionFailed
+from cosmos_outbox.ports import Document
+from tests.simulation.attributed_leases import AttributedLeases
+from tests.simulation.changefeed import EPOCH, Simulation, Step
+from tests.simulation.worker import Worker
+
+_KINDS = (
+    "write", "write", "write", "wait", "wait", "wait", "start", "start", "stop", "kill", "doom", "cut", "cut-leases", "heal",
+    "heal", "lose-answers", "refuse", "race", "fail", "hang", "touch",
+)  # fmt: skip
+
+
+class TracedLeases(Simulation):
+    """One run, all of it drawn from one seed; `lines` is its trace."""
+
+    def __init__(self, chance: Random) -> None:
+        super().__init__(ranges=1, workers=3)
+        steps = [Step(chance.choice(_KINDS), chance.randrange(8), chance.randrange(30)) for _ in range(60)]
+        self._steps = [Step("start", 0, 0), Step("write", 0, 3), *steps]
+        self.lines: list[dict[str, Any]] = [{"actor": "all", "action": "begins", "tenures": []}]
+        self._said_at = 0
+        self._last: dict[int, str] = {}  # by LSN, the last document of a transaction
+        self.tenures: dict[str, str] = {}  # by process, the newest
+
+    async def run(self) -> None:
+        await self.play(self._steps)
+
+    @property
+    def _milliseconds(self) -> int:
+        return round((self.now() - EPOCH) * 1000)
+
+    def say(self, actor: str, action: str, **values: Any) -> None:
+        now = self._milliseconds
+        if now > self._said_at:
+            self.lines.append({"actor": "time", "action": "passes", "ms": now - self._said_at})
+            self._said_at = now
+        self.lines.append({"actor": actor, "action": action, **values})
+
+    def say_written(self, actor: str, action: str, **values: Any) -> None:
+        self.say(actor, action, age=self._milliseconds % 1000, **values)  # `_ts` are whole seconds
+
+    def took(self, process: str) -> None:
+        tenures = self.lines[0]["tenures"]
+        before, self.tenures[process] = self.tenures.get(process, ""), f"t{len(tenures) + 1}"
+        tenures.append(self.tenures[process])
+        self.say_written(self.tenures[process], "takes", before=before)
+
+    # the parts of the simulation
+
+    def _start(self, name: str, *, skew: float, renamed: bool = True) -> None:
+        super()._start(name, skew=skew, renamed=True)
+        worker = self.workers[name]
+        link: Any = worker.leases
+        _Writes(self, worker, link)
+        worker._arrives = lambda document: self._handled(worker, document)
+
+    def _handled(self, worker: Worker, document: Document) -> None:
+        self._arrives(document)
+        if document["_lsn"] not in self._last:
+            self._last |= {one["_lsn"]: one["id"] for one in self.container.documents()}
+        if document["id"] == self._last[document["_lsn"]]:
+            self.say(self.tenures[worker.instance], "handles", number=document["_lsn"])
+
+    async def _rewrite(self, document: Document) -> None:
+        before = self._store._documents.get(document["id"], {}).get("_etag")
+        await super()._rewrite(document)
+        if self._store._documents.get(document["id"], {}).get("_etag") != before:
+            self.say_written("others", "touched", asks=False)
+
+
+class _Writes:
+    """The writes of one worker, on its side and on the service's."""
+
+    def __init__(self, run: TracedLeases, worker: Worker, link: Any) -> None:
+        self._run, self._worker, self._link = run, worker, link
+        self._replace, self._read, self._service = link.replace, link.read, link._service()
+        self._sent: Any = None  # the owner's write that is on its way
+        self._is_refused = False
+        link.replace, link.read, link._service = (
+            self.replace,
+            self.read,
+            lambda: _Service(self._service, self),
+        )
+
+    @property
+    def _tenure(self) -> str:
+        return self._run.tenures.get(self._worker.instance, "none")
+
+    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
+        owned = self._worker.processor._owned._owned
+        if document["id"] not in owned or document.get("Owner") not in (self._worker.instance, None):
+            return await self._replace(document, etag=etag)  # type: ignore[no-any-return]
+        position = lsn_of(document.get("ContinuationToken")) or 0
+        kind = "save" if document.get("Owner") else "release"
+        self._run.say(self._tenure, "sends", kind=kind, position=position)
+        self._sent = document
+        try:
+            written = await self._replace(document, etag=etag)
+        except PreconditionFailed:
+            self._is_refused = True
+            raise
+        except BaseException:
+            self._run.say(self._tenure, "hears nothing")
+            raise
+        self._run.say(self._tenure, "hears")
+        return written  # type: ignore[no-any-return]
+
+    async def read(self, document_id: str, partition_key: str) -> Document:
+        refused, self._is_refused = self._is_refused, False
+        try:
+            found = await self._read(document_id, partition_key)
+        except BaseException:
+            if refused:
+                self._run.say(self._tenure, "hears nothing")
+            raise
+        if refused:
+            self._run.say(self._tenure, "hears")
+        return found  # type: ignore[no-any-return]
+
+    async def executed(self, service: AttributedLeases, document: Mapping[str, Any], etag: str) -> Document:
+        before = service._store._documents.get(document["id"])
+        is_owners = document is self._sent
+        try:
+            written = await service.replace(document, etag=etag)
+        except PreconditionFailed:
+            if is_owners:
+                self._run.say(self._tenure, "served", written=False, age=0)
+            raise
+        if is_owners:
+            self._run.say_written(self._tenure, "served", written=True)
+        elif written.get("Owner") == self._worker.instance:
+            self._run.took(self._worker.instance)
+        else:
+            asks = handover_requested_by(from_document(written)) is not None
+            self._run.say_written("others", "touched", asks=asks and before is not None)
+        return written
+
+
+class _Service:
+    """The lease container, as one worker reaches it."""
+
+    def __init__(self, service: AttributedLeases, writes: _Writes) -> None:
+        self._service, self._writes = service, writes
+
+    def __getattr__(self, operation: str) -> Any:
+        return getattr(self._service, operation)
+
+    async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
+        return await self._writes.executed(self._service, document, etag)
