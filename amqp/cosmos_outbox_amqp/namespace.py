@@ -14,7 +14,7 @@ from azure.core.credentials_async import AsyncTokenCredential
 from azure.servicebus import TransportType
 from azure.servicebus.aio import ServiceBusClient
 
-from cosmos_outbox.adapters.servicebus.publisher import verified_tls
+from cosmos_outbox.adapters.servicebus.publisher import tls_context
 from cosmos_outbox.errors import ConfigurationError
 
 _TLS_PORT, _PLAIN_PORT = 5671, 5672
@@ -52,7 +52,7 @@ class Namespace:
         return cls(
             host=str(address.hostname),
             port=address.port or (_TLS_PORT if config.use_tls else _PLAIN_PORT),
-            tls=(tls or verified_tls()) if config.use_tls else None,
+            tls=(tls or tls_context()) if config.use_tls else None,
             credential=credential,
         )
 

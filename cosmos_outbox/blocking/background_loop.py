@@ -38,7 +38,7 @@ class Portal(Generic[OpenedT]):
         self._pid: int | None = None
         self._loop: _LoopThread[OpenedT] | None = None
 
-    def opened(self) -> OpenedT:
+    def get(self) -> OpenedT:
         """Return what is open, for calls of it that are not awaited."""
         loop = self._running()
         loop.check()

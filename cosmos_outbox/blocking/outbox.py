@@ -32,7 +32,7 @@ class BlockingOutbox:
         self._portal = Portal(opener)
 
     def __enter__(self) -> Self:
-        self._portal.opened()
+        self._portal.get()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -48,7 +48,7 @@ class BlockingOutbox:
     def unit_of_work(self, kind: type[UnitT]) -> UnitT: ...
     def unit_of_work(self, kind: type[BlockingUnitOfWork] = BlockingUnitOfWork) -> BlockingUnitOfWork:
         """Return a new unit of work of this thread, or one of the given subclass."""
-        return kind(self._portal.opened().unit_of_work(), self._portal)
+        return kind(self._portal.get().unit_of_work(), self._portal)
 
     @overload
     def run(self, work: Callable[[BlockingUnitOfWork], ResultT], *, attempts: int = ...) -> ResultT: ...
@@ -83,5 +83,5 @@ class BlockingOutbox:
                         raise
                 else:
                     return result
-            pause = self._portal.opened().retries.backoff.delay(attempt)
+            pause = self._portal.get().retries.backoff.delay(attempt)
             self._portal.call(partial(asyncio.sleep, pause))

@@ -31,7 +31,7 @@ class OneThread:
     def __init__(self, portal: Portal[Outbox]) -> None:
         self._portal, self._thread_id = portal, threading.get_ident()
 
-    def checked(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
+    def guard(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
         """Return a function that waits for nothing."""
 
         @functools.wraps(function)
@@ -51,14 +51,14 @@ class OneThread:
         def block(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:
             return self._portal.call(lambda: function(*args, **kwargs))
 
-        return self.checked(block)
+        return self.guard(block)
 
 
 class BlockingRepository(Generic[EntityT]):
     """The methods of `Repository`, with the same arguments. Those that ask the store block."""
 
     def __init__(self, repository: Repository[EntityT], thread: OneThread) -> None:
-        self.create, self.update = thread.checked(repository.create), thread.checked(repository.update)
+        self.create, self.update = thread.guard(repository.create), thread.guard(repository.update)
         self.read, self.find = thread.blocking(repository.read), thread.blocking(repository.find)
         self.delete, self.query = thread.blocking(repository.delete), thread.blocking(repository.query)
         self.page_of_key = thread.blocking(repository.page_of_key)
@@ -69,9 +69,9 @@ class BlockingDocuments(Generic[ModelT]):
     """The methods of `Documents`, with the same arguments. `read` and `find` block."""
 
     def __init__(self, documents: Documents[ModelT], thread: OneThread) -> None:
-        self.save, self.delete = thread.checked(documents.save), thread.checked(documents.delete)
+        self.save, self.delete = thread.guard(documents.save), thread.guard(documents.delete)
         self.read, self.find = thread.blocking(documents.read), thread.blocking(documents.find)
-        self.etag_of = thread.checked(documents.etag_of)
+        self.etag_of = thread.guard(documents.etag_of)
 
 
 class BlockingUnitOfWork:
@@ -94,14 +94,14 @@ class BlockingUnitOfWork:
         # The error of the block must not be hidden.
         with suppress(*((SharedUnitOfWork,) if error else ())):
             if error is None:
-                self._thread.checked(warn_of_what_is_left)(self._unit, commit="uow.commit()")
+                self._thread.guard(warn_of_what_is_left)(self._unit, commit="uow.commit()")
             self.close()
 
     def close(self) -> None:
         """
         Forget all entities of this unit for good: what is asked of it later raises UsageError. The `with` block does this.
         """
-        self._thread.checked(self._unit.close)()
+        self._thread.guard(self._unit.close)()
 
     def repository(self, entity_type: type[EntityT]) -> BlockingRepository[EntityT]:
         """Return the repository of an entity type; all repositories of a unit of work commit together."""
@@ -127,13 +127,13 @@ class BlockingUnitOfWork:
         """
         Record an event about an entity, or about a document that was read or saved here, which is written with it; see `UnitOfWork`.
         """
-        self._thread.checked(self._unit.record)(event, about=about, deliver_at=deliver_at)
+        self._thread.guard(self._unit.record)(event, about=about, deliver_at=deliver_at)
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """
         Run `hook(commit)` once, after the next commit that wrote something, on the loop that all threads share; see `UnitOfWork`.
         """
-        self._thread.checked(self._unit.after_commit)(hook)
+        self._thread.guard(self._unit.after_commit)(hook)
 
     def commit(self) -> Commit:
         """
@@ -145,7 +145,7 @@ class BlockingUnitOfWork:
 
     def rollback(self) -> None:
         """Forget all entities of this unit; read them again to go on."""
-        self._thread.checked(self._unit.rollback)()
+        self._thread.guard(self._unit.rollback)()
 
     def was_refused(self, error: OutboxError) -> bool:
         """Say whether the last commit raised this refusal, and nothing was read or created since."""

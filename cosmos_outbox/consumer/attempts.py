@@ -35,7 +35,7 @@ class Attempts:
     contended: int = 0
     seen: set[tuple[str | None, str | None]] = field(default_factory=set)
 
-    def met_writer(self, error: Exception) -> bool:
+    def count_contention(self, error: Exception) -> bool:
         """Count an error if it is the trace of another writer, and say whether it is."""
         if not isinstance(error, _CONTENTION) or self.contended == _MOST_CONTENTION:
             return False

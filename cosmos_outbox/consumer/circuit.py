@@ -32,7 +32,7 @@ class Circuit:
     _new_at: float = 0.0
     _probes: int = 0
 
-    def asked(self, key: str, error: Exception, now: float) -> bool:
+    def count_ask(self, key: str, error: Exception, now: float) -> bool:
         """Note that the message of a key asks for a later time; return whether that opens the circuit."""
         self.error = error
         if self.opened_at is None:

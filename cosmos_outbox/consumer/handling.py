@@ -15,10 +15,10 @@ from cosmos_outbox.consumer.attempts import Attempts
 from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.inbox import OUTAGES, Effect, Inbox
 from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
-from cosmos_outbox.consumer.routes import routed
+from cosmos_outbox.consumer.routes import unwrap
 from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.message_format import Message
-from cosmos_outbox.parking import ParkedEvent, Parking, Scope, Sent
+from cosmos_outbox.parking import ParkedEvent, Parking, Scope, SendResult
 from cosmos_outbox.parking.parked_documents import EventStatus, failure_of
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
@@ -91,12 +91,12 @@ class Handling:
         """
         Return how a message is to be settled: complete once it took effect, or waits in the parked store.
         """
-        message = self._keyed(message)
+        message = self._with_key(message)
         state = _SessionState(counts_losses=False)
         if session.id is not None:
             state = self._states.setdefault(session, _SessionState())
         try:
-            key = self._named(message)
+            key = self._key_of(message)
         except Exception as error:  # noqa: BLE001 - also what the caller's function raises
             return self._dead_letter(message, None, error)
         try:
@@ -113,14 +113,14 @@ class Handling:
 
     async def release(
         self, held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
-    ) -> Sent:
+    ) -> SendResult:
         """
         Handle held messages in order, each as often as the policy says, and stop at the first that fails: the `Send` of a release.
         """
         for number, parked in enumerate(held):
             if number:
                 await ensure_claimed()
-            message = self._keyed(message_of(parked.event, edited=parked.original is not None))
+            message = self._with_key(message_of(parked.event, edited=parked.original is not None))
             attempts = self._attempts_at(message)
             try:
                 effect = await self._attempt(
@@ -129,10 +129,10 @@ class Handling:
             except OUTAGES:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a handler raises
-                return Sent(events=number, refusal=error, attempts=attempts.number)
+                return SendResult(events=number, refusal=error, attempts=attempts.number)
             if effect is Effect.UNKNOWN:
-                return Sent(events=number, refusal=_unknown(message))
-        return Sent(events=len(held))
+                return SendResult(events=number, refusal=_unknown(message))
+        return SendResult(events=len(held))
 
     def _attempts_at(self, message: Message) -> Attempts:
         return Attempts(self._policy, self._routes.permanent(message))
@@ -165,7 +165,7 @@ class Handling:
             except Exception as error:
                 if not released and attempts.asks_for_later(error):
                     raise
-                contended = attempts.met_writer(error)
+                contended = attempts.count_contention(error)
                 halted = self.halted and not released
                 delay = None if halted else attempts.delay(error, met_writer=contended)
                 told = {"attempt": attempts.number, "delay_seconds": delay, "error": error}
@@ -183,16 +183,16 @@ class Handling:
                     self.waits.took_effect(message)
             return effect
 
-    def _keyed(self, message: Message) -> Message:
-        message = routed(message)
+    def _with_key(self, message: Message) -> Message:
+        message = unwrap(message)
         return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
 
-    async def _held(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
+    async def _hold(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
         """
         Put a message behind those that its key holds, unless it took effect before; return whether the key is parked.
         """
         if state.parked is None or (not state.parked and key in self.seen_parked):
-            state.parked = await parking.is_held(key, self.scope)
+            state.parked = await parking.is_key_parked(key, self.scope)
         if not state.parked:
             return False
         # A copy must not wait for a release that comes after its record was deleted.
@@ -207,7 +207,7 @@ class Handling:
         return True
 
     async def _handle(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
-        if self._parking is not None and await self._held(self._parking, message, key, state):
+        if self._parking is not None and await self._hold(self._parking, message, key, state):
             return Complete()
         often = message.delivery_count >= self._policy.max_deliveries
         if often and state.counts_losses and message.subject in self._routes.subjects:
@@ -225,7 +225,7 @@ class Handling:
             return await self._take(message, key, state, session)
         finally:
             if message.subject in self.waits.circuits:
-                self.waits.tried(message)
+                self.waits.end_try(message)
 
     async def _take(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
         """Have a message take effect, try it later, or give it up."""
@@ -286,7 +286,7 @@ class Handling:
         self._inbox.report(message, key, records.MessageGivenUp, outcome="dead-lettered", **told)
         return DeadLetter(reason=reason, description=errors.error_text(error))
 
-    def _named(self, message: Message) -> str:
+    def _key_of(self, message: Message) -> str:
         if not message.message_id:
             raise errors.MessageUnreadable(
                 "The message has no id, so it cannot be distinguished from a repetition."

@@ -140,9 +140,9 @@ class Inbox:
         record = CommitRecord(partition_key=effect_key, document=document, elsewhere=elsewhere)
         async with outbox.unit_of_work(found.route.kind) as uow:
             if asks and await uow.documents().find(record.id, partition_key=effect_key):
-                return self._repeated(message, key)
+                return self._report_copy(message, key)
 
-            async def handled() -> None:
+            async def handle() -> None:
                 await found.route.handler(found.event, message, uow)
                 # Those of the events that it recorded too: the consumer bounds and judges whatever a caller wrote.
                 await run_event_handlers(uow)
@@ -159,8 +159,8 @@ class Inbox:
                 enqueued_at=message.enqueued_at,
                 server_address=self._server_address,
             ):
-                await called(
-                    handled, of=self.name, subject=message.subject, within=self.policy.handler_timeout
+                await invoke(
+                    handle, of=self.name, subject=message.subject, within=self.policy.handler_timeout
                 )
                 try:
                     await commit_with(uow, record)
@@ -168,7 +168,7 @@ class Inbox:
                     # What is stored under the record's id is the record: every write of it is part of an effect, here of another process.
                     if refusal.document_id != record.id:
                         raise
-                    return self._repeated(message, key)
+                    return self._report_copy(message, key)
         age = None if message.enqueued_at is None else (utc_now() - message.enqueued_at).total_seconds()
         seconds = asyncio.get_running_loop().time() - began
         self.report(
@@ -198,10 +198,10 @@ class Inbox:
         except Exception:  # noqa: BLE001 - the release reports what is wrong with the message
             return False
         if taken:
-            self._repeated(message, key)
+            self._report_copy(message, key)
         return taken
 
-    def _repeated(self, message: Message, key: str) -> Effect:
+    def _report_copy(self, message: Message, key: str) -> Effect:
         """Report that a message took effect before."""
         self.report(message, key, MessageHandled, outcome="repeated")
         return Effect.REPEATED
@@ -237,7 +237,7 @@ class Inbox:
         return f"{self._prefix}.{_short(message.message_id)}"
 
 
-async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
+async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
     """
     Call a handler, and raise what it raises.
 
@@ -253,7 +253,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
     """
     threads: set[Future[Any]] = set()
 
-    async def ended() -> None:
+    async def call() -> None:
         calls_of_handler.set(threads)
         committer.set(f"The consumer {of!r}")
         try:
@@ -266,7 +266,7 @@ async def called(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
                 f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.error_text(error)}"
             ).with_traceback(error.__traceback__) from error
 
-    task = asyncio.ensure_future(ended())
+    task = asyncio.ensure_future(call())
     try:
         done, _ = await asyncio.wait({task}, timeout=within.total_seconds())
     except BaseException:  # the lock is lost, or the process ends

@@ -54,17 +54,17 @@ class HeldMessage:
             "id": message.message_id,
             "partitionKey": self.key,
             "type": "message",
-            **_stored_body(message.body),
+            **_body_fields(message.body),
             "message": {
                 "sessionId": message.session_id,
                 "subject": message.subject,
                 "contentType": message.content_type,
                 "correlationId": message.correlation_id,
                 # Of a partitioned entity its highest bits name the partition
-                "sequenceNumber": _stored(message.sequence_number),
+                "sequenceNumber": _encode(message.sequence_number),
                 "deliveryCount": message.delivery_count,
                 "enqueuedAt": message.enqueued_at.isoformat() if message.enqueued_at else None,
-                "properties": {name: _stored(value) for name, value in message.properties.items()},
+                "properties": {name: _encode(value) for name, value in message.properties.items()},
             },
         }
 
@@ -83,7 +83,7 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
     try:
         said = document["message"]
         body = document.get("body")
-        content = _written(document["data"]) if body is None or edited else base64.b64decode(body)
+        content = _compact_json(document["data"]) if body is None or edited else base64.b64decode(body)
         return Message(
             message_id=document["id"],
             session_id=said["sessionId"],
@@ -91,8 +91,8 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
             body=content,
             content_type=said["contentType"],
             correlation_id=said["correlationId"],
-            properties={name: _restored(value) for name, value in said["properties"].items()},
-            sequence_number=_restored(said["sequenceNumber"]),
+            properties={name: _decode(value) for name, value in said["properties"].items()},
+            sequence_number=_decode(said["sequenceNumber"]),
             delivery_count=said["deliveryCount"],
             enqueued_at=datetime.fromisoformat(said["enqueuedAt"]) if said["enqueuedAt"] else None,
         )
@@ -102,25 +102,25 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
         ) from error
 
 
-def _stored_body(body: bytes) -> Document:
-    data = _kept_by_the_store(body)
+def _body_fields(body: bytes) -> Document:
+    data = _read_exactly(body)
     raw: Document = {"body": base64.b64encode(body).decode()}
     if not isinstance(data, dict):
         return {"data": {}, **raw}
-    readable = {"data": data} if _written(data) == body else {"data": data, **raw}
+    readable = {"data": data} if _compact_json(data) == body else {"data": data, **raw}
     # A letter outside of ASCII takes six bytes in `data`
     ways: list[Document] = [readable, {"data": {}, **raw}, {"data": data}]
     return next((way for way in ways if copied_size(way) <= _ROOM), min(ways, key=copied_size))
 
 
-def _written(data: Any) -> bytes:
+def _compact_json(data: Any) -> bytes:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _kept_by_the_store(body: bytes) -> Any:
+def _read_exactly(body: bytes) -> Any:
     try:
         data = json.loads(body, parse_int=_exact, parse_float=_finite, parse_constant=_finite)
-        _written(data)  # half a surrogate pair is legal in JSON as an escape
+        _compact_json(data)  # half a surrogate pair is legal in JSON as an escape
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return data if _fits(data, _DEEPEST) else None
@@ -147,7 +147,7 @@ def _finite(digits: str) -> float | int:
     return int(number) if number.is_integer() and abs(number) <= _EXACT else number  # 1.0 is returned as 1
 
 
-def _stored(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     if value is None or isinstance(value, str | bool) or (isinstance(value, int) and abs(value) <= _EXACT):
         return value
     if (kind := type(value)) not in _TEXTS:
@@ -155,5 +155,5 @@ def _stored(value: Any) -> Any:
     return {"type": kind.__name__, "text": _TEXTS[kind][0](value)}
 
 
-def _restored(stored: Any) -> Any:
+def _decode(stored: Any) -> Any:
     return _READ[stored["type"]](stored["text"]) if isinstance(stored, dict) else stored

@@ -53,7 +53,7 @@ def _event_in(message: Message) -> CloudEvent | None:
     return message.cloud_event if says else None
 
 
-def routed(message: Message) -> Message:
+def unwrap(message: Message) -> Message:
     """
     Return a message as its consumer knows it. That of a CloudEvent has its type as subject and its extensions in place of properties that
     are missing; without an id of its own, the id that the specification makes unique.
@@ -162,12 +162,12 @@ def _payload(message: Message, event: CloudEvent | None) -> dict[str, Any]:
     try:
         body = json.loads(message.body) if event is None else event.data
     except (ValueError, RecursionError) as error:
-        raise MessageUnreadable(f"The body of {_named(message)} is no JSON: {error}") from error
+        raise MessageUnreadable(f"The body of {_label(message)} is no JSON: {error}") from error
     if isinstance(body, str):
         body = inner_json(body)
     if not isinstance(body, dict):
         raise MessageUnreadable(
-            f"The body of {_named(message)} is no JSON object but {type(body).__name__}: have its sender send one object in each message."
+            f"The body of {_label(message)} is no JSON object but {type(body).__name__}: have its sender send one object in each message."
         )
     return body
 
@@ -178,7 +178,7 @@ def _schema_version(message: Message) -> int:
         return int(said) or 1
     if said is None or (isinstance(said, int) and not isinstance(said, bool)):
         return said or 1
-    raise MessageUnreadable(f"The schema version of {_named(message)} is no whole number: {said!r:.100}")
+    raise MessageUnreadable(f"The schema version of {_label(message)} is no whole number: {said!r:.100}")
 
 
 def _event(model: type[BaseModel], message: Message, payload: Mapping[str, Any]) -> BaseModel:
@@ -189,9 +189,9 @@ def _event(model: type[BaseModel], message: Message, payload: Mapping[str, Any])
     except ValidationError as error:
         field, reason = first_error(error)
         raise MessageUnreadable(
-            f"The body of {_named(message)} is no {model.__name__}: {field}: {reason}"
+            f"The body of {_label(message)} is no {model.__name__}: {field}: {reason}"
         ) from error
 
 
-def _named(message: Message) -> str:
+def _label(message: Message) -> str:
     return f"{message.subject or 'a message without subject'} {message.message_id!r}"

@@ -62,18 +62,18 @@ class Waits:
         wait = self._more(message)
         self.outages += 1
         rank = max(self.outages, min(wait.times, _MOST_ALONE))
-        delay = _BETWEEN.delay(rank, at_least=_asked(error))
+        delay = _BETWEEN.delay(rank, at_least=_asked_seconds(error))
         return self._wait(message, key, wait, error, outcome="outage", delay_seconds=delay)
 
     def for_later(self, message: Message, key: str, error: Exception) -> Retry | None:
         """Have a message wait because its handler asks for a later time; None if it did so for as long as it may."""
         now, wait = self.now(), self._more(message)
         circuit = self.circuits.setdefault(message.subject, Circuit(error))
-        if circuit.asked(key, error, now):
-            self._moved(message.subject, circuit, "opened")
+        if circuit.count_ask(key, error, now):
+            self._report_move(message.subject, circuit, "opened")
         wait.asked_at = now if wait.asked_at is None else wait.asked_at
         left = wait.asked_at + self.inbox.policy.longest_wait.total_seconds() - now
-        delay = min(left, _BETWEEN.delay(wait.times, at_least=_asked(error)))
+        delay = min(left, _BETWEEN.delay(wait.times, at_least=_asked_seconds(error)))
         if left <= 0:
             return None
         return self._wait(message, key, wait, error, outcome="later", delay_seconds=delay)
@@ -87,7 +87,7 @@ class Waits:
         wait = self._more(message)
         return self._wait(message, key, wait, circuit.error, outcome="circuit", delay_seconds=delay)
 
-    def tried(self, message: Message) -> None:
+    def end_try(self, message: Message) -> None:
         """Note that the handler of a message is done with it, whatever came of it: another one may be tried."""
         circuit = self.circuits[message.subject]
         if circuit.probe == message.message_id:
@@ -97,7 +97,7 @@ class Waits:
         """Close the circuit of a message's subject."""
         circuit = self.circuits.pop(message.subject)
         if circuit.opened_at is not None:
-            self._moved(message.subject, circuit, "closed")
+            self._report_move(message.subject, circuit, "closed")
 
     def too_long(self, message: Message, error: Exception) -> errors.TryLater:
         """Return why a message that asks for a later time has failed."""
@@ -123,11 +123,11 @@ class Waits:
         self.inbox.report(message, key, records.ConsumingDelayed, waited_seconds=waited, error=error, **told)
         return Retry(after_seconds=told["delay_seconds"], counted=False)
 
-    def _moved(self, subject: str, circuit: Circuit, outcome: Literal["opened", "closed"]) -> None:
+    def _report_move(self, subject: str, circuit: Circuit, outcome: Literal["opened", "closed"]) -> None:
         told: dict[str, Any] = {"consumer": self.inbox.name, "subject": subject, "error": circuit.error}
         told |= {"keys": len(circuit.keys), "open_seconds": self.now() - (circuit.opened_at or 0.0)}
         self.inbox.notify(records.CircuitMoved(outcome=outcome, **told))
 
 
-def _asked(error: Exception) -> float | None:
+def _asked_seconds(error: Exception) -> float | None:
     return error.retry_after if isinstance(error, errors.OutboxError) else None

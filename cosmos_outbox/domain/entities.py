@@ -104,7 +104,7 @@ class Entity(BaseModel):
     ) -> Self:
         """Return an entity as it was stored, with nothing recorded; `stored` is the whole document."""
         entity = cls.model_validate(data)
-        progress_of(entity).committed(version=version, etag=etag, stored=stored)
+        progress_of(entity).note_commit(version=version, etag=etag, stored=stored)
         return entity
 
     def __copy__(self) -> Self:
@@ -176,7 +176,7 @@ class Entity(BaseModel):
     @property
     def events(self) -> tuple[DomainEvent, ...]:
         """Return the events that the next commit will write, in order, with the ids they will have."""
-        return progress_of(self).taken(self.created_event).events
+        return progress_of(self).take(self.created_event).events
 
 
 def progress_of(entity: Entity) -> Progress:

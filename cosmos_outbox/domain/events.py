@@ -250,7 +250,7 @@ class Progress:
                     return
         self.recorded.append(event)
 
-    def taken(self, created_event: Callable[[], DomainEvent | None] | None) -> CommitEvents:
+    def take(self, created_event: Callable[[], DomainEvent | None] | None) -> CommitEvents:
         """Return what a commit writes now, of a new document with the event that says it was created."""
         settled = frozenset([event.id for event in self.recorded])
         created = created_event() if created_event and self.version == 0 else None
@@ -265,7 +265,7 @@ class Progress:
         rest = (one for one in self.recorded if not one.implied_by_creation or self.deliver_at.get(one.id))
         return CommitEvents(events=(created, *rest), settled=settled)
 
-    def committed(
+    def note_commit(
         self,
         *,
         version: int,

@@ -74,7 +74,7 @@ again.
 from cosmos_outbox.parking.operator_actions import Parked, ParkedKeys
 from cosmos_outbox.parking.park import Parking
 from cosmos_outbox.parking.parked_documents import Failure, ParkedEvent, ParkedKey, Scope, Unreadable
-from cosmos_outbox.parking.release import Released, Send, Sent
+from cosmos_outbox.parking.release import Released, Send, SendResult
 
 __all__ = [
     "Failure",
@@ -86,6 +86,6 @@ __all__ = [
     "Released",
     "Scope",
     "Send",
-    "Sent",
+    "SendResult",
     "Unreadable",
 ]

@@ -146,7 +146,7 @@ class Parking:
         except ParkingError:
             return True
 
-    async def is_held(self, partition_key: str, scope: Scope) -> bool:
+    async def is_key_parked(self, partition_key: str, scope: Scope) -> bool:
         """Say whether a partition key is parked; otherwise as `is_parked`."""
         return await self.is_parked(broker_id(partition_key), scope)
 

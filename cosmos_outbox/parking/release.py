@@ -37,7 +37,7 @@ _GIVE_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class SendResult:
     """
     How many of the given events were sent. If the topic refused the next one for good: why, and after how many attempts.
     """
@@ -50,7 +50,7 @@ class Sent:
 # Sends held events in order, where the program that held them would have sent them, and stops at the first that is refused.
 # If it raises an OutboxError, it is unknown what was sent: the same events are sent again, before any later one. It awaits the
 # second argument before each send but the first: that raises ReleaseTakenOver once a later release or drop began.
-Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitable[Sent]]
+Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitable[SendResult]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

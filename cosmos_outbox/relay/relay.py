@@ -238,10 +238,10 @@ class Relay:
                 for key, stream in to_hold.items()
                 if self._parking is not None
             }
-        again = await self._left_by(sent, progress, to_send)
+        again = await self._collect_rest(sent, progress, to_send)
         return again | {key: left for key, task in holding.items() if (left := task.result())}
 
-    async def _left_by(
+    async def _collect_rest(
         self, result: LaneResult, progress: _Progress, sent: Streams
     ) -> dict[str, list[Delivery]]:
         """Note what became of the lanes; return what is to be sent again, or to be held."""
@@ -258,7 +258,7 @@ class Relay:
             # The topic accepts messages: send the doubted ones again, now that there is something to compare them with.
             again += [first for first, _ in result.doubted]
         elif result.doubted:
-            parked = await self._parked_before(progress, {first.key[0] for first, _ in result.doubted})
+            parked = await self._find_parked(progress, {first.key[0] for first, _ in result.doubted})
             again += [first for first, _ in result.doubted if first.key[0] in parked]
             if left := [(first, doubt) for first, doubt in result.doubted if first.key[0] not in parked]:
                 progress.errors += [doubt for _, doubt in left]
@@ -266,7 +266,7 @@ class Relay:
         streams = ((first, sent[first.event.partition_key]) for first in again)
         return {first.event.partition_key: stream[stream.index(first) :] for first, stream in streams}
 
-    async def _parked_before(self, progress: _Progress, doubted: set[str]) -> set[str]:
+    async def _find_parked(self, progress: _Progress, doubted: set[str]) -> set[str]:
         """
         Return which keys are parked although no lease names them: by an owner that then lost its lease, or by hand a moment ago.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from cosmos_outbox.errors import MessageRejected, NotFound, PublishError, UsageError
 from cosmos_outbox.message_format import OutboundMessage, message_of
 from cosmos_outbox.parking.parked_documents import ParkedEvent
-from cosmos_outbox.parking.release import Send, Sent
+from cosmos_outbox.parking.release import Send, SendResult
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import Document, Publisher, Store
 from cosmos_outbox.relay.topics_and_refusals import Topics
@@ -39,7 +39,7 @@ def resending(
     """
     paths = ON_PARTITION_KEY if events is None else events.key_paths
 
-    async def send(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:
+    async def send(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> SendResult:
         messages: list[OutboundMessage] = []
         missing: MessageRejected | None = None
         for parked in held:
@@ -99,7 +99,7 @@ async def _send_in_order(
     messages: Sequence[OutboundMessage],
     backoff: Backoff,
     ensure_claimed: Callable[[], Awaitable[None]],
-) -> Sent:
+) -> SendResult:
     """
     Send messages until one is rejected, or answered several times with the same fault; after either, one at a time.
 
@@ -129,8 +129,8 @@ async def _send_in_order(
                 raise
             if len(chunk) == 1:
                 said = f"The broker failed {attempt} times with {error.condition} on this message: {error}"
-                return Sent(events=sent, refusal=rejection or MessageRejected(said))
+                return SendResult(events=sent, refusal=rejection or MessageRejected(said))
             size, attempt = 1, 0  # only messages sent alone show which of them is refused
         else:
             sent, attempt = sent + len(chunk), 0
-    return Sent(events=sent)
+    return SendResult(events=sent)

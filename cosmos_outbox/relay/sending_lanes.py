@@ -178,7 +178,7 @@ class LaneSender:
         idle = deque((first_lane + number) % lanes for number in range(lanes))
         waiting = deque((share, 1) for share in shares)  # each share with the number of the attempt
 
-        def parked_by_now() -> int:
+        def count_parked() -> int:
             return 0 if self._took_something else parked + len(result.rejected)
 
         def start_lanes() -> None:
@@ -189,7 +189,7 @@ class LaneSender:
             while waiting:
                 share, attempts = waiting.popleft()
                 refused = await self._send(
-                    lane, share, attempts, result, parked=parked_by_now, parked_meanwhile=parked_meanwhile
+                    lane, share, attempts, result, parked=count_parked, parked_meanwhile=parked_meanwhile
                 )
                 parts = assign_lanes(refused, lanes=max(lanes, 2), lane_bytes=1) if refused else ()
                 waiting.extendleft((part, attempts + 1) for part in reversed(parts))
@@ -221,10 +221,10 @@ class LaneSender:
             try:
                 await self._topics.publish(lane, messages, self._refusals, parked)
             except PublishError as error:
-                self._accepted(result, lane, chunk[: error.accepted], clock() - started)
+                self._accept(result, lane, chunk[: error.accepted], clock() - started)
                 rest = chunk[error.accepted :]
                 if isinstance(error, MessageRejected) and len(rest) == 1:
-                    self._rejected(result, lane, (rest[0], error, attempts))
+                    self._reject(result, lane, (rest[0], error, attempts))
                     return ()
                 streams = group_by_key(rest)
                 if isinstance(error, TopicRefusesAll):
@@ -245,7 +245,7 @@ class LaneSender:
                     chunks.extendleft(((rest[middle:], attempts + 1), (rest[:middle], attempts + 1)))
             else:
                 failures, sent = 0, len(messages)
-                self._accepted(result, lane, chunk[:sent], clock() - started)
+                self._accept(result, lane, chunk[:sent], clock() - started)
                 if chunk[sent:]:
                     chunks.appendleft((chunk[sent:], attempts))
         return ()
@@ -254,7 +254,7 @@ class LaneSender:
         """Emit a record about events, inside the trace of the first one's commit."""
         call_inside_trace(deliveries[0].event.meta, lambda: self._notify(record))
 
-    def _rejected(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
+    def _reject(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
         result.rejected.append(rejection)
         delivery, error, _ = rejection
         key, event_id = delivery.key
@@ -264,9 +264,7 @@ class LaneSender:
         )
         self.report(record, [delivery])
 
-    def _accepted(
-        self, result: LaneResult, lane: int, deliveries: Sequence[Delivery], seconds: float
-    ) -> None:
+    def _accept(self, result: LaneResult, lane: int, deliveries: Sequence[Delivery], seconds: float) -> None:
         if deliveries:
             self._took_something = True
             result.accepted.update(delivery.key for delivery in deliveries)

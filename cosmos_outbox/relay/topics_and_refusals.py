@@ -168,7 +168,7 @@ class Refusals:
             await send(messages)
         except errors.PublishError as error:
             if error.accepted:
-                self._accepted(messages[error.accepted - 1])
+                self._note_accepted(messages[error.accepted - 1])
             rest = messages[error.accepted :]
             if isinstance(error, errors.MessageRejected):
                 await self._judge_refusal(send, rest, error, parked())
@@ -176,9 +176,9 @@ class Refusals:
                 await self._judge_unclear(send, rest, error)
             raise
         self._unclear.pop(_call(messages), None)
-        self._accepted(messages[-1])
+        self._note_accepted(messages[-1])
 
-    def _accepted(self, message: OutboundMessage) -> None:
+    def _note_accepted(self, message: OutboundMessage) -> None:
         self._forget_refusals()
         self._last_accepted, self._accepted_at = message, _now()
 

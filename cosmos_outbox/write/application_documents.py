@@ -106,7 +106,7 @@ class TrackedModel(Tracked):
         known = strip_system(self._written(self.model))
         return {**known, **{name: value for name, value in self._others.items() if name not in known}}
 
-    def written(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
+    def render(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
         content = self.content() if content is None else content
         return content, self._altered(content)
 
@@ -233,13 +233,13 @@ class Documents(Generic[ModelT]):
         if own.kind in RESERVED_TYPES:
             _check_type(own)
         if etag is not None:
-            own.progress.committed(version=1, etag=etag)
+            own.progress.note_commit(version=1, etag=etag)
         self._entities.add(own, Change.CREATE if etag is None else Change.UPDATE)
         return model
 
     def delete(self, model: ModelT) -> None:
         """Delete the document of a model that was read or saved here, with the next commit."""
-        self._entities.add(self._entities.required(model), Change.DELETE)
+        self._entities.add(self._entities.require(model), Change.DELETE)
 
     def etag_of(self, model: ModelT) -> str | None:
         """
@@ -248,7 +248,7 @@ class Documents(Generic[ModelT]):
         Raises:
             UsageError: it was not read or saved here.
         """
-        return self._entities.required(model).progress.shown_etag
+        return self._entities.require(model).progress.shown_etag
 
     def _restored(self, document: Document, partition_key: PartitionKey) -> TrackedModel:
         content = strip_system(document)
@@ -267,7 +267,7 @@ class Documents(Generic[ModelT]):
                 field=field,
                 reason=reason,
             ) from error
-        own.progress.committed(version=1, etag=document["_etag"])
+        own.progress.note_commit(version=1, etag=document["_etag"])
         return own
 
 

@@ -15,7 +15,7 @@ from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, Wr
 from cosmos_outbox.stored_documents import Document, copied_size, event_document, event_meta
 from cosmos_outbox.write.change_tracking import Change, Part
 from cosmos_outbox.write.event_sizes import MESSAGE_OVERHEAD_BYTES, EventSizes, check_correlation
-from cosmos_outbox.write.unstorable_values import UNWRITABLE, no_json, refused, unwritable
+from cosmos_outbox.write.unstorable_values import UNWRITABLE, no_json, refusal, unwritable
 
 _OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
 _KINDS = {Change.CREATE: WriteKind.CREATE, Change.UPDATE: WriteKind.REPLACE, Change.DELETE: WriteKind.DELETE}
@@ -61,7 +61,7 @@ class PendingCommit:
         return max(self.events, key=lambda event: event.ttl, default=None)
 
 
-def assembled(
+def assemble(
     parts: Sequence[Part],
     *,
     correlation: Mapping[str, str],
@@ -95,7 +95,7 @@ def assembled(
     key = parts[0].partition_key if record is None else record.partition_key
     for part in parts:
         if part.partition_key is not key and identity(part.partition_key) != identity(key):
-            raise _mixed(part, key, record.elsewhere if record else None)
+            raise _mixed_keys(part, key, record.elsewhere if record else None)
     recorded = [
         (part, event, part.tracked.progress.deliver_at.get(own.id))
         for part in parts
@@ -117,7 +117,7 @@ def assembled(
     ids = [write.id for write in writes]
     # In a batch that names a document twice, the second write fails on the first, which looks like a repeated commit.
     if len(set(ids)) < len(ids):
-        raise _named_twice(ids, events, key)
+        raise _duplicate_id(ids, events, key)
     if len(writes) > MAX_BATCH_OPERATIONS or batch.size > MAX_BATCH_BYTES:
         raise _too_large(writes, batch.size, key)
     return PendingCommit(
@@ -161,14 +161,14 @@ class _Batch:
             except UNWRITABLE as error:
                 raise unwritable(event, event.id, key, error) from error
             if (lost := lost_part(event)) is not None:
-                raise refused(event, event.id, key, lost)
+                raise refusal(event, event.id, key, lost)
             try:
                 size = copied_size(document, finite=True) + len(event.id) + _OPERATION_OVERHEAD_BYTES
             except ValueError as error:
                 raise no_json(event, event.id, key, document, error) from error
             self.size += size
             if size > MESSAGE_OVERHEAD_BYTES:  # smaller ones fit into any message
-                document, *payload = self.sizes.fitted(document, size_bytes=size, partition_key=key)
+                document, *payload = self.sizes.fit(document, size_bytes=size, partition_key=key)
                 if payload:
                     self.size += copied_size(document) + len(event.id) + _OPERATION_OVERHEAD_BYTES
                 self.payloads += [Write(kind=WriteKind.CREATE, id=one["id"], document=one) for one in payload]
@@ -186,7 +186,7 @@ class _Batch:
                 raise no_json(of.model, of.id, self.key, document or {}, error) from error
 
 
-def _mixed(second: Part, key: PartitionKey, advice: str | None) -> MixedPartitionKeys:
+def _mixed_keys(second: Part, key: PartitionKey, advice: str | None) -> MixedPartitionKeys:
     if advice is None and (handler := second.tracked.added_by):
         advice = (
             f"the handler {handler} added the second, and what it adds is part of the commit that it runs in. Let it record an event, "
@@ -195,7 +195,7 @@ def _mixed(second: Part, key: PartitionKey, advice: str | None) -> MixedPartitio
     return MixedPartitionKeys(key, second.partition_key, advice=advice)
 
 
-def _named_twice(ids: Sequence[str], events: Sequence[DomainEvent], key: PartitionKey) -> UsageError:
+def _duplicate_id(ids: Sequence[str], events: Sequence[DomainEvent], key: PartitionKey) -> UsageError:
     twice = next(document_id for document_id in ids if ids.count(document_id) > 1)
     recorded = [event.action for event in events if event.id == twice]
     if len(recorded) > 1:

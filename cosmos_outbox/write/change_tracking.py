@@ -32,7 +32,7 @@ from cosmos_outbox.stored_documents import (
     first_error,
     may_follow_the_clock,
 )
-from cosmos_outbox.write.unstorable_values import UNWRITABLE, refused, unwritable
+from cosmos_outbox.write.unstorable_values import UNWRITABLE, refusal, unwritable
 
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 Stored = Mapping[str, Any]
@@ -91,7 +91,7 @@ class Tracked:
         """
         return self.model.partition_key, None, self.progress.version + 1
 
-    def written(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
+    def render(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
         """Return what the next commit stores, and the name of a field that would be read back as another value."""
         progress = self.progress
         document = entity_document(
@@ -119,19 +119,19 @@ class Tracked:
             self._check_stored(key, paths)
         if self.change is not Change.DELETE:
             try:
-                document, altered = self.written(content, paths.fields(key, progress.stored))
+                document, altered = self.render(content, paths.fields(key, progress.stored))
             except ValidationError as error:
-                raise refused(self.model, self.id, key, *first_error(error)) from error
+                raise refusal(self.model, self.id, key, *first_error(error)) from error
             except UNWRITABLE as error:
                 raise unwritable(self.model, self.id, key, error) from error
             if altered is not None:
-                raise refused(self.model, self.id, key, altered)
+                raise refusal(self.model, self.id, key, altered)
         return Part(
             tracked=self,
             partition_key=key,
             change=Change.UPDATE if self.change is Change.NONE else self.change,
             counted=counted,
-            taken=progress.taken(self.created_event),
+            taken=progress.take(self.created_event),
             document=document,
             revision=self.revision,
         )
@@ -266,7 +266,7 @@ class IdentityMap:
         # By the object, as its partition key may have changed
         return next((tracked for tracked in self._tracked.values() if tracked.model is model), None)
 
-    def required(self, model: object) -> Tracked:
+    def require(self, model: object) -> Tracked:
         """
         Return what is tracked of an object of the application.
 
@@ -353,22 +353,22 @@ class IdentityMap:
             f"{instead}, or commit or end the other one first."
         )
 
-    def changed(self) -> list[Tracked]:
+    def changes(self) -> list[Tracked]:
         """Return what a commit would write, in the order in which it was first tracked."""
         return [tracked for tracked in self._tracked.values() if tracked.pending]
 
-    def recorded(self) -> Iterator[tuple[Tracked, DomainEvent]]:
+    def each_event(self) -> Iterator[tuple[Tracked, DomainEvent]]:
         """Yield the events that a commit would write, in order, with what recorded them."""
         for tracked in list(self._tracked.values()):
             if tracked.asked_for:
-                for event in tracked.progress.taken(tracked.created_event).events:
+                for event in tracked.progress.take(tracked.created_event).events:
                     yield tracked, event
 
     def warn_of_what_is_left(self, commit: str) -> None:
         """
         Log a warning if there are changes that no commit wrote and no rollback forgot; `commit` is how the caller would have.
         """
-        changed = [] if self.failed else self.changed()
+        changed = [] if self.failed else self.changes()
         left = [one for one in changed if one.asked_for or not may_follow_the_clock(one.model)]
         if left:
             _logger.warning(
@@ -424,7 +424,7 @@ class IdentityMap:
             # With its old version, a deleted object would look like a stored one that no etag guards.
             progress = part.tracked.progress
             version, etag = (0, None) if deleted else (progress.version + 1, etags.get(part.tracked.id))
-            progress.committed(version=version, etag=etag, taken=part.taken, stored=part.document)
+            progress.note_commit(version=version, etag=etag, taken=part.taken, stored=part.document)
             if isinstance(model, dict) and "_etag" in model:
                 # The caller read it with the SDK, and may give it to the next unit of work.
                 model["_etag"] = etag

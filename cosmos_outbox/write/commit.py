@@ -69,7 +69,7 @@ class Submission:
         self._first_sent = self._first_sent or (self._loop.time(), suspended_seconds())
         self._in_doubt, self._sent = self._sent, True
         if self._in_doubt and await self._is_ours(self._proof_id):
-            return await self._resolved()
+            return await self._resolve()
         while True:
             self.attempts += 1
             try:
@@ -78,11 +78,11 @@ class Submission:
                 )
             except errors.REFUSALS as refusal:
                 if await self._was_written(refusal):
-                    return await self._resolved()
+                    return await self._resolve()
                 raise await self._with_what_is_stored(refusal) from refusal.__cause__
             except errors.BUSY as failure:
                 if await self._was_applied(failure):
-                    return await self._resolved()
+                    return await self._resolve()
                 await self._pause_or_give_up(failure)
             except errors.StoreError as refusal:
                 if self._in_doubt:
@@ -148,7 +148,7 @@ class Submission:
             return None
         self._is_absent = False
         try:
-            document = await self._stored(event_id)
+            document = await self._read(event_id)
         except errors.NotFound:
             self._is_absent = True
             return None
@@ -166,21 +166,21 @@ class Submission:
         elapsed = self._loop.time() - sent_at + max(0.0, suspended_seconds() - suspended_before)
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
-    async def _resolved(self) -> None:
+    async def _resolve(self) -> None:
         """
         Count a commit whose own answer was lost as written, under the etags that its entities have now.
         """
         for part in self.commit.parts:
             self.etags[part.tracked.id] = UNKNOWN_ETAG
             try:
-                stored = await self._stored(part.tracked.id)
+                stored = await self._read(part.tracked.id)
             except errors.StoreError:
                 continue
             if strip_system(stored) == part.document:  # no later commit or other program changed it since
                 self.etags[part.tracked.id] = stored["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self.attempts})
 
-    def _stored(self, document_id: str) -> Awaitable[Document]:
+    def _read(self, document_id: str) -> Awaitable[Document]:
         return self._deadline.attempt(self._store.read, document_id, self.commit.partition_key)
 
     async def _with_what_is_stored(self, refusal: errors.StoreError) -> errors.StoreError:
@@ -193,7 +193,7 @@ class Submission:
         if not wanting or refusal.document_id is None:
             return refusal
         try:
-            document = await self._stored(refusal.document_id)
+            document = await self._read(refusal.document_id)
         except errors.StoreError:  # deleted since, or unreadable; the refusal stands
             return refusal
         of: dict[str, Any] = {"document_id": refusal.document_id, "partition_key": self.commit.partition_key}

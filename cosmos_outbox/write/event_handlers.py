@@ -37,12 +37,12 @@ class EventHandlers:
         """
         if (known := self.public.get(event_type)) is not None:
             raise TypeError(
-                f"publishes({event_type.__name__}, {_named(mapping)}): {_named(known)} maps it already; have one mapping return "
+                f"publishes({event_type.__name__}, {_name(mapping)}): {_name(known)} maps it already; have one mapping return "
                 "all the events."
             )
         self.public[event_type] = mapping
 
-    def published(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
+    def map_events(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
         """
         Return what replaces each mapped event by the event's id. The first keeps that id, and the ids of the others follow from it,
         so that a retry repeats them.
@@ -81,9 +81,9 @@ class Dispatch:
         Raises:
             UsageError: an event led to itself again and again, or the handlers raised more than a batch holds.
         """
-        known = {event.id for _, event in entities.recorded()}
+        known = {event.id for _, event in entities.each_event()}
         most = len(known) + MAX_BATCH_OPERATIONS
-        while (task := self._next(entities.recorded())) is not None:
+        while (task := self._next(entities.each_event())) is not None:
             recorder, event, position = task
             chain = (*self.caused_by.get(event.id, ()), event.action)
             if len(chain) > MAX_CHAIN:
@@ -94,24 +94,24 @@ class Dispatch:
             _, handler, unit_kind = self._handlers[position]
             if not isinstance(unit, unit_kind):
                 raise UsageError(
-                    f"The handler {_named(handler)} of {event.action} {event.id!r} needs a {unit_kind.__name__}, and this unit of "
+                    f"The handler {_name(handler)} of {event.action} {event.id!r} needs a {unit_kind.__name__}, and this unit of "
                     f"work is a {type(unit).__name__}: open it with `outbox.unit_of_work({unit_kind.__name__})`."
                 )
-            entities.acting = f"{_named(handler)} of {event.action}"
+            entities.acting = f"{_name(handler)} of {event.action}"
             try:
                 answer = handler(event, unit)
                 if inspect.isawaitable(answer):
                     await answer
             except Exception as error:
                 error.add_note(
-                    f"Raised by the handler {_named(handler)} of {event.action} {event.id!r}, which "
+                    f"Raised by the handler {_name(handler)} of {event.action} {event.id!r}, which "
                     f"{recorder} of partition key {recorder.key!r} recorded; the commit sent nothing."
                 )
                 raise
             finally:
                 entities.acting = None
             self.done.add((event.id, position))
-            for _, raised in entities.recorded():
+            for _, raised in entities.each_event():
                 if raised.id not in known:
                     known.add(raised.id)
                     self.caused_by[raised.id] = chain
@@ -136,7 +136,7 @@ def check_handler(handler: Callable[..., object]) -> None:
     try:
         inspect.signature(handler).bind(None, None)
     except TypeError as error:
-        said = f"`on` calls handler(event, unit_of_work), and {_named(handler)} does not take that: {error}."
+        said = f"`on` calls handler(event, unit_of_work), and {_name(handler)} does not take that: {error}."
         raise TypeError(said) from error
 
 
@@ -144,5 +144,5 @@ def _id_of(event: DomainEvent, place: int) -> str:
     return event.id if place == 0 else str(uuid.uuid5(uuid.NAMESPACE_OID, f"{event.id}/{place}"))
 
 
-def _named(function: object) -> str:
+def _name(function: object) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))

@@ -39,7 +39,7 @@ class EventSizes:
                 f"max_message_bytes is {self.max_message_bytes}; a message needs {2 * MESSAGE_OVERHEAD_BYTES} at least."
             )
 
-    def fitted(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
+    def fit(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
         """
         Return what to store of an event: its document and, if its payload goes into one of its own, that one.
 

@@ -126,7 +126,7 @@ async def answer_once(
     """
     once = None if key is None else _Once(outbox, key, key.id if partition_key is None else partition_key)
 
-    async def answered(uow: UnitOfWork) -> Answer:
+    async def carry_out(uow: UnitOfWork) -> Answer:
         token = committer.set("The request")
         try:
             result = await work(uow)
@@ -144,13 +144,13 @@ async def answer_once(
     # Raises where the caller has a committer: a handler, or the work of another request
     await outbox.unit_of_work().commit()
     if once is None:
-        return await outbox.run(answered, kind=kind)
+        return await outbox.run(carry_out, kind=kind)
     place = id(outbox), once.record_id, identity(once.partition_key)
     if place in _running:
         raise errors.RequestStillRunning
     _running.add(place)
     try:
-        answer = first if (first := await once.first_answer()) else await outbox.run(answered, kind=kind)
+        answer = first if (first := await once.first_answer()) else await outbox.run(carry_out, kind=kind)
         # What was refused may have met what an equal request changed
         return answer if answer.status < _FAILED else await once.first_answer() or answer
     except (errors.IdempotencyKeyReused, *errors.BUSY):  # known by now, or known to be not written

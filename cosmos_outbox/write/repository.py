@@ -98,7 +98,7 @@ class Repository(Generic[EntityT]):
             self._entities.refusal = None  # a new attempt begins
             tracked = self._entities.find(self._kinds, entity_id, partition_key)
             if tracked is None:
-                entity = await self._fetched(entity_id, partition_key, if_none_match, at_least)
+                entity = await self._fetch(entity_id, partition_key, if_none_match, at_least)
             elif isinstance(tracked.model, self._type):
                 entity = tracked.model
             else:
@@ -211,7 +211,7 @@ class Repository(Generic[EntityT]):
             InvalidRequest: the store did not give out `continuation` for this key.
         """
         check_partition_key(partition_key, self._store.key_paths)
-        return await self._listed(partition_key, page_size, continuation, include_deleted)
+        return await self._list(partition_key, page_size, continuation, include_deleted)
 
     async def page_of_all_keys(
         self,
@@ -225,7 +225,7 @@ class Repository(Generic[EntityT]):
 
         Each page may ask every physical partition: a container of twenty costs up to twenty times as much as `page_of_key`.
         """
-        return await self._listed(None, page_size, continuation, include_deleted)
+        return await self._list(None, page_size, continuation, include_deleted)
 
     async def query(
         self,
@@ -274,7 +274,7 @@ class Repository(Generic[EntityT]):
                 f"{said}: use the repository of their own; `uow.save(…)` takes dicts and models of yours."
             )
 
-    async def _fetched(
+    async def _fetch(
         self, entity_id: str, partition_key: PartitionKey | None, etag: str | None, at_least: int | None
     ) -> EntityT:
         by_default = partition_key is None
@@ -295,9 +295,9 @@ class Repository(Generic[EntityT]):
         if (stored_type := document.get("type")) not in self._kinds:
             why = f": the document with this id is a {str(stored_type)!r}; read it by the repository of that type."
             raise self._not_found(entity_id, key, why, stored_type=str(stored_type))
-        return self._restored(document)
+        return self._restore(document)
 
-    async def _listed(
+    async def _list(
         self, partition_key: PartitionKey | None, size: int, continuation: str | None, include_deleted: bool
     ) -> EntityPage[EntityT]:
         marked = any(issubclass(kind, SoftDeletable) for kind in self._kinds.values())
@@ -325,7 +325,7 @@ class Repository(Generic[EntityT]):
             self._entities.refusal = None  # a new attempt begins
             for document in page.documents:
                 try:
-                    entity = self._known(self._restored(document))
+                    entity = self._prefer_tracked(self._restore(document))
                 except UnreadableDocument as error:
                     unreadable.append(error)
                     _logger.warning(
@@ -339,14 +339,14 @@ class Repository(Generic[EntityT]):
             entities=tuple(entities), continuation=page.continuation, unreadable=tuple(unreadable)
         )
 
-    def _known(self, read: EntityT) -> EntityT:
+    def _prefer_tracked(self, read: EntityT) -> EntityT:
         known = self._entities.find((read.entity_type,), read.id, read.partition_key)
         return known.model if known is not None and isinstance(known.model, self._type) else read
 
     def _is_gone(self, entity: Entity) -> bool:
         return is_deleted(entity) or self._entities.deletes(entity)
 
-    def _restored(self, document: Document) -> EntityT:
+    def _restore(self, document: Document) -> EntityT:
         if document.get("type") not in self._kinds or "_etag" not in document:
             raise UsageError(
                 f"The query found {document!r:.100}, which is no {self._type.entity_type}: let it find whole documents (`*`) whose "

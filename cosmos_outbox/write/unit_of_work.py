@@ -22,7 +22,7 @@ from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.application_documents import DocumentMapper, Documents, JsonMapper
-from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assembled
+from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assemble
 from cosmos_outbox.write.change_tracking import IdentityMap
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.event_handlers import Dispatch, EventHandlers
@@ -175,7 +175,7 @@ class UnitOfWork:
         if isinstance(about, Entity):
             about.record(event, deliver_at=deliver_at)
         else:
-            tracked = self._entities.required(about)
+            tracked = self._entities.require(about)
             kind, document_id = tracked.kind, tracked.id
             tracked.progress.record(event, kind=kind, document_id=document_id, deliver_at=deliver_at)
 
@@ -272,7 +272,7 @@ class UnitOfWork:
         if self._handlers.registered:
             await self._run_handlers()
             self._entities.check()  # a handler that closed the unit would lose the write unnoticed
-        changed, paths = self._entities.changed(), self._store.key_paths
+        changed, paths = self._entities.changes(), self._store.key_paths
         if not changed and record is None:
             return None
         # Not of messages: a span `create` is about one of them, and only the worker knows where it goes.
@@ -281,12 +281,12 @@ class UnitOfWork:
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
             parts = [tracked.part(paths) for tracked in changed]
             recorded = [event for part in parts for event in part.taken.events]
-            pending = assembled(
+            pending = assemble(
                 parts,
                 record=record,
                 correlation=current_correlation(traced=span is not trace.INVALID_SPAN) if recorded else {},
                 created=self._created if self._create_spans_for else None,
-                published=self._handlers.published(recorded) if self._handlers.public else {},
+                published=self._handlers.map_events(recorded) if self._handlers.public else {},
                 sizes=self._sizes,
                 paths=paths,
             )

@@ -14,7 +14,7 @@ from cosmos_outbox.errors import UnstorableValue
 UNWRITABLE = PydanticSerializationError, UnicodeError
 
 
-def refused(
+def refusal(
     model: object,
     document_id: str,
     key: Any,
@@ -31,7 +31,7 @@ def unwritable(model: object, document_id: str, key: Any, error: ValueError) -> 
     """Return the refusal of a model that has no JSON."""
     fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
     field = next((str(name) for name in fields if not _has_json(model, name, fields[name])), "a field")
-    return refused(model, document_id, key, field, str(error))
+    return refusal(model, document_id, key, field, str(error))
 
 
 def no_json(
@@ -39,7 +39,7 @@ def no_json(
 ) -> UnstorableValue:
     """Return the refusal of a document with a text that has no UTF-8, or a number that is not finite or would be rounded."""
     field = next(find(document, lambda part: has_no_json(part) or is_rounded(part)), "a field")
-    return refused(model, document_id, key, field.removeprefix("data."), str(error))
+    return refusal(model, document_id, key, field.removeprefix("data."), str(error))
 
 
 def _has_json(model: object, name: str, value: object) -> bool:

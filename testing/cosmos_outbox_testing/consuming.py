@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from cosmos_outbox.adapters.memory import MemoryContainer, MemorySubscription
 from cosmos_outbox.consumer import Consumer, Handling
-from cosmos_outbox.consumer.routes import routed
+from cosmos_outbox.consumer.routes import unwrap
 from cosmos_outbox.consumer.waiting_messages import Wait, Waits
 from cosmos_outbox.errors import LockLost, error_text
 from cosmos_outbox.message_format import Message
@@ -86,7 +86,7 @@ class Subscribed:
 
     def name(self, message: Message) -> str:
         """Return what waits with a message: its session, or without sessions itself."""
-        return message.session_id or "" if self.subscription.with_sessions else routed(message).message_id
+        return message.session_id or "" if self.subscription.with_sessions else unwrap(message).message_id
 
     def kept(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
         """Have a message wait until its time, if its handler asked for one; otherwise it is delivered again at once."""
@@ -163,7 +163,7 @@ async def consume_everything(
         return subscribed.name(message) in subscribed.due
 
     async def handled(message: Message, session: HeldSession) -> Settlement:
-        known_as = routed(message).message_id  # as records name it
+        known_as = unwrap(message).message_id  # as records name it
         told[known_as] = []
         if rests(message):
             return Retry(after_seconds=_UNTIL_THE_END, counted=False)

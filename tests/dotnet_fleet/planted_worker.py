@@ -48,7 +48,7 @@ def plant(mistake: str) -> None:
         client.global_host = lambda *_, **__: "elsewhere"
         return
     wrong, right = MISTAKES[mistake]
-    create, replace, stored = leases.CosmosLeases.create, leases.CosmosLeases.replace, leases._stored
+    create, replace, stored = leases.CosmosLeases.create, leases.CosmosLeases.replace, leases._check_stored
 
     def is_lease(document: Mapping[str, Any]) -> bool:
         return "LeaseToken" in document
@@ -60,7 +60,9 @@ def plant(mistake: str) -> None:
         return await replace(self, wrong(dict(document)) if is_lease(document) else document, etag=etag)
 
     leases.CosmosLeases.create, leases.CosmosLeases.replace = created, replaced  # type: ignore[method-assign] # the point
-    leases._stored = lambda document: right(stored(document)) if is_lease(document) else stored(document)
+    leases._check_stored = lambda document: (
+        right(stored(document)) if is_lease(document) else stored(document)
+    )
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from cosmos_outbox.consumer.parked_messages import HeldMessage
 from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.message_format import Message
-from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, Sent
+from cosmos_outbox.parking import Failure, ParkedEvent, Parking, Scope, SendResult
 from cosmos_outbox.parking.park import HoldResult as HeldEvents
 from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import CommitResult, Complete, ParkedStore, Settlement, Write
@@ -133,7 +133,7 @@ class HeldWithoutChecking(Simulation):
 class ParkedKeyIsNotLookedUp(Simulation):
     def parking(self, store: ParkedStore) -> Parking:
         class Careless(Parking):
-            async def is_held(self, partition_key: str, scope: Scope) -> bool:
+            async def is_key_parked(self, partition_key: str, scope: Scope) -> bool:
                 return False
 
         return Careless(store, references=False)
@@ -143,13 +143,13 @@ class ReleaseSkipsTheInbox(Simulation):
     def sends(self, handling: Handling) -> Send:
         async def skipping(
             held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
-        ) -> Sent:
+        ) -> SendResult:
             for parked in held:
                 async with self.outbox(Program()).unit_of_work() as uow:
                     key = parked.event["partitionKey"]
                     uow.repository(Invoice).create(Invoice(of=parked.event_id, key=key))
                     await uow.commit()
-            return Sent(events=len(held))
+            return SendResult(events=len(held))
 
         return skipping
 

@@ -17,7 +17,7 @@ from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import ParkedEvent, Parking, Scope
 from cosmos_outbox.parking.park import HoldResult
 from cosmos_outbox.parking.parked_documents import KEY_ID, NO_ETAG, Failure
-from cosmos_outbox.parking.release import Send, Sent
+from cosmos_outbox.parking.release import Send, SendResult
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Publisher, Write, WriteKind
 from cosmos_outbox.relay import Relay, sending_lanes
 from cosmos_outbox.relay.sending_lanes import Delivery, assign_lanes
@@ -155,7 +155,7 @@ class ReleaseRunsBackwards(Simulation):
 
         async def backwards(
             events: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
-        ) -> Sent:
+        ) -> SendResult:
             return await send(events[::-1], ensure_claimed)
 
         return backwards

@@ -20,7 +20,7 @@ from azure.core.pipeline.transport import AioHttpTransport
 from azure.cosmos.aio import CosmosClient
 from azure.cosmos.documents import ConnectionPolicy
 
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import Answered, LeanPolls
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.http_proxies import any_proxy
@@ -101,7 +101,7 @@ async def open_cosmos_client(
         )
         # Also closes after a failed start: `async with client` would leak the HTTP session then.
         stack.push_async_callback(client.close)
-        async with translated(), asyncio.timeout(opening_seconds):
+        async with our_errors(), asyncio.timeout(opening_seconds):
             await client.__aenter__()
         polls = partial(LeanPolls, transport, timeout_seconds=read_timeout_seconds, answered=answered)
         _ACCOUNTS[client] = _account(description, url, polls)

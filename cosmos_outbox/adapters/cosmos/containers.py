@@ -8,7 +8,7 @@ from typing import Any
 
 from azure.cosmos.aio import ContainerProxy, CosmosClient
 
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.errors import ConfigurationError, require
 from cosmos_outbox.partition_key import KeyPaths, key_paths_of
 
@@ -66,5 +66,5 @@ async def open_container(
     said = f"This takes (client, database, container), with a CosmosClient of azure.cosmos.aio, which awaits: {type(client)} is none."
     require(hasattr(client, "__aenter__"), said, ConfigurationError)
     proxy = client.get_database_client(database).get_container_client(container)
-    async with translated(needed=needed):
+    async with our_errors(needed=needed):
         return proxy, await proxy.read()

@@ -48,7 +48,7 @@ _FULL = (
 
 
 @asynccontextmanager
-async def translated(
+async def our_errors(
     *,
     document_ids: Sequence[str] = (),
     partition_key: PartitionKey | None = None,
@@ -157,7 +157,7 @@ class _Answer:
     needed: str = ""
 
     def meaning(self) -> errors.OutboxError:
-        found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failed)
+        found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failure)
         error = found(self)
         error.document_id, error.partition_key = self.document_id, self.partition_key
         with suppress(ValueError):  # it is absent, or no number
@@ -200,7 +200,7 @@ _refused = _with_advice(errors.StoreUnavailable, applied=False)
 _outcome_unknown = _with_advice(errors.StoreUnavailable)
 
 
-def _failed(answer: _Answer) -> errors.StoreError:
+def _failure(answer: _Answer) -> errors.StoreError:
     # Unless the batch was rolled back, the service may have executed the request before it gave up.
     return _refused(answer) if answer.rolled_back else _outcome_unknown(answer)
 

@@ -23,7 +23,7 @@ from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS, lsn_in
 from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, usable_key_paths
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import RANGE_ID, SESSION_TOKEN, LeanPolls, SentRequest
 from cosmos_outbox.errors import ContainerRecreated, InvalidRequest, RangeGone, StoreUnavailable
 from cosmos_outbox.partition_key import FeedRange, PartitionKey, parts_of
@@ -83,13 +83,13 @@ class CosmosChangeFeed:
         )
 
     async def physical_ranges(self) -> tuple[FeedRange, ...]:
-        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             ranges = [one["Range"] async for one in self._container.read_feed_ranges(force_refresh=True)]
         return tuple(FeedRange(min=one["min"], max=one["max"]) for one in ranges)
 
     async def range_of(self, partition_key: PartitionKey) -> FeedRange:
         """Return the range of one full partition key: all its documents, and none of another key unless two hashes meet."""
-        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             found = await self._container.feed_range_from_partition_key([*parts_of(partition_key)])
         place: str = found["Range"]["min"]
         return FeedRange(min=place, max=f"{int(place, 16) + 1:0{len(place)}X}")
@@ -97,7 +97,7 @@ class CosmosChangeFeed:
     async def partition_id(self, feed_range: FeedRange) -> str:
         # The SDK has no call for it, but every session token starts with it.
         response = _Read()
-        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             async for _ in self._pages(response, 1, **_from_start(feed_range, StartFrom.NOW)):
                 break
         range_id = response.range_id()
@@ -185,7 +185,7 @@ class CosmosChangeFeed:
         response = self._open.pop(place, None)
         # A failed read forgets the session: after a restore no replica will ever reach it.
         session = self._sessions.pop(place, "")
-        async with translated(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
                 response = _Read(session)
                 where = (
@@ -197,7 +197,7 @@ class CosmosChangeFeed:
             try:
                 response.charge, response.times_gone = 0.0, 0
                 page = await anext(response.pages)
-                return response, tuple([_moved(document) async for document in page])
+                return response, tuple([_move(document) async for document in page])
             except StopAsyncIteration:
                 return response, ()
             except ValueError as error:
@@ -218,7 +218,7 @@ class CosmosChangeFeed:
         ).by_page()
 
     async def _properties(self) -> Mapping[str, Any]:
-        async with translated(of_feed=True, needed=NEEDED_BY_EVENTS), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with our_errors(of_feed=True, needed=NEEDED_BY_EVENTS), asyncio.timeout(LONGEST_CALL_SECONDS):
             return await self._container.read()
 
 
@@ -285,7 +285,7 @@ class _Read:
             return False
 
 
-def _moved(document: Document) -> Document:
+def _move(document: Document) -> Document:
     """
     Return a copy and empty the SDK's document: its iterator keeps the whole page until it reads the next one.
     """

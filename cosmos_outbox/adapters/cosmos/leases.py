@@ -13,7 +13,7 @@ from azure.core import MatchConditions
 from azure.cosmos.aio import ContainerProxy
 
 from cosmos_outbox.adapters.cosmos.client import LONGEST_CALL_SECONDS
-from cosmos_outbox.adapters.cosmos.errors import header, translated
+from cosmos_outbox.adapters.cosmos.errors import header, our_errors
 from cosmos_outbox.errors import ConfigurationError, StoreUnavailable, error_line
 from cosmos_outbox.ports import Document, Listing
 
@@ -32,7 +32,7 @@ class CosmosLeases:
 
     async def partitioned_by_id(self) -> bool:
         if self._by_id is None:
-            async with _called(needed="partition key /id and a default time to live of -1 for the leases"):
+            async with _call(needed="partition key /id and a default time to live of -1 for the leases"):
                 properties = await self._container.read()
                 if (properties.get("defaultTtl") or 0) > 0:
                     raise ConfigurationError(
@@ -50,36 +50,36 @@ class CosmosLeases:
 
     async def list(self, prefix: str) -> Listing:
         headers: dict[str, Any] = {}
-        async with _called():
+        async with _call():
             items = self._container.query_items(
                 "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)",
                 parameters=[{"name": "@prefix", "value": prefix}],
                 # An answer without a list would count as an empty one, and all leases as lost.
                 response_hook=lambda received, body: headers.update(received, listed=body["Documents"]),
             )
-            documents = tuple([_stored(document) async for document in items])
+            documents = tuple([_check_stored(document) async for document in items])
             # The service's clock decides expiry; our own is used if a proxy removed the header.
             date = header(headers, "date")
             read_at = parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)
             return Listing(documents=documents, read_at=read_at)
 
     async def read(self, document_id: str, partition_key: str) -> Document:
-        async with _called():
-            return _stored(await self._container.read_item(document_id, partition_key))
+        async with _call():
+            return _check_stored(await self._container.read_item(document_id, partition_key))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         routing = {} if await self.partitioned_by_id() else {"partitionKey": document["id"]}
-        async with _called():
-            return _stored(await self._container.create_item({**routing, **document}))
+        async with _call():
+            return _check_stored(await self._container.create_item({**routing, **document}))
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
-        async with _called():
-            return _stored(
+        async with _call():
+            return _check_stored(
                 await self._container.replace_item(document["id"], dict(document), **_condition(etag))
             )
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
-        async with _called():
+        async with _call():
             await self._container.delete_item(document_id, partition_key, **_condition(etag))
 
 
@@ -88,16 +88,16 @@ def _condition(etag: str | None) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _called(*, needed: str = "") -> AsyncIterator[None]:
+async def _call(*, needed: str = "") -> AsyncIterator[None]:
     """Turn every failure of a call into an error of ours; an answer that cannot be read is an outage that passes."""
     try:
-        async with translated(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
+        async with our_errors(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
             yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreUnavailable(f"The lease container's answer cannot be read: {error_line(error)}") from error
 
 
-def _stored(document: Any) -> Document:
+def _check_stored(document: Any) -> Document:
     match document:
         case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:  # a datetime can hold it
             return dict(document)

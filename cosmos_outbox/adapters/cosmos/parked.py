@@ -9,7 +9,7 @@ from typing import Any
 from azure.cosmos.aio import CosmosClient
 
 from cosmos_outbox.adapters.cosmos.containers import open_container
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document
@@ -57,7 +57,7 @@ class CosmosParked(CosmosStore):
         return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query, {}))
 
     async def _all(self, query: str, parameters: Mapping[str, Any], key: str | None = None) -> list[Any]:
-        async with translated():
+        async with our_errors():
             return [item async for item in self.items(query, parameters, _KEYS_A_PAGE, key)]
 
     async def _page(

@@ -14,7 +14,7 @@ from azure.cosmos.aio import ContainerProxy, CosmosClient
 from cosmos_outbox import errors
 from cosmos_outbox.adapters.cosmos.client import lsn_in
 from cosmos_outbox.adapters.cosmos.containers import NEEDED_BY_EVENTS, open_container, usable_key_paths
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SESSION_TOKEN
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey, identity
 from cosmos_outbox.ports import CommitResult, Document, Page, Write, WriteKind
@@ -54,7 +54,7 @@ class CosmosStore:
         if (session := self._sessions.get(identity(partition_key))) is not None:
             options["session_token"] = session[1]
         try:
-            async with translated(document_ids=[document_id], partition_key=partition_key):
+            async with our_errors(document_ids=[document_id], partition_key=partition_key):
                 document = dict(
                     await self._container.read_item(document_id, sdk_key(partition_key), **options)
                 )
@@ -92,7 +92,7 @@ class CosmosStore:
 
         send = self._container.execute_item_batch
         try:
-            async with translated(document_ids=ids, partition_key=key):
+            async with our_errors(document_ids=ids, partition_key=key):
                 return await send(operations, sdk_key(key), response_hook=note), headers
         except errors.StoreError as error:
             headers = getattr(error.__cause__, "headers", None) or {}
@@ -132,7 +132,7 @@ class CosmosStore:
             # A header could not carry it.
             raise errors.InvalidRequest("The service did not issue this continuation token.")
         pages: Any = self.items(sql, parameters, page_size, partition_key).by_page(continuation)
-        async with translated():
+        async with our_errors():
             async for page in pages:
                 documents = tuple([document async for document in page])
                 if documents or pages.continuation_token is None:

@@ -81,7 +81,7 @@ class MemoryContainer:
             raise errors.NotFound(document_id=document_id, partition_key=partition_key)
         if if_none_match is not None and if_none_match == document["_etag"]:
             raise errors.NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
-        return copied(document)
+        return copy_of(document)
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[ports.Write]) -> ports.CommitResult:
         await asyncio.sleep(0)
@@ -90,7 +90,7 @@ class MemoryContainer:
             raise errors.InvalidRequest(
                 f"A batch holds 1 to {ports.MAX_BATCH_OPERATIONS} operations, not {len(writes)}."
             )
-        bodies = [_written(write.document) for write in writes]
+        bodies = [_json_bytes(write.document) for write in writes]
         if sum(map(len, bodies)) > ports.MAX_BATCH_BYTES:
             raise errors.RequestTooLarge
         partition = self._partition_of(partition_key)
@@ -99,7 +99,7 @@ class MemoryContainer:
         for write, body in zip(writes, bodies, strict=True):
             key = (identity(partition_key), write.id)
             current = staged[key] if key in staged else self._find(partition_key, write.id)
-            staged[key] = self._applied(write, body, current, partition_key)
+            staged[key] = self._apply(write, body, current, partition_key)
             stored = staged[key]
             etags.append(stored["_etag"] if stored else None)
         partition.lsn += 1
@@ -136,7 +136,7 @@ class MemoryContainer:
         )
         page = found[:page_size]
         return ports.Page(
-            documents=tuple(copied(document) for _, document in page),
+            documents=tuple(copy_of(document) for _, document in page),
             continuation=_AFTER + json.dumps(page[-1][0]) if found[page_size:] else None,
         )
 
@@ -192,7 +192,7 @@ class MemoryContainer:
                 and self._alive(document)
                 and self._lies_in(feed_range, document)
             ):
-                documents.append(copied(document))
+                documents.append(copy_of(document))
         return ports.ChangePage(
             documents=tuple(documents),
             continuation=f'"{read_to}"',
@@ -220,8 +220,8 @@ class MemoryContainer:
         low = int(parent.range.min or "0", 16)
         high = _KEY_SPACE if parent.range.max == "FF" else int(parent.range.max, 16)
         middle = f"{(low + high) // 2:032X}"
-        lower = self._moved([parent], FeedRange(min=parent.range.min, max=middle))
-        upper = self._moved([parent], FeedRange(min=middle, max=parent.range.max))
+        lower = self._move([parent], FeedRange(min=parent.range.min, max=middle))
+        upper = self._move([parent], FeedRange(min=middle, max=parent.range.max))
         position = self._partitions.index(parent)
         self._partitions[position : position + 1] = [lower, upper]
         return lower.id, upper.id
@@ -233,7 +233,7 @@ class MemoryContainer:
         The LSNs of both are kept, so a continuation of either parent may see a change again, but never misses one.
         """
         first, second = self._partition(first_id), self._partition(second_id)
-        merged = self._moved([first, second], FeedRange(min=first.range.min, max=second.range.max))
+        merged = self._move([first, second], FeedRange(min=first.range.min, max=second.range.max))
         position = self._partitions.index(first)
         self._partitions[position : position + 2] = [merged]
         return merged.id
@@ -257,9 +257,9 @@ class MemoryContainer:
     def documents(self) -> tuple[Document, ...]:
         """Return all documents that have not expired, for assertions of a test."""
         found = (document for partition in self._partitions for document in partition.documents.values())
-        return tuple(copied(document) for document in found if self._alive(document))
+        return tuple(copy_of(document) for document in found if self._alive(document))
 
-    def _moved(self, parents: Sequence[_Partition], feed_range: FeedRange) -> _Partition:
+    def _move(self, parents: Sequence[_Partition], feed_range: FeedRange) -> _Partition:
         child = _Partition(str(next(self._next_id)), feed_range, max(parent.lsn for parent in parents))
         for parent in parents:
             child.documents |= {
@@ -271,7 +271,7 @@ class MemoryContainer:
         child.log.sort(key=lambda entry: entry[0])
         return child
 
-    def _applied(
+    def _apply(
         self, write: ports.Write, body: bytes, current: Document | None, partition_key: PartitionKey
     ) -> Document | None:
         if write.kind is ports.WriteKind.CREATE and current is not None:
@@ -329,7 +329,7 @@ class MemoryContainer:
         return not isinstance(ttl, int) or ttl < 0 or self._now() < document["_ts"] + ttl
 
 
-def copied(document: Mapping[str, Any]) -> Document:
+def copy_of(document: Mapping[str, Any]) -> Document:
     """Return a copy that shares nothing, as if the document had come over the network."""
     copy: Document = marshal.loads(marshal.dumps(dict(document)))  # noqa: S302 - our own; several times as fast as deepcopy
     return copy
@@ -348,7 +348,7 @@ def _container_rid(number: int) -> str:
     return base64.b64encode(bytes(4) + (0x80000000 + number).to_bytes(4)).decode()
 
 
-def _written(document: Mapping[str, Any] | None) -> bytes:
+def _json_bytes(document: Mapping[str, Any] | None) -> bytes:
     try:
         return json.dumps(document or {}, allow_nan=False, ensure_ascii=False).encode()
     except ValueError as error:  # NaN, an infinity, or half of a surrogate pair

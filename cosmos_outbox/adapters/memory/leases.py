@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from cosmos_outbox.adapters.memory.container import copied
+from cosmos_outbox.adapters.memory.container import copy_of
 from cosmos_outbox.errors import Conflict, NotFound, PreconditionFailed
 from cosmos_outbox.ports import Document, Listing
 
@@ -35,12 +35,12 @@ class MemoryLeases:
     async def list(self, prefix: str) -> Listing:
         await asyncio.sleep(0)
         found = (self._find(name) for name in sorted(self._documents) if name.startswith(prefix))
-        documents = tuple(copied(document) for document in found if document is not None)
+        documents = tuple(copy_of(document) for document in found if document is not None)
         return Listing(documents=documents, read_at=datetime.fromtimestamp(int(self._now()), UTC))
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         await asyncio.sleep(0)
-        return copied(self._existing(document_id))
+        return copy_of(self._existing(document_id))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         await asyncio.sleep(0)
@@ -59,9 +59,9 @@ class MemoryLeases:
         del self._documents[document_id]
 
     def _put(self, document: Mapping[str, Any]) -> Document:
-        stored = {**copied(document), "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
+        stored = {**copy_of(document), "_etag": f'"{next(self._etags):08x}"', "_ts": int(self._now())}
         self._documents[stored["id"]] = stored
-        return copied(stored)
+        return copy_of(stored)
 
     def _existing(self, document_id: str, etag: str | None = None) -> Document:
         document = self._find(document_id)

@@ -114,7 +114,7 @@ def _plain_http(options: dict[str, Any]) -> Any:
 
 async def topic_described(client: ServiceBusAdministrationClient, name: str) -> Entity:
     """Return a topic and its subscriptions."""
-    topic = await _described(f"Topic {name!r}", client.get_topic(name))
+    topic = await _describe(f"Topic {name!r}", client.get_topic(name))
     if topic.settings is None:
         return topic
     found = [one async for one in client.list_subscriptions(name)]
@@ -128,15 +128,15 @@ async def source_described(
     """Return a subscription or queue, and what messages enter before it: the topic, or the queue itself."""
     label = source_label(entity, subscription)
     if subscription is None:
-        queue = await _described(label, client.get_queue(entity))
+        queue = await _describe(label, client.get_queue(entity))
         return queue, queue
-    source = await _described(label, client.get_subscription(entity, subscription))
+    source = await _describe(label, client.get_subscription(entity, subscription))
     if source.settings is None:
         return source, source
-    return source, await _described(f"Topic {entity!r}", client.get_topic(entity))
+    return source, await _describe(f"Topic {entity!r}", client.get_topic(entity))
 
 
-async def _described(
+async def _describe(
     label: str, reading: Awaitable[TopicProperties | SubscriptionProperties | QueueProperties]
 ) -> Entity:
     try:

@@ -88,14 +88,14 @@ def encode(message: OutboundMessage) -> bytes | None:
     body = message.body
     parts = [_PROPERTIES, _compound(_LIST, len(fields), _FIELDS), fields]
     if message.deliver_at is not None:
-        at = _sized(_SYMBOL, len(_DELIVER_AT)) + _DELIVER_AT + _TIMESTAMP + _milliseconds(message.deliver_at)
+        at = _header(_SYMBOL, len(_DELIVER_AT)) + _DELIVER_AT + _TIMESTAMP + _milliseconds(message.deliver_at)
         parts = [_ANNOTATIONS, _compound(_MAP, len(at), 2), at, *parts]
     if values:
         properties = b"".join(values)
         if len(properties) > MAX_PROPERTY_BYTES // 2:
             return None  # perhaps more than the service takes, which is checked on the SDK's way
         parts += (_APPLICATION_PROPERTIES, _compound(_MAP, len(properties), len(values)), properties)
-    parts += (_DATA, _sized(_BINARY, len(body)), body)
+    parts += (_DATA, _header(_BINARY, len(body)), body)
     return b"".join(parts)
 
 
@@ -133,7 +133,7 @@ def sdk_message(message: OutboundMessage) -> ServiceBusMessage:
     )
 
 
-def _sized(kind: tuple[int, int], size: int) -> bytes:
+def _header(kind: tuple[int, int], size: int) -> bytes:
     return bytes((kind[0], size)) if size <= _MOST else _pack_sized(kind[1], size)
 
 
@@ -164,7 +164,7 @@ _name = lru_cache(1024)(_string)  # subjects and names of properties, which come
 @lru_cache(64)
 def _symbol(value: str) -> bytes:
     written = value.encode()
-    return _sized(_SYMBOL, len(written)) + written
+    return _header(_SYMBOL, len(written)) + written
 
 
 # No subclasses: a bool is another type of AMQP.

@@ -76,7 +76,7 @@ def open_service_bus_client(
     """
     # The SDK's own retries would resend without the knowledge of the loop that keeps the order. Without a context it reads the
     # certificates again for each connection, which stops the loop for 40 ms.
-    options: dict[str, Any] = {"retry_total": 0, "ssl_context": verified_tls()}
+    options: dict[str, Any] = {"retry_total": 0, "ssl_context": tls_context()}
     if websockets:
         options["transport_type"] = TransportType.AmqpOverWebsocket
         if proxy is not None:
@@ -97,7 +97,7 @@ def open_service_bus_client(
     return ServiceBusClient(namespace, credential, **options)
 
 
-def verified_tls() -> ssl.SSLContext:
+def tls_context() -> ssl.SSLContext:
     """
     Return what verifies the broker's certificate: by `certifi`, or by the files that the environment names in its place.
     """

@@ -105,7 +105,7 @@ class ServiceBusSubscription:
             async with asyncio.timeout(wait_seconds + _OPEN_SECONDS):
                 await asyncio.shield(opening)
             opened = ServiceBusSession(self, receiver)
-            if self._sessions or await opened.fetched_first(wait_seconds):
+            if self._sessions or await opened.fetch_first(wait_seconds):
                 session = opened
         except sdk.OperationTimeoutError:  # no session has a message
             pass
@@ -127,7 +127,7 @@ class ServiceBusSubscription:
     ) -> None:
         """Close a receiver while others work: the broker gives its session to another receiver at once."""
 
-        async def closed() -> None:
+        async def close_receiver() -> None:
             try:
                 if opening is not None:
                     await end({opening})
@@ -138,7 +138,7 @@ class ServiceBusSubscription:
             finally:
                 self._receivers.release()
 
-        self._closing.add(closed())
+        self._closing.add(close_receiver())
 
 
 def receiver_of(
@@ -163,7 +163,7 @@ class ServiceBusSession:
         self._closed = False
         self.trusted_until = inf
         if self._session:
-            self._locked(self._loop.time(), self._session.locked_until_utc)
+            self._note_lock(self._loop.time(), self._session.locked_until_utc)
 
     async def receive(self, wait_seconds: float) -> Message | None:
         if not self._ahead and not await self._fetch(wait_seconds):
@@ -171,7 +171,7 @@ class ServiceBusSession:
         self._message = self._ahead.pop(0)
         return message_from(self._message)
 
-    async def fetched_first(self, wait_seconds: float) -> bool:
+    async def fetch_first(self, wait_seconds: float) -> bool:
         """Have a message delivered, to be read by `receive`, and return whether one came."""
         # Trust in a lock begins with the request: ask often, or the lock of a late message seems to have ended.
         ends_at = self._loop.time() + wait_seconds
@@ -184,7 +184,7 @@ class ServiceBusSession:
         asked_at = self._loop.time()
         await self._answer(self._deliver(wait_seconds), wait_seconds)
         if self._ahead and self._session is None:
-            self._locked(asked_at, self._ahead[0].locked_until_utc)
+            self._note_lock(asked_at, self._ahead[0].locked_until_utc)
         return bool(self._ahead)
 
     async def _deliver(self, wait_seconds: float) -> None:
@@ -198,9 +198,9 @@ class ServiceBusSession:
     async def renew(self) -> None:
         asked_at, message = self._loop.time(), next(iter(self._ahead), self._message)
         if self._session is not None:
-            self._locked(asked_at, await self._answer(self._session.renew_lock()))
+            self._note_lock(asked_at, await self._answer(self._session.renew_lock()))
         elif message is not None:
-            self._locked(asked_at, await self._answer(self._receiver.renew_message_lock(message)))
+            self._note_lock(asked_at, await self._answer(self._receiver.renew_message_lock(message)))
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
         received, self._message = self._message, None
@@ -228,7 +228,7 @@ class ServiceBusSession:
         # Without sessions the lock of a message outlives the link, unless the message is given back.
         self._subscription.close(self._receiver, abandon=None if self._session else message)
 
-    def _locked(self, asked_at: float, until: datetime | None) -> None:
+    def _note_lock(self, asked_at: float, until: datetime | None) -> None:
         left = trusted_seconds(until, now=datetime.now(UTC), lock_seconds=self._subscription.lock_seconds)
         self.trusted_until = asked_at + left
 

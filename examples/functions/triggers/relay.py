@@ -108,7 +108,7 @@ class TriggeredRelay:
         async def ask(key: str) -> None:
             async with places:
                 try:
-                    if not errors and await parking.is_held(key, self._scope):
+                    if not errors and await parking.is_key_parked(key, self._scope):
                         parked.append(key)
                 except OutboxError as error:
                     errors.append(error)

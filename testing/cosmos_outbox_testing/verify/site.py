@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import AzureError, HttpResponseError
 
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 from cosmos_outbox.adapters.cosmos.store import sdk_key
 from cosmos_outbox.errors import OutboxError
@@ -221,7 +221,7 @@ async def opened(
         described = await retry_reads(connection.feed.describe, RetryOptions())
 
         async def read() -> Mapping[str, Any]:
-            async with translated():
+            async with our_errors():
                 return await connection.lease_container.read()
 
         leases = await retry_reads(read, RetryOptions())

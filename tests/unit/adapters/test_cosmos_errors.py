@@ -26,7 +26,7 @@ from cosmos_outbox import (
     TooManyRequests,
 )
 from cosmos_outbox.adapters.cosmos import errors as cosmos_errors
-from cosmos_outbox.adapters.cosmos.errors import translate, translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors, translate
 from cosmos_outbox.errors import AccessDenied, InvalidRequest, RangeGone, RequestTooLarge
 
 SUCCESS = {200, 201, 202, 204}
@@ -137,7 +137,7 @@ async def test_every_error_class_of_the_sdk_becomes_one_of_ours_with_its_cause(k
             setattr(error, name, value)
 
     with pytest.raises(OutboxError) as caught:
-        async with translated():
+        async with our_errors():
             raise error
     assert error is caught.value.__cause__
 
@@ -145,7 +145,7 @@ async def test_every_error_class_of_the_sdk_becomes_one_of_ours_with_its_cause(k
 @pytest.mark.parametrize("error", [TimeoutError(), ConnectionResetError(), ClientConnectionError()])
 async def test_what_the_transport_raises_unwrapped_is_an_unknown_outcome(error: Exception):
     with pytest.raises(StoreUnavailable) as caught:
-        async with translated():
+        async with our_errors():
             raise error
     assert None is caught.value.applied
 
@@ -255,7 +255,7 @@ def test_a_partition_key_that_is_full_is_no_question_of_rights():
 
 
 async def stumble(over: Exception | None) -> None:
-    async with translated():
+    async with our_errors():
         try:
             if over is not None:
                 raise over

@@ -13,7 +13,7 @@ import pytest
 
 from cosmos_outbox.consumer import handler_threads
 from cosmos_outbox.consumer.handler_threads import DaemonThreads
-from cosmos_outbox.consumer.inbox import HandlerStuck, called
+from cosmos_outbox.consumer.inbox import HandlerStuck, invoke
 from cosmos_outbox.errors import HandlerTimeout
 from tests.support.patience import HUNG_SECONDS
 
@@ -75,5 +75,5 @@ async def test_a_handler_whose_thread_goes_on_is_stuck_but_not_one_that_a_name_k
         await (loop.getaddrinfo("name", 80) if lookup else asyncio.to_thread(hanging))
 
     with pytest.raises(HandlerTimeout) as raised:
-        await called(handler, of="invoicing", subject="t", within=timedelta(seconds=1))
+        await invoke(handler, of="invoicing", subject="t", within=timedelta(seconds=1))
     assert (HandlerTimeout if lookup else HandlerStuck) is raised.type

@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.consumer import Consumer, Message
 from cosmos_outbox.domain.events import utc_now
 from cosmos_outbox.errors import NotFound
-from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Sent
+from cosmos_outbox.parking import ParkedEvent, ParkedKeys, SendResult
 from cosmos_outbox.parking.parked_documents import parked_id
 from cosmos_outbox.ports import Complete, Write, WriteKind
 from cosmos_outbox.records import (
@@ -272,7 +272,7 @@ async def test_a_release_that_died_before_it_took_a_message_off_has_no_second_ef
     )
     mended.append(None)
 
-    async def dies(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> Sent:
+    async def dies(held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]) -> SendResult:
         await world.handling.release(held, ensure_claimed)
         raise asyncio.CancelledError
 

@@ -191,7 +191,7 @@ def test_a_message_that_was_never_tried_tries_a_second_later_and_those_that_aske
     for _ in range(20):
         circuit = Circuit(TryLater())
         for asked in range(20):
-            circuit.asked(f"o{asked}", TryLater(), 100.0 * asked)
+            circuit.count_ask(f"o{asked}", TryLater(), 100.0 * asked)
         assert circuit.delay("asked", 1900.5, new=True)
         delays.append(circuit.delay("asked", 1901.0, new=False))
         circuit.probe = None

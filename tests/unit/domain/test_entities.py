@@ -20,8 +20,8 @@ from tests.support.notes import Note
 
 
 def committed(note: Note, version: int = 1) -> Note:
-    progress_of(note).committed(
-        version=version, etag='"e"', taken=progress_of(note).taken(note.created_event)
+    progress_of(note).note_commit(
+        version=version, etag='"e"', taken=progress_of(note).take(note.created_event)
     )
     return note
 
@@ -84,7 +84,7 @@ def test_a_recorded_event_does_not_change_with_what_it_was_made_of():
     entry, labels = Entry(quantity=5), ["new"]
     ledger = Ledger(entry=entry)
     ledger.record(EntryAdded(entry=entry, labels=labels))
-    taken = progress_of(ledger).taken(ledger.created_event).events
+    taken = progress_of(ledger).take(ledger.created_event).events
     entry.quantity = 7
     labels.append("changed")
 
@@ -106,9 +106,9 @@ def test_an_event_type_that_coalesces_is_replaced_in_place():
 def test_a_commit_drops_what_it_settled_and_keeps_what_was_recorded_since():
     for note in (Note(), committed(Note())):
         note.change("before")
-        taken = progress_of(note).taken(note.created_event)
+        taken = progress_of(note).take(note.created_event)
         note.change("since")
-        progress_of(note).committed(version=2, etag='"2"', taken=taken)
+        progress_of(note).note_commit(version=2, etag='"2"', taken=taken)
 
         assert ["since"] == [event.text for event in note.events]
         assert (2, '"2"', False) == (note.version, note.etag, note.is_new)
@@ -137,14 +137,14 @@ def test_a_field_that_would_hide_what_the_entity_itself_needs_is_refused(name: s
 
 def test_a_copy_records_its_own_events_and_under_another_id_is_new():
     note = Note(id="a")
-    progress_of(note).committed(version=3, etag='"3"', taken=progress_of(note).taken(note.created_event))
+    progress_of(note).note_commit(version=3, etag='"3"', taken=progress_of(note).take(note.created_event))
     same, other, deep = note.model_copy(), note.model_copy(update={"id": "b"}), note.model_copy(deep=True)
     for copied in (same, other, deep):
         copied.change("x")
 
     assert () == note.events
     assert [(3, '"3"'), (0, None), (3, '"3"')] == [(c.version, c.etag) for c in (same, other, deep)]
-    progress_of(note).committed(version=4, etag='"4"', taken=progress_of(note).taken(note.created_event))
+    progress_of(note).note_commit(version=4, etag='"4"', taken=progress_of(note).take(note.created_event))
     assert [3, 0, 3] == [copied.version for copied in (same, other, deep)]
 
 

@@ -12,7 +12,7 @@ from cosmos_outbox.domain.entities import progress_of
 from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, WriteKind
-from cosmos_outbox.write.batch import PendingCommit, assembled
+from cosmos_outbox.write.batch import PendingCommit, assemble
 from cosmos_outbox.write.change_tracking import Change, IdentityMap
 from cosmos_outbox.write.event_sizes import EventSizes
 from tests.support.notes import Line, Note, NoteDeleted, NoteEvent, Remark
@@ -21,8 +21,8 @@ PREMIUM = EventSizes(max_message_bytes=100 * 1024 * 1024)
 
 
 def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) -> PendingCommit:
-    return assembled(
-        [tracked.part(ON_PARTITION_KEY) for tracked in context.changed()],
+    return assemble(
+        [tracked.part(ON_PARTITION_KEY) for tracked in context.changes()],
         correlation=correlation or {},
         published={},
         sizes=PREMIUM,
@@ -35,14 +35,14 @@ def settle(context: IdentityMap, commit: PendingCommit) -> None:
 
 
 def kinds(context: IdentityMap) -> list[tuple[str, str]]:
-    if not context.changed():
+    if not context.changes():
         return []
     return [(write.kind.value, write.id) for write in pending(context).writes]
 
 
 def committed(entity: Note | Line) -> Note | Line:
-    progress_of(entity).committed(
-        version=1, etag='"1"', taken=progress_of(entity).taken(entity.created_event)
+    progress_of(entity).note_commit(
+        version=1, etag='"1"', taken=progress_of(entity).take(entity.created_event)
     )
     return entity
 

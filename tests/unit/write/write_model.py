@@ -62,7 +62,7 @@ class Memo:
 
     @property
     def own(self) -> Tracked:
-        return self.unit._entities.required(self.model)
+        return self.unit._entities.require(self.model)
 
     @property
     def etag(self) -> str | None:

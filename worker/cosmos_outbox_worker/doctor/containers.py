@@ -10,7 +10,7 @@ from typing import Any
 
 from azure.cosmos.aio import ContainerProxy
 
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.errors import ConfigurationError, OutboxError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, key_paths_of
 from cosmos_outbox.retries import RetryOptions, retry_reads
@@ -91,7 +91,7 @@ async def read_container(
     """Read a container and judge it; one that does not answer is nothing to judge."""
 
     async def read() -> Mapping[str, Any]:
-        async with translated():
+        async with our_errors():
             return await container.read()
 
     about: dict[str, Any] = {}

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from azure.cosmos.aio import ContainerProxy
 
-from cosmos_outbox.adapters.cosmos.errors import translated
+from cosmos_outbox.adapters.cosmos.errors import our_errors
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.retries import RetryOptions, retry_reads
@@ -58,7 +58,7 @@ async def try_documents(
         async def attempt(operation: str = operation) -> None:
             # 404 and 409 are only returned to an authorised caller, so here they count as success.
             with suppress(NotFound, Conflict):
-                async with translated(document_ids=[name]):
+                async with our_errors(document_ids=[name]):
                     await attempts[operation]()
 
         try:
