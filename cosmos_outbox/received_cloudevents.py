@@ -73,7 +73,7 @@ class CloudEvent(BaseModel):
 
 def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body: bytes) -> CloudEvent | None:
     """
-    Return the CloudEvent that a message is; None if it is none, and does not say so.
+    Return the CloudEvent that a message is; None if it does not say that it is one.
 
     Raises:
         ValueError: it says that it is one, and is not.

@@ -1,5 +1,5 @@
 """
-Portal: something asynchronous that stays open on the event loop of a thread of its own, for other threads to call.
+Portal: keep an asynchronous object open on the event loop of a thread of its own, for other threads to call.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Portal(Generic[OpenedT]):
         self._loop: _LoopThread[OpenedT] | None = None
 
     def get(self) -> OpenedT:
-        """Return what is open, for calls of it that are not awaited."""
+        """Return the open object, for its methods that are not awaited."""
         loop = self._running()
         loop.check()
         return loop.opened.result()

@@ -32,7 +32,7 @@ class OneThread:
         self._portal, self._thread_id = portal, threading.get_ident()
 
     def guard(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
-        """Return a function that waits for nothing."""
+        """Guard a function that waits for nothing."""
 
         @functools.wraps(function)
         def check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:

@@ -20,8 +20,8 @@ class Attempts:
     """
     The attempts at one message.
 
-    Where another writer was first at what the handler changes, that is no fault of the message. A document that no other writer changed
-    since the attempt before shows a handler that would fail again and again.
+    An attempt that failed because another writer was first is no fault of the message. Where no other writer changed the document
+    since the last attempt, the handler would fail again and again.
 
     policy: of the consumer.
     permanent: errors that another attempt would raise again, besides those that always are.
@@ -39,7 +39,7 @@ class Attempts:
         """Count an error if it is the trace of another writer, and say whether it is."""
         if not isinstance(error, _CONTENTION) or self.contended == _MOST_CONTENTION:
             return False
-        # An id is taken for good: a handler that meets taken ones again and again makes them itself.
+        # An id stays taken: a handler that meets taken ids again and again creates those documents itself.
         trace = (None, None) if isinstance(error, errors.Conflict) else (error.document_id, error.actual)
         new = trace not in self.seen
         self.seen.add(trace)
@@ -47,7 +47,7 @@ class Attempts:
         return new
 
     def asks_for_later(self, error: BaseException) -> bool:
-        """Say whether an error asks for a later time: so do all of a group, each by itself or as one that the consumer waits for."""
+        """Say whether an error asks for a later time: a TryLater, one that the consumer waits for, or a group of only these."""
         if isinstance(error, BaseExceptionGroup):
             return all(map(self.asks_for_later, error.exceptions))
         awaited = isinstance(error, self.policy.waits_for) and not self._is_permanent(error)

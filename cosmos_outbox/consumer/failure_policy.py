@@ -11,7 +11,7 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.retries import Backoff
 
-# So many keys parked while no message takes effect show that the fault is not the messages': the others wait
+# So many parked keys, while no message takes effect, show that no message is at fault: the other messages wait
 HALT_AFTER_KEYS = 5
 # A process whose event loop is blocked loses the message at hand, then also the session that it was waiting for
 _LOST_AT_ONCE = 2
@@ -51,7 +51,7 @@ class Policy:
     @property
     def least_delivery_count(self) -> int:
         """
-        Return how many deliveries the broker has to allow, so that it does not dead-letter what this consumer would have parked.
+        Return how many deliveries the broker has to allow, so that it dead-letters no message before this consumer parks it.
         """
         return self.max_deliveries + _LOST_AT_ONCE
 

@@ -1,5 +1,5 @@
 """
-Handling: how a message of a consumer is settled: its effect is tried, and where it fails the message waits, alone or with its key.
+Handling: have a message of a consumer take effect and settle it; a message that fails waits, alone or with its key.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Handling:
 
     async def __call__(self, message: Message, session: Holding) -> Settlement:
         """
-        Return how a message is to be settled: complete once it took effect, or waits in the parked store.
+        Handle a message and return how to settle it: it is complete once it took effect, or waits in the parked store.
         """
         message = self._with_key(message)
         state = _SessionState(counts_losses=False)
@@ -153,7 +153,8 @@ class Handling:
             key: that its order is kept by.
             attempts: at it.
             pause: waits before another one.
-            ensure_claimed: of the release that handles it, which does so whatever others fail on. Defaults to None: it is none.
+            ensure_claimed: of the release that handles the message, even while the consumer is halted. Defaults to None: no
+            release.
         """
         released = ensure_claimed is not None
         while True:
@@ -256,7 +257,7 @@ class Handling:
         counts = False
         self._given_up += 1  # before anything is awaited, as other sessions fail meanwhile
         try:
-            # Another process may have been first, so that this one failed on what that one wrote
+            # Another process may have been first: then this one failed on the other's writes
             if await self._inbox.was_taken(message, key):
                 return Complete()
             if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
@@ -268,7 +269,7 @@ class Handling:
             except errors.RequestTooLarge:
                 return self._dead_letter(message, key, error, reason="TooLargeToPark")
             if held.decided is not None or not held.parked:
-                # An operator dropped the message once, or had it sent edited: what is kept of that stands in its place
+                # An operator dropped the message once, or had it sent edited: that record stands in its place
                 return self._dead_letter(message, key, error, reason="DroppedBefore")
             counts = True
             state.parked = True

@@ -144,7 +144,7 @@ class Inbox:
 
             async def handle() -> None:
                 await found.route.handler(found.event, message, uow)
-                # Those of the events that it recorded too: the consumer bounds and judges whatever a caller wrote.
+                # And the handlers of the events that it recorded: the consumer limits and judges all code of the caller.
                 await run_event_handlers(uow)
 
             with processing_message(
@@ -165,7 +165,7 @@ class Inbox:
                 try:
                     await commit_with(uow, record)
                 except errors.Conflict as refusal:
-                    # What is stored under the record's id is the record: every write of it is part of an effect, here of another process.
+                    # The document under this id is the record, which is written with an effect alone: here by another process.
                     if refusal.document_id != record.id:
                         raise
                     return self._report_copy(message, key)
@@ -293,8 +293,9 @@ def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
     """
     Say whether a message may be in the inbox already, so that the inbox is worth a read before its handler is called.
 
-    Without the read, what the inbox knows is refused with the batch, and its handler was called in vain. So it is asked about what was
-    delivered before, and about what was sent long after its event was created: a replay, say, or a relay that lost its position.
+    Without the read, the store refuses the batch of a message that the inbox knows, and its handler was called in vain. So the
+    consumer reads the inbox for a message that was delivered before, or that was sent long after its event was created, as by a
+    replay or a relay that lost its position.
 
     Args:
         message: that is to be handled.

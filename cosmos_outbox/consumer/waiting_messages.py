@@ -58,7 +58,7 @@ class Waits:
     outages: int = 0
 
     def for_store(self, message: Message, key: str, error: Exception) -> Retry:
-        """Have a message wait for a store, longer each time that one has to, and no less than the service asked for."""
+        """Have a message wait for a store: longer each time, and no less than the service asked for."""
         wait = self._more(message)
         self.outages += 1
         rank = max(self.outages, min(wait.times, _MOST_ALONE))
@@ -88,7 +88,7 @@ class Waits:
         return self._wait(message, key, wait, circuit.error, outcome="circuit", delay_seconds=delay)
 
     def end_try(self, message: Message) -> None:
-        """Note that the handler of a message is done with it, whatever came of it: another one may be tried."""
+        """Note that the handler has returned or failed: another message of the subject may be tried."""
         circuit = self.circuits[message.subject]
         if circuit.probe == message.message_id:
             circuit.probe = None
@@ -110,7 +110,7 @@ class Waits:
         return failed.with_traceback(error.__traceback__)
 
     def _more(self, message: Message) -> Wait:
-        """Return the wait of a message, once more; of very many, those that had to wait longest ago are forgotten."""
+        """Count one more wait of a message and return it; of very many, those that waited longest ago are forgotten."""
         wait = self.known.pop(message.message_id, None) or Wait(since=self.now())
         self.known[message.message_id] = wait
         wait.times += 1

@@ -251,7 +251,7 @@ class Progress:
         self.recorded.append(event)
 
     def take(self, created_event: Callable[[], DomainEvent | None] | None) -> CommitEvents:
-        """Return what a commit writes now, of a new document with the event that says it was created."""
+        """Return the events that a commit writes now, for a new document with the one that says it was created."""
         settled = frozenset([event.id for event in self.recorded])
         created = created_event() if created_event and self.version == 0 else None
         if created is None:
@@ -261,7 +261,7 @@ class Progress:
             # A repeated commit must write the id that the first attempt may have written.
             created = created.model_copy(update={"id": first.id, "created_at": first.created_at})
         self.created = created
-        # What comes later is not told by what is sent now
+        # The created event stands for those that the creation implies, but for none that is delivered later
         rest = (one for one in self.recorded if not one.implied_by_creation or self.deliver_at.get(one.id))
         return CommitEvents(events=(created, *rest), settled=settled)
 
@@ -319,7 +319,7 @@ def is_rounded(value: Any) -> bool:
 
 
 def _mark(value: Any) -> Any:
-    """Return a value, which may be of any type, with a mark in place of what is lost."""
+    """Return a value of any type with a mark in place of each part that JSON loses."""
     if isinstance(value, dict):
         return {str(name): _mark(one) if isinstance(name, str) else _LOST for name, one in value.items()}
     if isinstance(value, list):
@@ -329,7 +329,7 @@ def _mark(value: Any) -> Any:
 
 @functools.cache
 def _marking(kind: type[DomainEvent]) -> SchemaSerializer | None:
-    """Return what writes an event as its class does, with marks where it takes any value; None if it does so nowhere."""
+    """Return a serializer that writes events of a class with marks where a field takes any value; None without such a field."""
     if "'type': 'any'" not in str(schema := kind.__pydantic_core_schema__):
         return None
     try:

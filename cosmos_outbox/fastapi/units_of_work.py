@@ -1,4 +1,4 @@
-"""Units of work for requests: what an application is given once, and its outbox and units of work for each request."""
+"""Units of work for requests: `install` prepares an application once; dependencies give each request its outbox and unit of work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Ceiling: so many a second at most, shared by all that send, which get their turns in the order in which they ask.
+Ceiling: the most messages a second that a process sends. Its lanes share them, and get their turns in the order in which they ask.
 
 A turn is for a tenth of a second at most, so no lane waits long for another, and each begins when all turns before it are used up. Time in
 which nothing was sent is not made up for: after an outage the rate is the same.
@@ -33,11 +33,11 @@ class Ceiling:
 
     @classmethod
     def of(cls, per_second: float | None) -> Ceiling | None:
-        """Return a ceiling of so many a second, None where there is to be none."""
+        """Return a ceiling of so many messages a second; None without a limit."""
         return None if per_second is None else cls(per_second)
 
     def reserve(self, number: int, *, now: float) -> float:
-        """Take the next turn, for so many, and return the seconds until it begins."""
+        """Take the next turn, for so many messages, and return the seconds until it begins."""
         begins = max(now, self._free_at)
         self._free_at = begins + number / self.per_second
         if begins > now:
@@ -45,9 +45,9 @@ class Ceiling:
         return begins - now
 
     def holds_back(self, *, now: float) -> bool:
-        """Say whether any turn was waited for during the last second."""
+        """Say whether a lane waited for its turn during the last second."""
         return now <= self._held_until + _LATELY_SECONDS
 
     async def turn(self, number: int = 1) -> None:
-        """Wait for a turn for so many."""
+        """Wait for a turn for so many messages."""
         await asyncio.sleep(self.reserve(number, now=asyncio.get_running_loop().time()))

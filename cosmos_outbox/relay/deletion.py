@@ -94,7 +94,7 @@ class Deletion:
 
     def _is_to_delete(self, delivery: Delivery) -> bool:
         asked = ALL_ACTIONS in self._actions or delivery.event.action in self._actions
-        # A larger one may have been parked as a reference, and is then nowhere else.
+        # A larger event may have been parked as a reference: its payload is then in its own container alone.
         return asked and copied_size(delivery.document) <= MAX_EVENT_BYTES // 2
 
     def hear(self, record: records.Record) -> None:

@@ -209,7 +209,7 @@ class Relay:
 
     async def _round(self, progress: _Progress, streams: Streams) -> Streams:
         """
-        Send the events of some keys and hold those of the others; return what has to go the other way after all.
+        Send the events of some keys and hold those of the others; return the events that are to be held after all, or sent.
         """
         to_hold = {
             key: stream
@@ -244,7 +244,7 @@ class Relay:
     async def _collect_rest(
         self, result: LaneResult, progress: _Progress, sent: Streams
     ) -> dict[str, list[Delivery]]:
-        """Note what became of the lanes; return what is to be sent again, or to be held."""
+        """Note the outcome of the lanes; return the events to send again or to hold."""
         again = list(result.parked_by_hand)  # the first of each key
         progress.done |= result.accepted
         if self._parking is None:
@@ -294,7 +294,7 @@ class Relay:
             async with self._holding:
                 held = await parking.hold(key, stream, failure, scope=progress.scope)
         except OutboxError as error:  # other partition keys go on
-            # At the limit of keys this one got no name; at that of its events it has one.
+            # At the limit of keys, this key got no name in the lease; at the limit of its events, it has one.
             progress.full |= isinstance(error, ParkingFull) and failure is not None and key not in parked
             progress.errors.append(error)
             record = records.ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)

@@ -2,7 +2,7 @@
 Sending lanes: a page's events, parsed once, are shared out by key and sent side by side; a message that can never be sent stops only its own
 partition key.
 
-What goes out on which lane is decided in pure functions, which stand first.
+Pure functions, which stand first, decide which lane sends which events.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class Delivery:
     """
     An event on its way, and the message that carries it.
 
-    id: of the event.
-    key: what identifies it in its container.
+    id: of the event. key: identifies the event in its container.
     """
 
     id: str
@@ -293,7 +292,7 @@ class LaneSender:
         result: LaneResult,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> list[Delivery]:
-        """Return the events but those whose keys an operator parked by hand; that is asked after some failures in a row."""
+        """Drop the events whose keys an operator parked by hand; after some failures in a row, ask for these keys."""
         if failures < _ATTEMPTS_BEFORE_POLL:
             return due
         by_hand = await parked_meanwhile()

@@ -32,7 +32,7 @@ from cosmos_outbox.retries import suspended_seconds
 # Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
 BELIEVED_IN_A_ROW = 5
 UNCLEAR_ATTEMPTS = 5  # at the same messages, each with the same answer
-_UNCLEAR_ATTEMPTS_ALONE = 15  # if no other message was sent for comparison, so that an outage parks no key
+_UNCLEAR_ATTEMPTS_ALONE = 15  # without a sent message to compare with, so that an outage parks no key
 _NO_ANSWER = "no answer"
 _REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
 
@@ -54,7 +54,7 @@ class Topics:
         routes: which messages go to which topics. Defaults to all to all of them.
         shape: makes of a message what leaves. Defaults to the message as it is.
         around: surrounds each send to a topic. Defaults to nothing.
-        ceiling: of messages a second; one that goes to two topics counts twice. Who publishes waits for `turn` before. Defaults to none.
+        ceiling: of messages a second; one that goes to two topics counts twice. A caller awaits `turn` before it publishes. Defaults to none.
 
     Raises:
         ConfigurationError: a topic has no publisher.
@@ -84,7 +84,7 @@ class Topics:
 
     @property
     def checks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return by topic how it is found out whether it can be sent to; a publisher without `check` cannot tell."""
+        """Return each topic's `check`, which finds out whether the topic can be sent to; some publishers have none."""
         found = {topic: getattr(one, "check", None) for topic, one in self._publishers.items()}
         return {topic: check for topic, check in found.items() if check is not None}
 
@@ -242,7 +242,7 @@ class Refusals:
             ) from error
 
     async def _accepts_another(self, send: Send) -> bool:
-        """Say whether the topic accepts, now, what it accepted before."""
+        """Say whether the topic accepts now a message that it accepted before."""
         if (probe := self._probe) is None:
             return False
         try:

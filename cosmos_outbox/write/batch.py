@@ -1,5 +1,5 @@
 """
-PendingCommit: everything that one commit writes, assembled once and frozen, so that every attempt sends the same.
+PendingCommit: all documents of one commit, assembled once and frozen, so that every attempt sends the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class CommitRecord:
     """
     A new document that says what a commit is for, under an id that no two commits for the same thing can both create.
 
-    elsewhere: what is to become of a change under another partition key.
+    elsewhere: advice for a change under another partition key, which the commit refuses.
     """
 
     partition_key: PartitionKey

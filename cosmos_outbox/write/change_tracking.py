@@ -86,13 +86,13 @@ class Tracked:
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         """
-        Return its partition key, as the model has it now, what is stored of it, if the key follows from that, and the version for
-        consumers after the next commit, if it counts.
+        Return the model's partition key as it is now, its stored form where the key follows from that, and its version after the
+        next commit where it has one.
         """
         return self.model.partition_key, None, self.progress.version + 1
 
     def render(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
-        """Return what the next commit stores, and the name of a field that would be read back as another value."""
+        """Return the document that the next commit stores, and the name of a field that would be read back as another value."""
         progress = self.progress
         document = entity_document(
             self.model, progress.stored, version=progress.version + 1, key_fields=key_fields
@@ -100,7 +100,7 @@ class Tracked:
         return document, altered_field(self.model, document["data"])
 
     def content(self) -> Document:
-        """Return the part of a document that the model says, as it would be stored now."""
+        """Return the model's part of the document, as the next commit would store it."""
         return entity_data(self.model, self.progress.stored)
 
     def part(self, paths: KeyPaths) -> Part:
@@ -169,7 +169,7 @@ class Tracked:
         return now != before
 
     def state_now(self) -> bytes | None:
-        """Return what it would store, to compare with a later state; None if that cannot be written."""
+        """Return the form that a commit would store, to compare with a later one; None if it cannot be written."""
         try:
             return comparable(self.model, self.content())
         except Exception:  # noqa: BLE001 - of a caller's property or mapper; the commit raises it
@@ -257,7 +257,7 @@ class IdentityMap:
         return next((self._tracked[place] for place in places if place in self._tracked), None)
 
     def at(self, document_id: str, partition_key: PartitionKey) -> Iterator[Tracked]:
-        """Yield what is tracked under an id and partition key, of whatever type."""
+        """Yield the documents of any type that are tracked under an id and partition key."""
         wanted = document_id, identity(partition_key)
         return (tracked for (_, *place), tracked in self._tracked.items() if tuple(place) == wanted)
 
@@ -354,11 +354,11 @@ class IdentityMap:
         )
 
     def changes(self) -> list[Tracked]:
-        """Return what a commit would write, in the order in which it was first tracked."""
+        """Return the documents that a commit would write, in the order in which they were first tracked."""
         return [tracked for tracked in self._tracked.values() if tracked.pending]
 
     def each_event(self) -> Iterator[tuple[Tracked, DomainEvent]]:
-        """Yield the events that a commit would write, in order, with what recorded them."""
+        """Yield the events that a commit would write, in order, each with the document that recorded it."""
         for tracked in list(self._tracked.values()):
             if tracked.asked_for:
                 for event in tracked.progress.take(tracked.created_event).events:
@@ -382,7 +382,7 @@ class IdentityMap:
             )
 
     def clear(self) -> None:
-        """Forget everything; nothing of it is written."""
+        """Forget all documents, without writing them."""
         self._tracked.clear()
         self.refusal, self.failed = None, False
 
@@ -398,7 +398,7 @@ class IdentityMap:
         return tuple((place, copy(one), tuple(one.progress.recorded)) for place, one in self._tracked.items())
 
     def put_back(self, snapshot: Snapshot) -> None:
-        """Undo what was tracked, asked for and recorded since; fields that were set keep their values."""
+        """Forget the documents, changes and events that came since; fields that were set keep their values."""
         self._tracked = {place: kept for place, kept, _ in snapshot}
         for _, kept, recorded in snapshot:
             kept.progress.recorded, kept.progress.closed = list(recorded), None

@@ -51,7 +51,7 @@ class Submission:
         self.etags: dict[str, str | None] = {}
         self.request_charge = 0.0
         self._in_doubt = False  # an attempt may have been applied, or may still be
-        self._is_absent = False  # the event, as the last read of it said; one without an answer says nothing
+        self._is_absent = False  # the last read had an answer, and found no event
         self._deadline: Deadline  # of the current call
 
     async def send(self) -> None:
@@ -117,7 +117,8 @@ class Submission:
             return False  # no attempt can have been applied
         event_ids, refused = {event.id for event in self.commit.events}, refusal.document_id
         if refused is not None and refused not in event_ids:
-            # The events come first in the batch, so the store accepted their ids: they are not stored, or no longer.
+            # Events precede entities in the batch, so every event id was free: no attempt was applied, or its events were deleted
+            # since.
             if self._in_doubt and not self._absence_proves():
                 raise self._unknown() from refusal
             return False

@@ -1,4 +1,4 @@
-"""Event handlers: what a program does inside its own process, before the save, when an entity raised an event."""
+"""Event handlers: functions of a program that run in its process, before the commit, for the events that entities recorded."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class EventHandlers:
 
     def map_events(self, events: Iterable[DomainEvent]) -> dict[str, tuple[DomainEvent, ...]]:
         """
-        Return what replaces each mapped event by the event's id. The first keeps that id, and the ids of the others follow from it,
-        so that a retry repeats them.
+        Return, by the id of each mapped event, the events that replace it. The first keeps the id, and the ids of the others follow
+        from it, so that a retry repeats them.
         """
         found: dict[str, tuple[DomainEvent, ...]] = {}
         for event in events:

@@ -1,4 +1,4 @@
-"""EventSizes: what becomes of large events, and of ids that no message carries."""
+"""EventSizes: store the payload of a large event beside it, or refuse the event; refuse ids that no message carries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class EventSizes:
 
     def fit(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
         """
-        Return what to store of an event: its document and, if its payload goes into one of its own, that one.
+        Return the documents to store of an event: its own and, for a large payload, the payload's.
 
         Args:
             document: of the event.

@@ -263,7 +263,7 @@ class UnitOfWork:
                 answer = hook(commit)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception:  # a caller's code; the commit is written whatever it does
+            except Exception:  # a caller's code; the commit is written all the same
                 _logger.exception("commit.hook_failed", extra={"commit": commit.id})
 
     async def _commit_changes(self, record: CommitRecord | None) -> Commit | None:
@@ -376,5 +376,5 @@ def version_after_commit(uow: UnitOfWork, entity: Entity) -> int:
 
 
 def warn_of_what_is_left(uow: UnitOfWork, *, commit: str) -> None:
-    """Log a warning if no commit wrote what a unit of work changed; `commit` is how its caller commits."""
+    """Log a warning if a unit of work has changes that no commit wrote; `commit` is how its caller commits."""
     uow._entities.warn_of_what_is_left(commit)  # noqa: SLF001 - of this module

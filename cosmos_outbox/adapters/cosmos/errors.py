@@ -166,7 +166,7 @@ class _Answer:
         return error
 
     def after(self, advice: str) -> str:
-        """Return the advice, then once what the service said, as far as it is about the request."""
+        """Return the advice, followed by the service's text as far as it is about the request."""
         code = f"{self.status}/{self.sub_status}" if self.sub_status else f"{self.status}"
         known = [f"container {self.path[3]!r}"] if self.path[2:3] == ("colls",) and self.path[3:] else []
         known += [f"document {self.document_id!r}"] if self.document_id is not None else []

@@ -134,7 +134,7 @@ class CosmosChangeFeed:
         if response.etag is None or not response.etag.startswith('"'):
             raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
         if not documents and response.status != _NOT_MODIFIED and not response.lists_nothing:
-            # Its headers may be true, and its documents lost on the way.
+            # The answer's headers may be right while its documents were lost on the way.
             raise StoreUnavailable(
                 f"The change feed answered {response.status} without a list of documents; the page is read again."
             )

@@ -28,7 +28,7 @@ _NEEDED = {
     "a-im",
     RANGE_ID,
     "x-ms-cosmos-intended-collection-rid",
-}  # or the answer could be about something else
+}  # else the answer could be about another range or position
 _KNOWN_SECONDS = (
     300.0  # the service takes a signature for 15 minutes, and the SDK renews a token 5 minutes before its end
 )
@@ -75,7 +75,7 @@ class LeanPolls:
             return
         self._endpoint = urlsplit(request.url).netloc
         until = asyncio.get_running_loop().time() + _KNOWN_SECONDS
-        # What is new is read again, so one document is enough. A gateway must not compress what is not decoded here.
+        # The SDK reads new changes again, so one document is enough. The answer is not decoded here, so no gateway may compress it.
         headers |= {"x-ms-max-item-count": "1", "accept-encoding": "identity"}
         self._known[about] = _Known(
             request=request,
@@ -134,7 +134,7 @@ class LeanPolls:
             return answer.status, answer.headers
 
     def _stop(self) -> None:
-        # Not two requests for one while something is wrong, and seldom where a gateway never lets a poll through.
+        # A poll that fails costs a second request: none is made for a while, and seldom one where a gateway lets no poll through.
         now = asyncio.get_running_loop().time()
         if now < self._paused_until:
             return  # of another range, sent before the pause began
