@@ -14,7 +14,7 @@ from cosmos_outbox import errors, records
 from cosmos_outbox.consumer.attempts import Attempts
 from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.inbox import OUTAGES, Effect, Inbox
-from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.parked_messages import ParkedMessage, message_of
 from cosmos_outbox.consumer.routes import unwrap
 from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.message_format import Message
@@ -199,7 +199,7 @@ class Handling:
         # A copy must not wait for a release that comes after its record was deleted.
         if await self._inbox.was_taken(message, key):
             return True
-        held = await parking.hold(key, [HeldMessage(message, key)], scope=self.scope)
+        held = await parking.hold(key, [ParkedMessage(message, key)], scope=self.scope)
         if held.not_held:  # an operator released the key
             state.parked = False
             return False
@@ -265,7 +265,7 @@ class Handling:
                 return self._dead_letter(message, key, error)
             failure = failure_of(message.message_id, error, attempts=attempts)
             try:
-                held = await self._parking.hold(key, [HeldMessage(message, key)], failure, scope=self.scope)
+                held = await self._parking.hold(key, [ParkedMessage(message, key)], failure, scope=self.scope)
             except errors.RequestTooLarge:
                 return self._dead_letter(message, key, error, reason="TooLargeToPark")
             if held.decided is not None or not held.parked:

@@ -32,8 +32,8 @@ _DEEPEST = 126  # of the 128 levels that a document may have, the parked store's
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMessage:
-    """A message to be held behind the failure of its key."""
+class ParkedMessage:
+    """A message to be held behind the failure of its key, as a document of the parked store."""
 
     message: Message
     key: str
@@ -74,7 +74,7 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
     Return the message that a document holds.
 
     Args:
-        document: as `HeldMessage` wrote it.
+        document: as `ParkedMessage` wrote it.
         edited: an operator gave it another payload.
 
     Raises:

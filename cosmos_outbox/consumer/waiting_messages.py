@@ -62,7 +62,7 @@ class Waits:
         wait = self._more(message)
         self.outages += 1
         rank = max(self.outages, min(wait.times, _MOST_ALONE))
-        delay = _BETWEEN.delay(rank, at_least=_asked_seconds(error))
+        delay = _BETWEEN.delay(rank, at_least=_retry_after(error))
         return self._wait(message, key, wait, error, outcome="outage", delay_seconds=delay)
 
     def for_later(self, message: Message, key: str, error: Exception) -> Retry | None:
@@ -73,7 +73,7 @@ class Waits:
             self._report_move(message.subject, circuit, "opened")
         wait.asked_at = now if wait.asked_at is None else wait.asked_at
         left = wait.asked_at + self.inbox.policy.longest_wait.total_seconds() - now
-        delay = min(left, _BETWEEN.delay(wait.times, at_least=_asked_seconds(error)))
+        delay = min(left, _BETWEEN.delay(wait.times, at_least=_retry_after(error)))
         if left <= 0:
             return None
         return self._wait(message, key, wait, error, outcome="later", delay_seconds=delay)
@@ -129,5 +129,5 @@ class Waits:
         self.inbox.notify(records.CircuitMoved(outcome=outcome, **told))
 
 
-def _asked_seconds(error: Exception) -> float | None:
+def _retry_after(error: Exception) -> float | None:
     return error.retry_after if isinstance(error, errors.OutboxError) else None

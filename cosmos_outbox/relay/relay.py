@@ -218,7 +218,7 @@ class Relay:
         }
         to_send = {key: stream for key, stream in streams.items() if key not in to_hold}
 
-        async def parked_meanwhile() -> frozenset[str]:
+        async def poll_by_hand() -> frozenset[str]:
             await self._poll(progress.scope)
             return self._found.by_hand
 
@@ -229,7 +229,7 @@ class Relay:
                     to_send.values(),
                     first_lane=progress.lease.first_lane,
                     parked=len(progress.lease.parked) + len(progress.failures),
-                    parked_meanwhile=parked_meanwhile,
+                    parked_meanwhile=poll_by_hand,
                     moving=progress.moving,
                     group=group,
                 )

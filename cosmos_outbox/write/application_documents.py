@@ -84,7 +84,7 @@ class TrackedModel(Tracked):
         self, model: object, mapper: DocumentMapper[Any], key_of: KeyOf, *, stored: Stored | None = None
     ) -> None:
         self._mapper, self._key_of = mapper, key_of
-        document, name = self._written(model), type(model).__name__
+        document, name = self._to_document(model), type(model).__name__
         if not isinstance(document.get("id"), str):
             raise UsageError(
                 f"A document needs an `id` of text, and this {name} has {document.get('id')!r}. A dict, a dataclass and a "
@@ -103,14 +103,14 @@ class TrackedModel(Tracked):
         return self._key_of(document), document, version if counts else None
 
     def content(self) -> Document:
-        known = strip_system(self._written(self.model))
+        known = strip_system(self._to_document(self.model))
         return {**known, **{name: value for name, value in self._others.items() if name not in known}}
 
     def render(self, content: Document | None, key_fields: Document) -> tuple[Document, str | None]:
         content = self.content() if content is None else content
-        return content, self._altered(content)
+        return content, self._find_altered(content)
 
-    def _altered(self, document: Stored) -> str | None:
+    def _find_altered(self, document: Stored) -> str | None:
         read = self._mapper.to_document(self._mapper.from_document(dict(document)))
         read = {**self._others, **strip_system(read)}
         for name in () if json_bytes(document) == json_bytes(read) else {**document, **read}:
@@ -119,7 +119,7 @@ class TrackedModel(Tracked):
                 return name
         return None
 
-    def _written(self, model: Any) -> Document:
+    def _to_document(self, model: Any) -> Document:
         try:
             return self._mapper.to_document(model)
         except UNWRITABLE as error:
@@ -177,7 +177,7 @@ class Documents(Generic[ModelT]):
             if own is None:
                 read = functools.partial(self._store.read, document_id, key)
                 document = await read_new_enough(read, self._options, if_none_match, at_least)
-                own = self._restored(document, key)
+                own = self._restore(document, key)
                 self._entities.add(own)
             stored = own.progress.stored or {"id": document_id}
             if at_least is not None and version_of(stored) < at_least:  # tracked before
@@ -250,7 +250,7 @@ class Documents(Generic[ModelT]):
         """
         return self._entities.require(model).progress.shown_etag
 
-    def _restored(self, document: Document, partition_key: PartitionKey) -> TrackedModel:
+    def _restore(self, document: Document, partition_key: PartitionKey) -> TrackedModel:
         content = strip_system(document)
         try:
             own = TrackedModel(

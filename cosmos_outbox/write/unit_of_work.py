@@ -285,7 +285,7 @@ class UnitOfWork:
                 parts,
                 record=record,
                 correlation=current_correlation(traced=span is not trace.INVALID_SPAN) if recorded else {},
-                created=self._created if self._create_spans_for else None,
+                created=self._trace_create if self._create_spans_for else None,
                 published=self._handlers.map_events(recorded) if self._handlers.public else {},
                 sizes=self._sizes,
                 paths=paths,
@@ -306,7 +306,7 @@ class UnitOfWork:
             span.set_attribute("outbox.commit.attempts", commit.attempts)
             return commit
 
-    def _created(self, event: DomainEvent, correlation: Mapping[str, str]) -> Mapping[str, str]:
+    def _trace_create(self, event: DomainEvent, correlation: Mapping[str, str]) -> Mapping[str, str]:
         return trace_create(self._tracer, self._create_spans_for or "", broker_id(event.id), correlation)
 
     async def _run_handlers(self) -> None:

@@ -16,7 +16,7 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
-from cosmos_outbox.consumer.parked_messages import HeldMessage
+from cosmos_outbox.consumer.parked_messages import ParkedMessage
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import Parking, Scope
 from cosmos_outbox.parking.parked_documents import failure_of
@@ -48,7 +48,7 @@ def park(outbox: Local, *messages: Message) -> None:
         parking = Parking(CosmosParked(database.get_container_client("parked")), references=False)
         failure = failure_of("m-1", KeyError("total"), attempts=2)
         scope = Scope(processor="invoicing", container="events/all")
-        await parking.hold("a", [HeldMessage(one, "a") for one in messages], failure, scope=scope)
+        await parking.hold("a", [ParkedMessage(one, "a") for one in messages], failure, scope=scope)
 
     outbox.on_database(hold)
 

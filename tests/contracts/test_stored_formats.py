@@ -19,7 +19,7 @@ from cosmos_outbox import Answer, IdempotencyKey, Outbox, UnitOfWork, answer_onc
 from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed.leases import from_document, new_lease
-from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.parked_messages import ParkedMessage, message_of
 from cosmos_outbox.message_format import message_of as sent
 from cosmos_outbox.parking.parked_documents import (
     Decision,
@@ -79,7 +79,7 @@ def leases_and_parked() -> dict[str, Document]:
         "parkedKey": key.write().document or {},
         "parkedEvent": held.with_payload({"action": "Renamed"}, decision).write().document or {},
         "purgedEvent": held.without_contents(decision).write().document or {},
-        "heldMessage": HeldMessage(HELD, "o1").document,
+        "heldMessage": ParkedMessage(HELD, "o1").document,
     }
 
 

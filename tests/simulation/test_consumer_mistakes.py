@@ -17,7 +17,7 @@ import pytest
 from cosmos_outbox import Outbox
 from cosmos_outbox.consumer import Handling, handling
 from cosmos_outbox.consumer.inbox import Inbox
-from cosmos_outbox.consumer.parked_messages import HeldMessage
+from cosmos_outbox.consumer.parked_messages import ParkedMessage
 from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox.message_format import Message
@@ -119,11 +119,11 @@ class HeldWithoutChecking(Simulation):
             async def hold(
                 self,
                 partition_key: str,
-                items: Sequence[HeldMessage],
+                items: Sequence[ParkedMessage],
                 failure: Failure | None = None,
                 *,
                 scope: Scope = Scope(),  # noqa: B008
-            ) -> HeldEvents[HeldMessage]:
+            ) -> HeldEvents[ParkedMessage]:
                 failure = failure or Failure(event_id=items[0].id, reason="", error="", attempts=0)
                 return await super().hold(partition_key, items, failure, scope=scope)
 

@@ -17,7 +17,7 @@ import pytest
 
 from cosmos_outbox import UnitOfWork
 from cosmos_outbox.consumer import Consumer, Message
-from cosmos_outbox.consumer.parked_messages import HeldMessage, message_of
+from cosmos_outbox.consumer.parked_messages import ParkedMessage, message_of
 from cosmos_outbox.errors import StoreUnavailable, frames_of
 from cosmos_outbox.records import ConsumingDelayed, MessageGivenUp, MessageHandled
 from tests.support.shop import OrderPaid, World, message, ran
@@ -70,7 +70,7 @@ async def test_a_body_that_the_store_would_refuse_or_change_is_parked_as_it_is(t
 )
 def test_a_held_message_keeps_its_properties_through_a_store_whose_numbers_are_doubles(value: Any):
     sent = message(OrderPaid(order_id="o1"), properties={"value": value}, sequence_number=33 << 48 | 1)
-    stored = json.dumps(HeldMessage(sent, "o1").document, allow_nan=False)
+    stored = json.dumps(ParkedMessage(sent, "o1").document, allow_nan=False)
     # Cosmos DB has no other numbers, and leaves out a fraction of zero
     found = message_of(json.loads(stored, parse_int=as_double, parse_float=as_double), edited=False)
 
@@ -84,7 +84,7 @@ def test_a_held_message_keeps_its_properties_through_a_store_whose_numbers_are_d
 )
 def test_a_body_has_no_other_number_after_it_was_held(digits: str, kept: bool):
     sent = message(OrderPaid(order_id="o1"), body=f'{{"total":{digits}}}'.encode())
-    document = HeldMessage(sent, "o1").document
+    document = ParkedMessage(sent, "o1").document
 
     assert ({"total": float(digits)} if kept else {}) == document["data"]
     assert kept or sent.body == message_of(document, edited=False).body
@@ -103,7 +103,7 @@ def test_a_body_has_no_other_number_after_it_was_held(digits: str, kept: bool):
 )
 async def test_a_body_is_released_byte_by_byte_as_it_came_unless_an_operator_edited_it(body: str):
     sent = message(OrderPaid(order_id="o1"), body=body.encode())
-    stored = json.dumps(HeldMessage(sent, "o1").document)
+    stored = json.dumps(ParkedMessage(sent, "o1").document)
     document = json.loads(stored, parse_int=as_double, parse_float=as_double)
 
     assert body.encode() == message_of(document, edited=False).body
