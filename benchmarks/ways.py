@@ -39,7 +39,7 @@ from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.settings import Settings
-from cosmos_outbox_worker.telemetry import opened_telemetry
+from cosmos_outbox_worker.telemetry import open_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 PAGE = 100
@@ -80,9 +80,9 @@ async def relay(
             hook(record)
 
     async with AsyncExitStack() as stack:
-        telemetry = stack.enter_context(opened_telemetry(instance=name))
+        telemetry = stack.enter_context(open_telemetry(instance=name))
         client = await stack.enter_async_context(
-            open_cosmos_client(connection_string=cosmos, answered=telemetry.answered)
+            open_cosmos_client(connection_string=cosmos, answered=telemetry.count_charge)
         )
         bus = await stack.enter_async_context(open_service_bus_client(connection_string=servicebus))
         publisher = Topics(
@@ -140,7 +140,7 @@ async def relay(
                 PROCESSOR, feed=feed, leases=lease_store, expiration=expiration
             ),
             scope=scope,
-            left_behind=_left_behind,
+            find_unserved_processors=_left_behind,
             fleet=Fleet(lease_store, processor=PROCESSOR, container="db/data"),
         )
         unchecked: Any = SimpleNamespace(checks={})

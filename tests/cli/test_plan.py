@@ -17,10 +17,10 @@ from benchmarks.fleet import PASS_SECONDS, RENEW_SECONDS, Fleet
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox_worker.cli.capacity import planned
+from cosmos_outbox_worker.cli.capacity import plan_capacity
 from cosmos_outbox_worker.exit_codes import ExitCode
-from cosmos_outbox_worker.shared_health import ParkedSeen
-from cosmos_outbox_worker.telemetry import opened_telemetry
+from cosmos_outbox_worker.shared_health import ParkedSummary
+from cosmos_outbox_worker.telemetry import open_telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork
@@ -44,7 +44,7 @@ PRICES = {
 
 
 def figures(**given: Any) -> dict[str, Any]:
-    return {name: one["value"] for name, one in planned({"events": 1, **given})[0].items()}
+    return {name: one["value"] for name, one in plan_capacity({"events": 1, **given})[0].items()}
 
 
 def row(head: str) -> list[float]:
@@ -105,9 +105,9 @@ async def test_the_workers_export_as_many_series_as_the_plan_says():
     vitals = WorkerVitals(worker_settings(), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     vitals.processor = owning(*(status(str(number)) for number in range(leases // workers)))
     lag = {"owner": "w", "transactions": 1, "oldest_age": timedelta(1)}
-    vitals.measured(Lag(leases=tuple(LeaseLag(lease=f"p..{n}", token=str(n), **lag) for n in range(leases))))
-    vitals.seen_parked(ParkedSeen(count=1, events=2))
-    with opened_telemetry(instance="w") as telemetry:
+    vitals.note_lag(Lag(leases=tuple(LeaseLag(lease=f"p..{n}", token=str(n), **lag) for n in range(leases))))
+    vitals.note_parked(ParkedSummary(count=1, events=2))
+    with open_telemetry(instance="w") as telemetry:
         telemetry.observed = vitals.snapshot()
         with telemetry.around_sends("servicebus", "localhost", ["events"])("events", []):
             pass
@@ -115,7 +115,7 @@ async def test_the_workers_export_as_many_series_as_the_plan_says():
             asked = SimpleNamespace(
                 method="GET", url=f"https://a/dbs/d/colls/{number}/docs/x", headers=dict[str, str]()
             )
-            telemetry.answered(asked, 200, {"x-ms-request-charge": "1"})
+            telemetry.count_charge(asked, 200, {"x-ms-request-charge": "1"})
         lines = telemetry.exposition()[0].decode().splitlines()
 
     each = sum(not line.startswith("#") for line in lines)
@@ -167,7 +167,7 @@ def test_a_load_worked_out_by_hand():
         "premium_cost": 730 * 2,
     }
 
-    found, _ = planned(load, prices=PRICES)
+    found, _ = plan_capacity(load, prices=PRICES)
     assert pytest.approx(by_hand) == {name: found[name]["value"] for name in by_hand}
 
 
@@ -203,7 +203,7 @@ def test_a_load_worked_out_by_hand():
     ids=lambda one: one if isinstance(one, str) else "",
 )
 def test_each_thing_that_does_not_work_out_is_said(given: dict[str, float], said: str):
-    warnings = planned({"events": 1, **given})[1]
+    warnings = plan_capacity({"events": 1, **given})[1]
 
     assert bool(said) == bool(warnings), warnings
     assert said in "\n".join(warnings)

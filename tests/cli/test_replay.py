@@ -12,16 +12,16 @@ from cosmos_outbox.parking import ParkedKeys, Parking
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.released_events import resending
 from cosmos_outbox.stored_documents import Document, stored_event
-from cosmos_outbox_worker.cli.replay import Found, Replayed, replay, sending_to
+from cosmos_outbox_worker.cli.replay import Events, Replayed, replay, sending_to
 from tests.support.event_documents import batch, event
 
 EVENTS = (*(event("ada", number) for number in (1, 2, 3)), event("grace", 1))
 
 
-async def pages(*all_documents: Sequence[Document]) -> AsyncIterator[Found]:
+async def pages(*all_documents: Sequence[Document]) -> AsyncIterator[Events]:
     for documents in all_documents:
         events = tuple(found for found in map(stored_event, documents) if found is not None)
-        yield Found(documents=tuple(documents), events=events)
+        yield Events(documents=tuple(documents), events=events)
 
 
 async def replayed(broker: MemoryBroker, *, parked: ParkedKeys | None = None) -> tuple[Replayed, list[int]]:

@@ -12,7 +12,7 @@ from azure.cosmos.aio import DatabaseProxy
 
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.domain.entities import INBOX_TYPE
-from cosmos_outbox_worker.connection import connected
+from cosmos_outbox_worker.connection import open_connection
 from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.settings import load
 from cosmos_outbox_worker.where import find_events, of_events
@@ -132,7 +132,7 @@ async def test_the_page_finds_a_key_by_a_form_that_needs_no_script(
     await asyncio.to_thread(outbox.pass_all)
     for name, value in (outbox.environment | PARKED).items():
         monkeypatch.setenv(name, value)
-    async with connected(load(for_command=True)) as connection:
+    async with open_connection(load(for_command=True)) as connection:
         asked: list[str] = []
 
         async def search(key: str, _: str | None) -> Any:

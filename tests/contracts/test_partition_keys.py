@@ -26,7 +26,7 @@ from cosmos_outbox.records import EventDeletion, LeaseCheckpointed, Record
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.deletion import Deletion
 from cosmos_outbox.relay.released_events import resending
-from cosmos_outbox_worker.cli.replay import Found, read_events
+from cosmos_outbox_worker.cli.replay import Events, read_events
 from tests.support.backends import BACKENDS, Container, opened
 from tests.support.effort import LONG
 from tests.support.patience import HUNG_SECONDS
@@ -154,7 +154,7 @@ async def pages(container: Container) -> list[ChangeBatch]:
     ]
 
 
-async def _counted(read: AsyncIterator[Found]) -> AsyncIterator[tuple[int, Found]]:
+async def _counted(read: AsyncIterator[Events]) -> AsyncIterator[tuple[int, Events]]:
     number = 0
     async for found in read:
         number += 1

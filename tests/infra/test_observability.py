@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from cosmos_outbox.records import level_of
-from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
+from cosmos_outbox_worker.telemetry import Telemetry, open_telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 OBSERVABILITY = Path(__file__).parents[2] / "infra/observability"
@@ -42,7 +42,7 @@ REASONS = {"ContainerBackOff", "ContainerCrashing", "ContainerTerminated", "Prob
 
 def shown_by(*, consumer: bool, after: Callable[[Telemetry], None] = lambda _: None) -> list[Sample]:
     """Return the exposition of a worker or of a consumer; new, or after something happened."""
-    with opened_telemetry(consumer=consumer, instance="one") as telemetry:
+    with open_telemetry(consumer=consumer, instance="one") as telemetry:
         after(telemetry)
         exposition = telemetry.exposition()[0].decode()
     return [sample for family in text_string_to_metric_families(exposition) for sample in family.samples]

@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.trace import TracerProvider
 
 from cosmos_outbox.errors import ConfigurationError
-from cosmos_outbox_worker.telemetry import AZURE_MONITOR, opened_telemetry
+from cosmos_outbox_worker.telemetry import AZURE_MONITOR, open_telemetry
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import opened_site
 
@@ -98,7 +98,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
     with (
         pytest.raises(ConfigurationError, match=r"cosmos-outbox\[azure-monitor\]"),
-        opened_telemetry(instance="w"),
+        open_telemetry(instance="w"),
     ):
         pass
 
@@ -115,7 +115,7 @@ def test_a_program_with_a_provider_of_its_own_keeps_it(
 ):
     monkeypatch.setattr(where, own)
     monkeypatch.setenv(AZURE_MONITOR, f"InstrumentationKey={KEY}")
-    with opened_telemetry(instance="w") as telemetry:
+    with open_telemetry(instance="w") as telemetry:
         assert b"outbox_alarms_total" in telemetry.exposition()[0]
     assert "telemetry.configured" in caplog.text
     assert own in (trace.get_tracer_provider(), metrics.get_meter_provider())

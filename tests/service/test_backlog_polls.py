@@ -29,7 +29,7 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.stored_documents import Document
 from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Fleet
-from cosmos_outbox_worker.shared_health import parked_seen
+from cosmos_outbox_worker.shared_health import summarize_parked
 from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
 from tests.support.event_documents import batch, event
 from tests.support.lease_statuses import owning
@@ -42,7 +42,7 @@ async def test_of_very_many_parked_keys_only_their_number_is_told_and_that_of_th
     for number in range(101):
         await keys.park(f"k{number}", reason="a test")
     watched = vitals()
-    watched.seen_parked(parked_seen(await keys.list()))
+    watched.note_parked(summarize_parked(await keys.list()))
     seen = watched.snapshot().parked
     assert seen is not None
     assert (101, 0, ()) == (seen.count, seen.events, seen.keys)
@@ -140,7 +140,7 @@ async def watching(
     """Watch for as long as the block lasts."""
     feed, leases = feed or MemoryContainer(), leases or MemoryLeases()
 
-    async def left_behind(_expiration: timedelta) -> dict[str, int]:
+    async def find_unserved_processors(_expiration: timedelta) -> dict[str, int]:
         return {}
 
     async def scope() -> Scope:
@@ -149,7 +149,7 @@ async def watching(
     outbox: Any = SimpleNamespace(
         settings=worker_settings(),
         lag=lambda expiration: estimate_lag("p", feed=feed, leases=leases, expiration=expiration),
-        left_behind=left_behind,
+        find_unserved_processors=find_unserved_processors,
         scope=scope,
         fleet=Fleet(leases, processor="p", container="c"),
     )

@@ -18,10 +18,10 @@ from cosmos_outbox import errors
 from cosmos_outbox.changefeed import Lag, LeaseLag
 from cosmos_outbox.errors import error_line
 from cosmos_outbox_worker import causes
-from cosmos_outbox_worker.causes import Cause, cause_of, together
+from cosmos_outbox_worker.causes import Cause, cause_of, merge_causes
 from cosmos_outbox_worker.heartbeats import Heartbeat, Phase
 from cosmos_outbox_worker.program import Program
-from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.shared_health import ParkedSummary
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.effort import PHASES, examples
@@ -89,7 +89,7 @@ def test_an_error_is_one_cause_whether_this_worker_saw_it_or_an_owner_wrote_it_i
 def test_two_topics_are_two_causes_and_one_topic_is_one_whatever_it_says():
     said = ("Topic 'a' said 1", "Topic 'a' said 2", "Topic 'b' said 3")
     found = [cause_of(f"TopicUnavailable: {text}", stops=(("w", f"range {text[-1]}"),)) for text in said]
-    assert ["range 1, range 2 of w", "range 3 of w"] == [one.whom for one in together(found)]
+    assert ["range 1, range 2 of w", "range 3 of w"] == [one.whom for one in merge_causes(found)]
 
 
 def test_a_newer_workers_cause_of_a_kind_that_is_not_known_is_shown_all_the_same():
@@ -145,14 +145,14 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         unseen=timedelta(seconds=draw(st.sampled_from([0, 0, 80]))),
         others=tuple(others),
         failing=tuple(draw(failing)),
-        parked=draw(st.sampled_from([None, ParkedSeen(count=0), ParkedSeen(count=2)])),
+        parked=draw(st.sampled_from([None, ParkedSummary(count=0), ParkedSummary(count=2)])),
     )
 
 
 def _worker(draw: st.DrawFn, name: str, measured: tuple[LeaseLag, ...]) -> Heartbeat:
     owned = tuple((name, f"range {one.token}") for one in measured if one.owner == name)
     own = [replace(one, stops=owned, stands=draw(st.booleans())) for one in draw(failing)]
-    one = beat(name, *together(own), ago=draw(st.sampled_from([4, 40, 190])))
+    one = beat(name, *merge_causes(own), ago=draw(st.sampled_from([4, 40, 190])))
     return replace(one, phase=draw(st.sampled_from([Phase.RUNNING, Phase.STARTING, Phase.DRAINING])))
 
 

@@ -26,9 +26,9 @@ from cosmos_outbox_worker.doctor import containers, leases, programs, service_bu
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, Severity, findings_of
 from cosmos_outbox_worker.doctor.containers import Container
 from cosmos_outbox_worker.doctor.leases import Leases, Overlap, Processors
-from cosmos_outbox_worker.doctor.programs import Parked, unopened
+from cosmos_outbox_worker.doctor.programs import Parked, no_access
 from cosmos_outbox_worker.heartbeats import Heartbeat
-from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.shared_health import ParkedSummary
 
 WORDS = tomllib.loads(Path(check_module.__file__).with_name("checks.toml").read_text())
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -56,7 +56,7 @@ def seen(path: str, ttl: int | None) -> Container:
 
 
 def parked(count: int, most: int = 0, **about: Any) -> Parked:
-    return Parked(seen=ParkedSeen(count=count, **about), most=most)
+    return Parked(seen=ParkedSummary(count=count, **about), most=most)
 
 
 GOOD = Leases(
@@ -150,7 +150,7 @@ PLANTED: dict[str, tuple[Asked, str]] = {
         "error",
     ),
     "strange-parked-keys": (
-        (programs.OF_PARKED, Parked(seen=ParkedSeen(count=0), strangers={"processor 'p'": 2})),
+        (programs.OF_PARKED, Parked(seen=ParkedSummary(count=0), strangers={"processor 'p'": 2})),
         "note",
     ),
     "parked-keys": ((programs.OF_PARKED, parked(1, 2)), "warning"),
@@ -202,7 +202,7 @@ def test_every_check_has_its_words_and_all_words_have_a_check():
 def test_an_account_that_says_who_refuses_gets_that_fix_alone(
     refused_by: Literal["credential", "roles", "firewall"], fix: str
 ):
-    found = unopened(AccessDenied("Why.", refused_by=refused_by))
+    found = no_access(AccessDenied("Why.", refused_by=refused_by))
     assert (Severity.ERROR, "account") == (found.severity, found.check)
     assert "Why." in found.message
     assert fix in found.fix

@@ -17,7 +17,7 @@ from cosmos_outbox.adapters.cosmos.parked import open_parked
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox_worker import load_consumer, running_consumer
-from cosmos_outbox_worker.consumer_assembly import assembled_consumer, session_options
+from cosmos_outbox_worker.consumer_assembly import assemble_consumer, session_options
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, ConsumerSettings
 from cosmos_outbox_worker.main import consume
 from cosmos_outbox_worker.settings import PREFIX
@@ -164,7 +164,7 @@ async def test_what_cannot_be_used_is_refused_at_the_start(
         database = site.client.get_database_client("contacts")
         await database.create_container("endless", PartitionKey("/partitionKey"))
         settings = settings_of(site, monkeypatch, **variables)
-        assembled = assembled_consumer(getattr(invoices, name), settings)
+        assembled = assemble_consumer(getattr(invoices, name), settings)
         with pytest.raises(ConfigurationError, match=said):
             await assembled.__aenter__()
 
@@ -191,7 +191,7 @@ def settings_of(site: Site, monkeypatch: pytest.MonkeyPatch, **variables: str | 
 async def test_a_consumer_that_dead_letters_needs_no_parked_container(monkeypatch: pytest.MonkeyPatch):
     async with opened_site() as site:
         settings = settings_of(site, monkeypatch, OUTBOX_PARKED_CONTAINER=None)
-        async with assembled_consumer(invoices.dropping, settings):
+        async with assemble_consumer(invoices.dropping, settings):
             pass
 
 
@@ -248,7 +248,7 @@ async def test_every_setting_is_read(monkeypatch: pytest.MonkeyPatch):
 
     async with opened_site() as site:
         settings = settings_of(site, monkeypatch)
-        async with assembled_consumer(invoices.consumer, Watched(**settings.model_dump())):
+        async with assemble_consumer(invoices.consumer, Watched(**settings.model_dump())):
             pass
     assert set() == set(CONSUMER_FIELDS) - read - {"log_level", "health_port"}
     relaying = set(ConsumerSettings.model_fields) - set(CONSUMER_FIELDS)

@@ -23,7 +23,7 @@ from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.measured_subscription import MeasuredSubscription
-from cosmos_outbox_worker.shared_health import parked_seen
+from cosmos_outbox_worker.shared_health import summarize_parked
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.telemetry import Telemetry
 from tests.support.worker_settings import consumer_settings
@@ -96,21 +96,21 @@ async def test_it_is_not_ready_before_the_broker_answered_and_says_what_the_brok
     assert "has not reached orders/<invoicing> yet." in health.snapshot().unready[0]
     health(refused())
     assert "no such thing" in health.snapshot().unready[0]
-    health.reached()
+    health.note_reached()
     assert ((), Phase.RUNNING) == (health.snapshot().unready, health.snapshot().phase)
 
 
 async def test_an_answer_of_the_broker_is_an_answer_also_where_no_session_waits(health):
     telemetry = Telemetry(MeterProvider(shutdown_on_exit=False), consumer=True)
     measured = MeasuredSubscription(
-        MemorySubscription(), telemetry, source="orders/a", host="", reached=health.reached
+        MemorySubscription(), telemetry, source="orders/a", host="", reached=health.note_reached
     )
     assert None is await measured.accept(1)
     assert () == health.snapshot().unready
 
 
 async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_when_it_is_back(health, state):
-    health.reached()
+    health.note_reached()
     for attempt in range(1, 7):
         health(refused(attempt, lasting=(attempt - 1) * 10.1))
         assert () == health.snapshot().unready
@@ -123,7 +123,7 @@ async def test_it_is_not_ready_once_the_broker_was_away_for_too_long_and_ready_w
 
 
 async def test_it_is_not_ready_once_messages_waited_too_long_for_a_store(health, state):
-    health.reached()
+    health.note_reached()
     state.delayed = True
     health(delayed())
     assert () == health.snapshot().unready
@@ -148,7 +148,7 @@ async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome
 
 
 async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_and_says_key_and_error(health):
-    health.reached()
+    health.note_reached()
     await waiting(health, "bad")
     (reason,) = health.snapshot().unready
     assert "StoreUnavailable: the store is away. It stops key 'bad' of invoicing" in reason
@@ -160,7 +160,7 @@ async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_a
 
 
 async def test_a_key_that_asks_for_a_later_time_is_shown_with_its_age_and_leaves_the_process_ready(health):
-    health.reached()
+    health.note_reached()
     error = TryLater("the bank is closed")
     health(delayed("o1", "later", delay_seconds=3600.0, error=error))
     await asyncio.sleep(61)
@@ -176,7 +176,7 @@ async def test_a_key_that_asks_for_a_later_time_is_shown_with_its_age_and_leaves
 
 
 async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
-    health.reached()
+    health.note_reached()
     await waiting(health, "a", "b", outcome="circuit")
     (said,) = health.snapshot().unready
     assert said.startswith(
@@ -189,7 +189,7 @@ async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
 async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_and_goes_on_when_it_is_back(
     health,
 ):
-    health.reached()
+    health.note_reached()
     await waiting(health, "bad")
     await asyncio.sleep(31)
     assert () == health.snapshot().unready
@@ -202,7 +202,7 @@ async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_an
 
 
 async def test_of_very_many_stalled_keys_ten_are_named_and_a_thousand_known(health):
-    health.reached()
+    health.note_reached()
     for _ in range(2):
         for number in range(1100):
             health(delayed(str(number)))
@@ -213,7 +213,7 @@ async def test_of_very_many_stalled_keys_ten_are_named_and_a_thousand_known(heal
 
 
 async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, state):
-    health.reached()
+    health.note_reached()
     state.halted = True
     health(ConsumerHalted(consumer="c", keys=5, error=ValueError("all wrong")))
     assert "all wrong" in health.snapshot().unready[0]
@@ -222,7 +222,7 @@ async def test_it_is_not_ready_while_the_handlers_fail_on_every_key(health, stat
 
 
 async def test_a_message_that_is_handled_for_too_long_is_said_with_its_session(health, state):
-    health.reached()
+    health.note_reached()
     state.sessions = (handling(59.0), handling(None))
     assert () == health.snapshot().unready
     state.sessions = (handling(61.0),)
@@ -237,13 +237,13 @@ async def test_a_message_that_is_handled_for_too_long_is_said_with_its_session(h
 
 
 async def test_one_that_drains_or_has_ended_is_not_ready(health):
-    health.reached()
-    health.draining()
+    health.note_reached()
+    health.note_draining()
     assert (Phase.DRAINING, ("The consumer is draining.",)) == (
         health.snapshot().phase,
         health.snapshot().unready,
     )
-    health.ended(ValueError("why"))
+    health.note_end(ValueError("why"))
     assert (Phase.ENDED, ("The consumer has ended: why.",)) == (
         health.snapshot().phase,
         health.snapshot().unready,
@@ -264,17 +264,17 @@ def test_the_oldest_key_is_found_whatever_the_others_say():
         parked("b", "yesterday"),
         parked("c", "2026-01-01T00:00:00"),
     ]
-    assert datetime(2026, 1, 1, tzinfo=UTC) == parked_seen(keys).oldest_at
-    assert None is parked_seen([]).oldest_at
+    assert datetime(2026, 1, 1, tzinfo=UTC) == summarize_parked(keys).oldest_at
+    assert None is summarize_parked([]).oldest_at
 
 
 async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what_comes_from_outside(
     health, state
 ):
-    health.reached()
+    health.note_reached()
     state.sessions = (handling(12.0), SessionStatus(session="<s>", messages=0, handling_seconds=None))
     key = parked("<k>", "2026-01-01T00:00:00+00:00")
-    health.seen_parked(parked_seen([key]))
+    health.note_parked(summarize_parked([key]))
     page = page_of(health.snapshot())
     for text in (
         "handling one for 12 s",
@@ -293,7 +293,7 @@ async def test_the_page_shows_sessions_messages_and_parked_keys_and_escapes_what
 
 
 async def test_where_the_sdk_took_over_is_shown_until_the_process_ends(health: ConsumerVitals):
-    health.reached()
+    health.note_reached()
     assert health.snapshot().readiness()["fallback"] is None
     health(SdkFallback(part="receiver", entity="t/s", reason="amqp:decode-error garbage"))
     snapshot = health.snapshot()

@@ -16,9 +16,9 @@ from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.message_format import message_of
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox.stored_documents import StoredEvent, event_document, event_meta
-from cosmos_outbox_worker.contract.asyncapi import described
+from cosmos_outbox_worker.contract.asyncapi import asyncapi_of
 from cosmos_outbox_worker.contract.breaking_changes import breaks
-from cosmos_outbox_worker.contract.declarations import Declared
+from cosmos_outbox_worker.contract.declarations import Declarations
 
 ASYNCAPI = Path(__file__).parents[1] / "support/asyncapi/3.0.0.json"
 VALID = jsonschema_rs.validator_for(json.loads(ASYNCAPI.read_text()))
@@ -63,8 +63,8 @@ def event(base: type[DomainEvent] = DomainEvent, /, **given: Any) -> type[Domain
 
 def sent(*events: type[DomainEvent], routes: str = "", topic: str = "") -> Schema:
     known = parse_routes(routes, default=topic) if topic else None
-    return described(
-        Declared({"title": "shop", "version": "1"}, {one: ["order"] for one in events}, []), known
+    return asyncapi_of(
+        Declarations({"title": "shop", "version": "1"}, {one: ["order"] for one in events}, []), known
     )
 
 
@@ -78,7 +78,9 @@ def handling(model: type[BaseModel], version: int | None, *upcast: int) -> Consu
 
 
 def handled(model: type[BaseModel], version: int | None = None, *upcast: int) -> Schema:
-    return described(Declared({"title": "billing", "version": "1"}, {}, [handling(model, version, *upcast)]))
+    return asyncapi_of(
+        Declarations({"title": "billing", "version": "1"}, {}, [handling(model, version, *upcast)])
+    )
 
 
 def second(kind: type[DomainEvent], *upcast: int) -> type[DomainEvent]:
@@ -141,7 +143,7 @@ def test_what_is_not_sent_or_handled_any_more_is_named_and_so_is_a_topic_that_lo
     was = sent(event(x=int), topic="events", routes="entity:order=orders,audit")
     [one] = breaks(was, sent(event(x=int), topic="events", routes="action:Placed=orders"))
     assert "topic audit receives it no more" == one.problem
-    assert "handles it no more" in breaks(handled(Card), described(Declared({}, {}, [])))[0].problem
+    assert "handles it no more" in breaks(handled(Card), asyncapi_of(Declarations({}, {}, [])))[0].problem
 
 
 OLD, NEW = create_model("Read", x=(int, ...)), create_model("Read", x=(int, ...), y=(int, ...))

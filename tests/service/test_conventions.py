@@ -35,7 +35,7 @@ from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox_worker.measured_subscription import MeasuredSubscription
 from cosmos_outbox_worker.request_charges import charge_of
-from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
+from cosmos_outbox_worker.telemetry import Telemetry, open_telemetry
 from tests.support.fleets import HEALTHY, lag
 from tests.support.lease_statuses import status
 from tests.support.notes import Note, NoteFiled
@@ -286,7 +286,7 @@ def test_a_request_is_the_operation_that_the_conventions_name(
 def test_what_requests_cost_is_a_histogram_with_the_bounds_of_the_conventions():
     told = Telling()
     request = SimpleNamespace(method="GET", url=DOCS + "/x", headers={})
-    told.telemetry.answered(request, 200, {"x-ms-request-charge": "1.5"})
+    told.telemetry.count_charge(request, 200, {"x-ms-request-charge": "1.5"})
     ((_, point),) = told.points(CHARGES)
     assert (1.5, (1, 5, 10, 25, 50, 100, 250, 500, 1000)) == (point.sum, point.explicit_bounds)
     assert "{request_unit}" == told.metrics[CHARGES].unit
@@ -300,7 +300,7 @@ def test_a_fleet_exports_each_lease_once_and_a_few_maxima_for_each_worker():
     per_lease, series = 0, 0
     for number in range(workers):
         mine = tuple(status(name) for name in names if int(name) % workers == number)
-        with opened_telemetry(instance=f"w{number}") as telemetry:
+        with open_telemetry(instance=f"w{number}") as telemetry:
             empty = series_of(telemetry)
             telemetry.observed = replace(HEALTHY, mine=mine, lag=waiting)
             found = series_of(telemetry)

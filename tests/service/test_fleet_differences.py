@@ -26,8 +26,8 @@ from cosmos_outbox.records import (
     level_of,
 )
 from cosmos_outbox_worker.backlog_polls import _beat
-from cosmos_outbox_worker.causes import of_fleet, together
-from cosmos_outbox_worker.fleet_differences import MUST_AGREE, FleetWatch, differences, told
+from cosmos_outbox_worker.causes import merge_causes, of_fleet
+from cosmos_outbox_worker.fleet_differences import MUST_AGREE, FleetWatch, differences, sentences
 from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
 from cosmos_outbox_worker.settings import Settings, variable
 from cosmos_outbox_worker.worker_health import WorkerVitals
@@ -49,7 +49,7 @@ OF_A_FLEET = {
 
 
 def heartbeat(worker: str, **settings: Any) -> Heartbeat:
-    said = FleetWatch(worker_settings(instance_name=worker, **settings)).says()
+    said = FleetWatch(worker_settings(instance_name=worker, **settings)).heartbeat_fields()
     return Heartbeat(worker=worker, every=timedelta(seconds=15), phase=Phase.RUNNING, **said)
 
 
@@ -95,7 +95,9 @@ def test_what_no_two_workers_must_share_is_no_difference(other: Heartbeat):
 
 
 def test_no_secret_is_in_a_heartbeat():
-    told = json.dumps({name: str(value) for name, value in FleetWatch(worker_settings()).says().items()})
+    told = json.dumps(
+        {name: str(value) for name, value in FleetWatch(worker_settings()).heartbeat_fields().items()}
+    )
     assert not {"a2V5", "AccountKey", "SharedAccess"} & {*told.replace(";", '"').replace("=", '"').split('"')}
 
 
@@ -110,8 +112,8 @@ class Watched:
         watch, loop = FleetWatch(worker_settings(instance_name=name)), asyncio.get_running_loop()
 
         def heard(record: Record) -> None:
-            watch.heard(record, loop.time())
-            watch.met((heartbeat(name),), (), loop.time())
+            watch.note_record(record, loop.time())
+            watch.compare((heartbeat(name),), (), loop.time())
             self.alarms += watch.alarms
 
         self.world.start(name, hooks=[heard], **options)
@@ -165,13 +167,13 @@ def test_a_lease_is_contested_when_it_left_a_worker_that_went_on_and_came_back_t
     watch = FleetWatch(worker_settings())
     for number in range(4):
         at = number * every
-        watch.heard(
+        watch.note_record(
             LeaseMoved(lease="p..1", owner="w", outcome="acquired", previous_owner=previous_owner), at
         )
-        watch.met((heartbeat("w"),), (), at)
+        watch.compare((heartbeat("w"),), (), at)
         assert bool(watch.alarms) is (rings and number == 3)
-        watch.heard(LeaseMoved(lease="p..1", owner="w", outcome=gone), at)
-    watch.met((heartbeat("w"),), (), 4 * every + 600)
+        watch.note_record(LeaseMoved(lease="p..1", owner="w", outcome=gone), at)
+    watch.compare((heartbeat("w"),), (), 4 * every + 600)
     assert () == watch.alarms
 
 
@@ -275,8 +277,8 @@ async def test_leases_that_were_lost_are_told_at_once_on_the_page_and_for_ten_mi
 def test_a_contest_that_comes_from_what_workers_differ_in_is_told_with_that_and_else_once():
     contest = "Live workers take leases from each other: 1 came back to"
     both = [replace(heartbeat(name), alarms=(f"{contest} {name}.",)) for name in "ab"]
-    assert 1 == len(together(of_fleet(told(both))))
-    (said,) = told([both[0], replace(heartbeat("b", lease_expiration_seconds=5), alarms=both[1].alarms)])
+    assert 1 == len(merge_causes(of_fleet(sentences(both))))
+    (said,) = sentences([both[0], replace(heartbeat("b", lease_expiration_seconds=5), alarms=both[1].alarms)])
     assert said.startswith("The workers differ in OUTBOX_LEASE_EXPIRATION_SECONDS")
 
 

@@ -71,7 +71,7 @@ async def test_what_fails_beside_the_work_has_it_give_back_what_it_holds_and_end
 
     ended: list[BaseException | None] = []
     asked = asyncio.Event()
-    program: Any = Program(SimpleNamespace(ended=ended.append), lambda record: None)  # type: ignore[arg-type]
+    program: Any = Program(SimpleNamespace(note_end=ended.append), lambda record: None)  # type: ignore[arg-type]
     program.processor, program.poll = SimpleNamespace(run=asked.wait, stop=asked.set), fail
     with pytest.raises(ValueError, match="broken") as raised:
         await program.run()

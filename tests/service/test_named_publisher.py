@@ -15,7 +15,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Publisher, Write, WriteKind
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
-from cosmos_outbox_worker.named_publisher import opened_publisher
+from cosmos_outbox_worker.named_publisher import open_publisher
 from tests.support.event_documents import event
 from tests.support.patience import HUNG_SECONDS
 from tests.support.site import Site, eventually, opened_site
@@ -75,7 +75,7 @@ def without_lanes(topic: str, lanes: int) -> Publisher:
 
 @pytest.mark.parametrize("name", ["plain", "awaited", "generated", "managed", "Unsaying"])
 async def test_each_way_to_open_a_publisher_gives_one(name: str):
-    async with opened_publisher(f"{MODULE}:{name}", "t", lanes=2) as publisher:
+    async with open_publisher(f"{MODULE}:{name}", "t", lanes=2) as publisher:
         assert 2 == publisher.lanes
 
 
@@ -93,7 +93,7 @@ async def test_each_way_to_open_a_publisher_gives_one(name: str):
 )
 async def test_a_name_that_cannot_be_used_is_one_sentence_and_exit_code_2(name: str, said: str):
     with pytest.raises(ConfigurationError) as refused:
-        async with opened_publisher(name, "t", lanes=2):
+        async with open_publisher(name, "t", lanes=2):
             pass
     assert str(refused.value).startswith("OUTBOX_PUBLISHER: ")
     assert said in str(refused.value)

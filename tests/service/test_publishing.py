@@ -17,7 +17,7 @@ from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from cosmos_outbox_worker import worker_assembly
 from cosmos_outbox_worker.settings import load
-from cosmos_outbox_worker.worker_assembly import assembled
+from cosmos_outbox_worker.worker_assembly import assemble_worker
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
 from tests.support.patience import HUNG_SECONDS
@@ -75,7 +75,7 @@ async def test_events_are_deleted_once_they_were_sent(monkeypatch: pytest.Monkey
         monkeypatch.setattr(worker_assembly, "Deletion", partial(Deletion, keep=timedelta(0)))
         settings = load()
         event_id, contact_id = await commit(site)
-        async with assembled(settings) as worker:
+        async with assemble_worker(settings) as worker:
             running = asyncio.create_task(worker.processor.run())
             await until_deleted(site, event_id, contact_id)
             worker.processor.stop()

@@ -26,7 +26,7 @@ from cosmos_outbox.changefeed import CloseReason
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS
 from cosmos_outbox_worker.main import EXIT_CODES
 from cosmos_outbox_worker.settings import PREFIX, Settings
-from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
+from cosmos_outbox_worker.telemetry import Telemetry, open_telemetry
 from tests.support.telemetry_use import RECORDS, used, used_by_a_consumer
 
 PAGES = Path(__file__).parents[2] / "docs/reference"
@@ -99,7 +99,7 @@ PROGRAMS: tuple[tuple[bool, Callable[[Telemetry], None]], ...] = (
 
 @pytest.mark.parametrize(("consumer", "use"), PROGRAMS)
 async def test_no_scrape_has_a_series_twice(consumer, use):
-    with opened_telemetry(consumer=consumer, instance="w") as telemetry:
+    with open_telemetry(consumer=consumer, instance="w") as telemetry:
         use(telemetry)
         for outcome in CloseReason:
             telemetry(records.LeaseMoved(lease="l", owner="o", outcome=outcome))
@@ -116,7 +116,7 @@ def metric_rows(*, consumer: bool, use: Callable[[Telemetry], None]) -> list[str
     data = reader.get_metrics_data()
     provider.shutdown()
     assert data is not None
-    with opened_telemetry(consumer=consumer, instance="w") as telemetry:
+    with open_telemetry(consumer=consumer, instance="w") as telemetry:
         use(telemetry)
         families = {
             family.documentation: family.samples[0].name if family.type == "counter" else family.name

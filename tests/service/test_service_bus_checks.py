@@ -20,7 +20,7 @@ from cosmos_outbox_worker.doctor.service_bus import (
     TOPIC_SETTINGS,
     Source,
     Topic,
-    refused,
+    refusal_finding,
 )
 from tests.support.service_bus_settings import FOREVER, GOOD, MONTH, described, subscription, topic
 
@@ -154,5 +154,5 @@ def test_an_entity_that_is_missing_or_another_one_is_named():
     ],
 )
 def test_what_a_receiver_is_told_is_a_finding(refusal: Refusal, sessions: bool, check: str):
-    finding = refused("Queue 'q'", refusal, "No.", sessions=sessions)
+    finding = refusal_finding("Queue 'q'", refusal, "No.", sessions=sessions)
     assert (check, "error") == (finding.check, finding.severity)

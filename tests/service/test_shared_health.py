@@ -31,7 +31,7 @@ from cosmos_outbox.records import (
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox_worker.causes import cause_of
 from cosmos_outbox_worker.heartbeats import Phase
-from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.shared_health import ParkedSummary
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.changefeed_world import World, virtual_seconds
 from tests.support.lease_statuses import owning, status
@@ -70,7 +70,7 @@ async def test_what_keeps_a_worker_from_being_ready_is_said(leases, listed: bool
     if listed:
         watched(LeasesBalanced(owner="w", outcome="listed"))
     if drained:
-        watched.draining()
+        watched.note_draining()
     assert said == watched.snapshot().unready
 
 
@@ -195,19 +195,19 @@ async def test_what_fails_is_named_within_seconds_and_until_it_works():
 async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():
     watched = vitals()
     assert timedelta(0) == watched.snapshot().unseen
-    watched.measured(Lag(leases=()))
+    watched.note_lag(Lag(leases=()))
     await asyncio.sleep(75)
     assert timedelta(0) == watched.snapshot().unseen
     await asyncio.sleep(1)
     assert timedelta(seconds=76) == watched.snapshot().unseen
-    watched.measured(Lag(leases=()))
+    watched.note_lag(Lag(leases=()))
     assert timedelta(0) == watched.snapshot().unseen
 
 
 async def test_what_waits_is_unknown_from_the_poll_that_fails_to_the_next_that_does_not():
     watched = vitals(status("0"))
     watched(LeasesBalanced(owner="w", outcome="listed"))
-    watched.measured(
+    watched.note_lag(
         Lag(leases=(LeaseLag(lease="p..0", token="0", owner="w", transactions=0, oldest_age=None),))  # noqa: S106
     )
     await asyncio.sleep(15)
@@ -224,7 +224,7 @@ async def test_what_waits_is_unknown_from_the_poll_that_fails_to_the_next_that_d
 
 async def test_a_silent_lease_container_makes_what_waits_unknown_within_two_polls():
     watched = vitals()
-    watched.measured(Lag(leases=()))
+    watched.note_lag(Lag(leases=()))
     watched.fails("heartbeats", cause_of("StoreUnavailable: No answer."))
     await asyncio.sleep(31)
     assert timedelta(seconds=31) == watched.snapshot().unseen
@@ -265,7 +265,7 @@ async def test_leases_that_are_gone_are_a_standstill_until_there_are_some_again_
     watched, told = vitals(utcnow=lambda: NOW + timedelta(seconds=loop.time())), list[list[bool]]()
     one = LeaseLag(lease="a", token="a", owner="w", transactions=0, oldest_age=None)  # noqa: S106
     for leases in ((), (one,), (), (), (one,)):
-        watched.measured(Lag(leases=leases))
+        watched.note_lag(Lag(leases=leases))
         await asyncio.sleep(15)
         told.append([one.stands for one in watched.snapshot().causes() if one.kind == "no-leases"])
     assert [[], [], [True], [True], []] == told
@@ -274,14 +274,14 @@ async def test_leases_that_are_gone_are_a_standstill_until_there_are_some_again_
 async def test_parked_keys_are_unknown_once_the_worker_could_not_look_at_them_for_long():
     watched = vitals()
     assert (None, None) == (watched.snapshot().parked, watched.snapshot().parked_at)
-    seen = ParkedSeen(count=1, events=2)
-    watched.seen_parked(seen)
+    seen = ParkedSummary(count=1, events=2)
+    watched.note_parked(seen)
     await asyncio.sleep(75)
     assert seen == watched.snapshot().parked
     await asyncio.sleep(1)
     assert watched.snapshot().parked is None
     assert watched.snapshot().parked_at is not None
-    watched.seen_parked(seen)
+    watched.note_parked(seen)
     assert seen == watched.snapshot().parked
 
 
@@ -319,10 +319,10 @@ async def test_what_could_not_be_seen_of_one_lease_gets_older_while_the_others_a
             )
         )
 
-    listening.measured(seen())
+    listening.note_lag(seen())
     for _ in range(20):
         await asyncio.sleep(15)
-        listening.measured(seen(b="throttled"))
+        listening.note_lag(seen(b="throttled"))
 
     lag = listening.snapshot().lag
     assert lag is not None

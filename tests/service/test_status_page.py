@@ -15,10 +15,10 @@ from cosmos_outbox.parking import keys_by_cause
 from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.recent_errors import RecentError
-from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.shared_health import ParkedSummary
 from cosmos_outbox_worker.status_page import page_of
 from cosmos_outbox_worker.version import version
-from cosmos_outbox_worker.where import Found
+from cosmos_outbox_worker.where import KeyReport
 from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.fleets import (
     AT,
@@ -95,13 +95,13 @@ TOO_LARGE = keys_by_cause.Cause(error="MessageRejected: Large", keys=2, held=9, 
             with_leases(lag("1", None, 1234)),
             ["No worker owns a range in which changes wait", "It stops range 1.", "1,234"],
         ),
-        (replace(HEALTHY, parked=ParkedSeen(count=5000)), ["5,000 in all:"]),
+        (replace(HEALTHY, parked=ParkedSummary(count=5000)), ["5,000 in all:"]),
         (
-            replace(HEALTHY, parked=ParkedSeen(count=2, causes=(TOO_LARGE,))),
+            replace(HEALTHY, parked=ParkedSummary(count=2, causes=(TOO_LARGE,))),
             ["2 in all. 2 of them by MessageRejected: Large"],
         ),
         (
-            replace(HEALTHY, parked=ParkedSeen(count=1, unreadable={"ada": ParkingError("So.")})),
+            replace(HEALTHY, parked=ParkedSummary(count=1, unreadable={"ada": ParkingError("So.")})),
             ["ada", "unknown", "So."],
         ),
         (
@@ -194,7 +194,7 @@ NO = Cause(kind="starting", said="No.", unready=True)
     [
         (ALONE, "good", []),
         (replace(ALONE, others=(beat(PODS[2]), beat(PODS[3], ago=190))), "good", []),
-        (replace(ALONE, parked=ParkedSeen(count=1)), "waits", ["keys-parked"]),
+        (replace(ALONE, parked=ParkedSummary(count=1)), "waits", ["keys-parked"]),
         (replace(ALONE, parked=None), "waits", ["unknown"]),
         (replace(ALONE, unseen=timedelta(seconds=80)), "waits", ["unknown"]),
         (with_leases(lag("1", PODS[1], 3)), "waits", ["unknown"]),
@@ -236,7 +236,7 @@ def test_what_stops_several_leases_stands_whole_in_the_banner_and_short_in_the_l
 
 def test_the_remedy_comes_before_the_raw_error_and_commands_stand_out_from_their_sentence():
     failing = (cause_of(BUSY, since=AT - timedelta(minutes=1)),)
-    texts = Page(page_of(replace(ALONE, failing=failing), key="k", found=Found({}, ["Do `it`."]))).texts
+    texts = Page(page_of(replace(ALONE, failing=failing), key="k", found=KeyReport({}, ["Do `it`."]))).texts
     said = [*map(texts.index, (failing[0].words["remedy"], failing[0].words["page"], BUSY))]
     assert sorted(said) == said
     assert ["Do", "it", "."] == texts[texts.index("Do") :][:3]

@@ -38,7 +38,7 @@ from cosmos_outbox.records import names_of
 from cosmos_outbox.relay.spans import spans_of_sends
 from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_testing.verify.child_processes import Children
-from cosmos_outbox_worker.telemetry import opened_telemetry
+from cosmos_outbox_worker.telemetry import open_telemetry
 from demo.stack import StackOptions, open_stack
 from examples.contacts.domain import Contact, Name
 from examples.contacts.service import ContactsUnitOfWork, create
@@ -251,7 +251,7 @@ async def test_a_failed_send_is_an_error_span():
 
 def test_the_environment_names_the_worker_where_it_does(monkeypatch: pytest.MonkeyPatch):
     def named() -> set[str]:
-        with opened_telemetry(instance="w") as telemetry:
+        with open_telemetry(instance="w") as telemetry:
             (line,) = re.findall(r"^target_info\{(.*)\}", telemetry.exposition()[0].decode(), re.MULTILINE)
         return set(re.findall(r'service_(?:name|instance_id)="[^"]*"', line))
 
@@ -268,7 +268,7 @@ def test_a_variable_that_the_sdk_refuses_is_a_wrong_setting(monkeypatch: pytest.
     monkeypatch.setenv("OTEL_METRICS_EXEMPLAR_FILTER", "nonsense")
     with (
         pytest.raises(ConfigurationError, match=r"OTEL_… variables: .*nonsense"),
-        opened_telemetry(instance="w"),
+        open_telemetry(instance="w"),
     ):
         pass
 
@@ -282,7 +282,7 @@ async def test_an_endpoint_that_never_answers_holds_the_end_up_for_no_longer_tha
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "60")
-        with opened_telemetry(instance="w") as telemetry:
+        with open_telemetry(instance="w") as telemetry:
             telemetry.tracer_provider.get_tracer("test").start_span("send").end()
         # It has ended, though the SDK still waits.
         ending = [thread for thread in threading.enumerate() if thread.name == "telemetry-shutdown"]
@@ -349,7 +349,7 @@ def _plain(exposition: str) -> str:
 def test_how_much_of_a_ceiling_is_used_and_for_how_long_it_holds_sends_back_is_told_where_there_is_one(
     ceiling: float | None, told: list[str]
 ):
-    with opened_telemetry(instance="w") as telemetry:
+    with open_telemetry(instance="w") as telemetry:
         telemetry.observed = replace(
             HEALTHY, ceiling=ceiling, held=timedelta(seconds=7), sent_per_second=38.4
         )
@@ -360,7 +360,7 @@ def test_how_much_of_a_ceiling_is_used_and_for_how_long_it_holds_sends_back_is_t
 @pytest.mark.parametrize("unseen", [0, 90])
 def test_what_is_not_seen_any_more_gets_older_and_is_counted_no_more(unseen: int):
     seen = replace(HEALTHY, unseen=timedelta(seconds=unseen), parked=None if unseen else HEALTHY.parked)
-    with opened_telemetry(instance="w") as telemetry:
+    with open_telemetry(instance="w") as telemetry:
         telemetry.observed = seen
         lines = _plain(telemetry.exposition()[0].decode()).splitlines()
     told = {name: float(value) for name, value in (line.split() for line in lines if line[0] != "#")}

@@ -13,9 +13,9 @@ from azure.cosmos import PartitionKey
 from cosmos_outbox.changefeed import ProcessorOptions
 from cosmos_outbox.ports import StartFrom
 from cosmos_outbox.stored_documents import claims_to_be_an_event
-from cosmos_outbox_worker.connection import connected
+from cosmos_outbox_worker.connection import open_connection
 from cosmos_outbox_worker.settings import PREFIX, Settings
-from cosmos_outbox_worker.worker_assembly import assembled, memory_limit, processor_options
+from cosmos_outbox_worker.worker_assembly import assemble_worker, memory_limit, processor_options
 from tests.support.site import Site, eventually, opened_site
 
 pytestmark = [
@@ -74,7 +74,7 @@ async def test_one_ceiling_is_for_all_containers_and_its_pages_last_a_second():
     ]
     async with opened_site() as site:
         settings = settings_of(cosmos_connection_string=site.cosmos.connection_string, send_rate=5)
-        async with connected(settings) as connection:
+        async with open_connection(settings) as connection:
             other = connection.to(settings)
             assert 5 == other.ceiling.per_second
             assert other.ceiling is connection.ceiling
@@ -98,7 +98,7 @@ async def test_every_setting_is_read():
             if name.startswith(PREFIX)
         }
         asked = values | {"parked_container": "parked", "message_format": "cloudevents-structured"}
-        async with assembled(Watched(**asked)) as worker:
+        async with assemble_worker(Watched(**asked)) as worker:
             worker.snapshot()
     assert set() == set(Settings.model_fields) - read - READ_ELSEWHERE
 

@@ -11,7 +11,7 @@ from cosmos_outbox.parking.parked_documents import Failure, ParkedKey
 from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.heartbeats import Heartbeat, Phase
 from cosmos_outbox_worker.recent_errors import RecentError
-from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.shared_health import ParkedSummary
 from cosmos_outbox_worker.worker_health import Snapshot
 from tests.support.lease_statuses import status
 
@@ -55,8 +55,8 @@ def parked(key: str, error: str, *, held: int = 3) -> ParkedKey:
     )
 
 
-def seen(*keys: ParkedKey) -> ParkedSeen:
-    return ParkedSeen(
+def seen(*keys: ParkedKey) -> ParkedSummary:
+    return ParkedSummary(
         count=len(keys),
         keys=keys,
         causes=by_cause(keys),
@@ -83,7 +83,7 @@ HEALTHY = Snapshot(
     lag_at=AT,
     unseen=timedelta(0),
     event_ttl=timedelta(days=10),
-    parked=ParkedSeen(count=0),
+    parked=ParkedSummary(count=0),
     parked_at=AT,
     sent=4_218_377,
     sent_per_second=38.4,

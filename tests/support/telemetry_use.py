@@ -16,7 +16,7 @@ from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.sessions import SessionStatus
 from cosmos_outbox_worker.consumer_health import ConsumerVitals
-from cosmos_outbox_worker.shared_health import ParkedSeen
+from cosmos_outbox_worker.shared_health import ParkedSummary
 from cosmos_outbox_worker.telemetry import Telemetry
 from cosmos_outbox_worker.worker_health import WorkerVitals
 from tests.support.lease_statuses import owning, status
@@ -45,8 +45,8 @@ def used(telemetry: Telemetry) -> None:
         worker_settings(stalled_seconds=86_400), utcnow=lambda: datetime(2026, 1, 1, tzinfo=UTC)
     )
     vitals.processor = owning(status())
-    vitals.measured(Lag(leases=(lag,)))
-    vitals.seen_parked(ParkedSeen(count=1, events=2))
+    vitals.note_lag(Lag(leases=(lag,)))
+    vitals.note_parked(ParkedSummary(count=1, events=2))
     vitals.ceiling = Ceiling(100)
     telemetry.observed = vitals.snapshot()
     around = telemetry.around_sends("servicebus", "localhost", ["events"])
@@ -63,7 +63,7 @@ def _asked(telemetry: Telemetry) -> None:
     headers = {"a-im": "Incremental feed"}
     request = SimpleNamespace(method="GET", url="https://a.example:443/dbs/d/colls/c/docs", headers=headers)
     for answered in (200, 429):
-        telemetry.answered(request, answered, {"x-ms-request-charge": "2.5"})
+        telemetry.count_charge(request, answered, {"x-ms-request-charge": "2.5"})
 
 
 def used_by_a_consumer(telemetry: Telemetry) -> None:
@@ -72,11 +72,11 @@ def used_by_a_consumer(telemetry: Telemetry) -> None:
     sessions = (SessionStatus(session="s", messages=1, handling_seconds=1.0),)
     health.processor = SimpleNamespace(status=lambda: sessions, receiving=True)
     health.handling = SimpleNamespace(halted=False, delayed=False)
-    health.seen_parked(ParkedSeen(count=1, events=2))
+    health.note_parked(ParkedSummary(count=1, events=2))
     telemetry.observed = health.snapshot()
     source = messaging_attributes("receive", "t", "s", "localhost")
-    telemetry.consumed(source, 1)
-    with telemetry.timed({**source, "messaging.operation.name": "complete"}, "settle"):
+    telemetry.count_messages(source, 1)
+    with telemetry.measure_operation({**source, "messaging.operation.name": "complete"}, "settle"):
         pass
     process_durations(telemetry.meter_provider).record(0.1, source)
     _asked(telemetry)

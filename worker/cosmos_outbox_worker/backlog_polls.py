@@ -20,7 +20,7 @@ from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.heartbeats import Fleet
 from cosmos_outbox_worker.program import Program
-from cosmos_outbox_worker.shared_health import PARKED, WAITS, WORKERS, parked_seen
+from cosmos_outbox_worker.shared_health import PARKED, WAITS, WORKERS, summarize_parked
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 _OBSERVE_SECONDS = 5.0  # for exporters: what answers /metrics observes by itself
@@ -52,10 +52,10 @@ async def poll(
     async def poll_lag() -> Iterable[Exception]:
         nonlocal begun, asked
         measured = await outbox.lag(expiration)
-        health.measured(measured)
+        health.note_lag(measured)
         begun = begun or bool(measured.leases)
         if asked < _LOOKS or health.fleet.left:
-            asked, health.fleet.left = asked + 1, await outbox.left_behind(expiration)
+            asked, health.fleet.left = asked + 1, await outbox.find_unserved_processors(expiration)
         return [
             StoreUnavailable(f"The range of lease {lease} could not be read: {reason}")
             for lease, reason in measured.unseen.items()
@@ -68,8 +68,8 @@ async def poll(
         if begun and ours not in noted:
             await note_first_run(parked, ours)
             noted.add(ours)
-        seen = parked_seen(await ParkedKeys(parked, scope=ours).list())
-        health.seen_parked(seen)
+        seen = summarize_parked(await ParkedKeys(parked, scope=ours).list())
+        health.note_parked(seen)
         return seen.unreadable.values()
 
     async def poll_workers() -> Iterable[Exception]:
@@ -101,7 +101,7 @@ async def poll(
 
 async def _beat(program: Program[Any, Any], health: WorkerVitals, fleet: Fleet) -> None:
     others = await fleet.beat(own := health.heartbeat())
-    for alarm in health.met(own, *others, strangers=await fleet.strangers(own, others)):
+    for alarm in health.note_workers(own, *others, strangers=await fleet.strangers(own, others)):
         program.notify(alarm)
     if (found := health.heartbeat()).alarms != own.alarms:  # the others, and `status`, are to know at once
         await fleet.beat(found)

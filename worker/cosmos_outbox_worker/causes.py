@@ -98,7 +98,7 @@ def cause_of(text: str, **known: Any) -> Cause:
     return Cause(kind=next(fitting), said=said, **known)
 
 
-def together(found: Iterable[Cause]) -> tuple[Cause, ...]:
+def merge_causes(found: Iterable[Cause]) -> tuple[Cause, ...]:
     """Return each cause once, the worst first, with all that it stops; a mere symptom counts as what else stops the same."""
     found = [part for one in found for part in [replace(one, stops=(each,)) for each in one.stops] or [one]]
     reasons = {stopped: one for one in found if not one.words["symptom"] for stopped in one.stops}
@@ -143,11 +143,11 @@ def of_own_work(
             or now - one.since >= A_WHILE
             or any(one.stalled for one in still)
         ):
-            held = [_stopped(me, lease.token) for lease in still if lease.error is None and one in suspects]
+            held = [_range_of(me, lease.token) for lease in still if lease.error is None and one in suspects]
             yield replace(one, stops=(*one.stops, *held))
     for lease in still:
         if lease.error or lease.stalled:
-            since, stops = now - timedelta(seconds=lease.idle_seconds), (_stopped(me, lease.token),)
+            since, stops = now - timedelta(seconds=lease.idle_seconds), (_range_of(me, lease.token),)
             error, stands = lease.error or "A page is not done yet.", lease.stalled
             yield cause_of(error, since=since, stops=stops, stands=stands, unready=stands)
 
@@ -161,13 +161,13 @@ def of_workers(
     Args:
         known: the tokens of the ranges that the caller works on, and so knows better.
     """
-    ours = {what for _, what in (_stopped("", token) for token in known)}
+    ours = {what for _, what in (_range_of("", token) for token in known)}
     for worker in workers:
         if worker.works:
             for one in worker.causes:
                 yield replace(one, unready=False, stops=tuple(one for one in one.stops if one[1] not in ours))
         elif worker.silent:
-            owned = [_stopped(worker.worker, one.token) for one in lag.leases if one.owner == worker.worker]
+            owned = [_range_of(worker.worker, one.token) for one in lag.leases if one.owner == worker.worker]
             said = f"{worker.worker} gave its last sign of life {duration_text(worker.silent_for)} ago."
             if stops := tuple(one for one in owned if one[1] not in ours):
                 yield Cause(kind="worker-silent", said=said, since=now - worker.silent_for, stops=stops)
@@ -181,9 +181,9 @@ def of_fleet(sentences: Iterable[str]) -> Iterator[Cause]:
 def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterator[Cause]:
     """Yield the causes that leases show; what the owner of the `known` ones wrote, it knows better."""
     for name, error in lag.damaged.items():
-        yield Cause(kind="lease-damaged", said=error, stops=(_stopped("", token_of(name)),), stands=True)
+        yield Cause(kind="lease-damaged", said=error, stops=(_range_of("", token_of(name)),), stands=True)
     for lease in lag.leases:
-        stops = (_stopped(lease.owner or "", lease.token),)
+        stops = (_range_of(lease.owner or "", lease.token),)
         if lease.ahead:
             yield Cause(kind="position-ahead", said=lease.ahead, stops=stops, stands=True)
         elif lease.standstill and lease.token not in known:
@@ -199,5 +199,5 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterat
             yield Cause(kind="late" if lease.age_known else "unknown", since=since, stops=stops)
 
 
-def _stopped(owner: str, token: str) -> Stopped:
+def _range_of(owner: str, token: str) -> Stopped:
     return owner, f"range {token}"

@@ -41,7 +41,7 @@ from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.relay.topics_and_refusals import Topics
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.heartbeats import Fleet
-from cosmos_outbox_worker.named_publisher import opened_publisher
+from cosmos_outbox_worker.named_publisher import open_publisher
 from cosmos_outbox_worker.settings import Settings, require_service_bus, require_topic
 
 
@@ -103,7 +103,7 @@ class Connection:
         name = processor or self.settings.processor_name
         return await estimate_lag(name, feed=self.feed, leases=self.leases, expiration=expiration)
 
-    async def left_behind(self, expiration: timedelta) -> Mapping[str, int]:
+    async def find_unserved_processors(self, expiration: timedelta) -> Mapping[str, int]:
         """
         Return the other processors for which changes wait and no worker works, with how many changes: this one, if it begins at `now`, may
         have taken the place of one, and does not send them.
@@ -218,7 +218,7 @@ class Connection:
                 )
             else:
                 require_topic(settings)
-                opening = functools.partial(opened_publisher, settings.publisher, lanes=lanes)
+                opening = functools.partial(open_publisher, settings.publisher, lanes=lanes)
             opened = {topic: await stack.enter_async_context(opening(topic)) for topic in routes.topics}
             shape = None
             if settings.message_format != "plain":
@@ -241,7 +241,7 @@ class Connection:
 
 
 @asynccontextmanager
-async def connected(
+async def open_connection(
     settings: Settings, *, answered: Answered | None = None, opening_seconds: float | None = None
 ) -> AsyncIterator[Connection]:
     """

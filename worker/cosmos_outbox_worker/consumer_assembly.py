@@ -21,9 +21,9 @@ from cosmos_outbox_worker.consumer_health import ConsumerSnapshot, ConsumerVital
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import finding
 from cosmos_outbox_worker.measured_subscription import MeasuredSubscription
-from cosmos_outbox_worker.named_consumer import ConsumerSource, made
-from cosmos_outbox_worker.program import Program, opened_parts, running
-from cosmos_outbox_worker.shared_health import PARKED, parked_seen
+from cosmos_outbox_worker.named_consumer import ConsumerSource, resolve_consumer
+from cosmos_outbox_worker.program import Program, open_parts, running
+from cosmos_outbox_worker.shared_health import PARKED, summarize_parked
 from cosmos_outbox_worker.where import find_messages
 
 _BLOCKED_LOOP_SECONDS = 5.0
@@ -55,11 +55,11 @@ def running_consumer(
         OutboxError: at the end of the block, what ended the consumer before.
     """
     settings = settings or load_consumer()
-    return running(assembled_consumer(consumer, settings), settings, serve_health=serve_health)
+    return running(assemble_consumer(consumer, settings), settings, serve_health=serve_health)
 
 
 @asynccontextmanager
-async def assembled_consumer(
+async def assemble_consumer(
     source: ConsumerSource, settings: ConsumerSettings, *, named: str = ConsumerVitals.named
 ) -> AsyncIterator[RunningConsumer]:
     """
@@ -71,10 +71,10 @@ async def assembled_consumer(
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
-    async with opened_parts(settings, consumer=True) as (stack, telemetry, connection, parked, found):
+    async with open_parts(settings, consumer=True) as (stack, telemetry, connection, parked, found):
         tracers = telemetry.tracer_provider
         store = await retry_reads(connection.store, RetryOptions())
-        consumer = made(source, Outbox(store, tracer_provider=tracers))
+        consumer = resolve_consumer(source, Outbox(store, tracer_provider=tracers))
         if parked is None and consumer.policy.on_failure is OnFailure.PARK:
             unset = finding("parked-container.unset", consumer)
             raise ConfigurationError(f"{unset.message} {unset.fix}")
@@ -97,7 +97,7 @@ async def assembled_consumer(
             telemetry,
             source=settings.source,
             host=settings.server_address,
-            reached=health.reached,
+            reached=health.note_reached,
         )
         program.processor = health.processor = SessionProcessor(
             measured,
@@ -109,8 +109,8 @@ async def assembled_consumer(
         async def poll_keys() -> Iterable[Exception]:
             if parked is None:
                 return ()
-            seen = parked_seen(await ParkedKeys(parked, scope=handling.scope).list())
-            health.seen_parked(seen)
+            seen = summarize_parked(await ParkedKeys(parked, scope=handling.scope).list())
+            health.note_parked(seen)
             handling.seen_parked = {key.partition_key for key in seen.keys}
             return seen.unreadable.values()
 

@@ -125,13 +125,13 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             due = now + record.delay_seconds
             self._waits[record.message_id] = _Wait(record.outcome, record.key, since, due, record.error)
 
-    def reached(self) -> None:
+    def note_reached(self) -> None:
         """Note that the broker answered."""
         self._reached = True
 
     def snapshot(self) -> ConsumerSnapshot:
         now = self._loop.time()
-        stalled = self._stalled(now)
+        stalled = self._stalled_keys(now)
         waiting = [now - one.since for one in self._waits.values() if one.is_due(now)]
         sessions = tuple(sorted(self.processor.status(), key=lambda one: -(one.handling_seconds or 0)))
         self.works("store", so=not self.handling.delayed)
@@ -163,16 +163,16 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         for one in sessions:
             if one.handling_seconds is not None and one.handling_seconds > least:
                 session = f"session {one.session!r}" if one.session else ""
-                yield self._stopped(Cause(kind="handler-slow"), one.handling_seconds, session)
+                yield self._cause_that_stops(Cause(kind="handler-slow"), one.handling_seconds, session)
         if self._fallback is not None:
             yield Cause(kind="sdk-receives", said=self._fallback)
 
     def _of_key(self, key: StalledKey) -> Cause:
         kind = {"circuit": "circuit-open", "later": "asked-later"}.get(key.why)
         cause = Cause(kind=kind, said=key.error) if kind else cause_of(key.error)
-        return self._stopped(cause, key.waited_seconds, f"key {key.key!r}")
+        return self._cause_that_stops(cause, key.waited_seconds, f"key {key.key!r}")
 
-    def _stopped(self, cause: Cause, seconds: float, what: str) -> Cause:
+    def _cause_that_stops(self, cause: Cause, seconds: float, what: str) -> Cause:
         since, stands = self._utcnow() - timedelta(seconds=seconds), not cause.words["waits"]
         return replace(cause, since=since, stops=((self._consumer, what),), stands=stands, unready=stands)
 
@@ -184,7 +184,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
             f"Message {of!r} waits for {now - one.since:.0f} s: {error_line(one.error)}" for of, one in waits
         ]
 
-    def _stalled(self, now: float) -> tuple[StalledKey, ...]:
+    def _stalled_keys(self, now: float) -> tuple[StalledKey, ...]:
         stalled = [
             StalledKey(
                 waited_seconds=now - one.since,

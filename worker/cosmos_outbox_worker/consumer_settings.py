@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 
 from cosmos_outbox.changefeed.options import default_instance_name
-from cosmos_outbox_worker.settings import CONTAINER, RELAYING, Name, Seconds, Settings, loaded, topic_name
+from cosmos_outbox_worker.settings import CONTAINER, RELAYING, Name, Seconds, Settings, read_env, topic_name
 
 _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websockets"
 
@@ -64,4 +64,4 @@ CONSUMER_FIELDS: Mapping[str, FieldInfo] = {
 
 def load_consumer(*, for_command: bool = False) -> ConsumerSettings:
     """Read the settings of a consumer from the environment; see `load`."""
-    return loaded(ConsumerSettings, for_command=for_command)
+    return read_env(ConsumerSettings, for_command=for_command)

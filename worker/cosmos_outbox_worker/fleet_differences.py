@@ -37,7 +37,7 @@ class FleetWatch:
     Attributes:
         alarms: of this worker.
         sentences: on each alarm of a worker, and on each setting in which they differ.
-        left: as `Connection.left_behind` tells.
+        left: as `Connection.find_unserved_processors` tells.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -50,7 +50,7 @@ class FleetWatch:
         self.left: Mapping[str, int] = {}
         self._lost, self._said = ("", -math.inf), tuple[str, ...]()
 
-    def heard(self, record: Record, now: float) -> None:
+    def note_record(self, record: Record, now: float) -> None:
         """Note a lease that leaves this worker while it goes on, one that comes back, and that all are lost."""
         if isinstance(record, LeasesLost):
             said = (
@@ -67,7 +67,7 @@ class FleetWatch:
             if record.previous_owner != self._owner:
                 self._back[record.lease].append(now)
 
-    def says(self) -> Mapping[str, Any]:
+    def heartbeat_fields(self) -> Mapping[str, Any]:
         """Return what the worker's heartbeat says for the others to compare."""
         settings = self._settings
         host = settings.publisher or settings.namespace
@@ -81,26 +81,26 @@ class FleetWatch:
             "alarms": self._said,
         }
 
-    def met(self, fleet: tuple[Heartbeat, ...], strangers: Iterable[Heartbeat], now: float) -> None:
+    def compare(self, fleet: tuple[Heartbeat, ...], strangers: Iterable[Heartbeat], now: float) -> None:
         """Compare the workers of the processor, this one first, and look whether strangers send the same."""
-        unsent = left_unsent(fleet[0].processor, self.left)
-        self.alarms = (*self._contested(now), *sent_twice(fleet[0], strangers), *unsent)
+        unsent = unserved_processor_alarms(fleet[0].processor, self.left)
+        self.alarms = (*self._lease_contest_alarms(now), *double_send_alarms(fleet[0], strangers), *unsent)
         lost, at = self._lost
         self._said = (*[lost] * (now < at + self._seconds), *(alarm.reason for alarm in self.alarms))
-        self.sentences = told((replace(fleet[0], alarms=self._said), *fleet[1:]))
+        self.sentences = sentences((replace(fleet[0], alarms=self._said), *fleet[1:]))
 
-    def _contested(self, now: float) -> Iterator[LeasesContested]:
+    def _lease_contest_alarms(self, now: float) -> Iterator[LeasesContested]:
         since = now - self._seconds
         often = [token_of(lease) for lease, at in self._back.items() if len(at) == _RETURNS and at[0] > since]
         if often:
             reason = (
-                f"{_CONTESTED}: {_named(often)} came back to {self._owner} again and again. Give all workers the "
+                f"{_CONTESTED}: {_names_text(often)} came back to {self._owner} again and again. Give all workers the "
                 "same OUTBOX_LEASE_EXPIRATION_SECONDS, and see that none of them starts and ends over and over."
             )
             yield LeasesContested(owner=self._owner, reason=reason)
 
 
-def sent_twice(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterator[SentTwice]:
+def double_send_alarms(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterator[SentTwice]:
     """Yield an alarm for each of the other processors that sends what a worker sends to the same topics."""
     workers = defaultdict[str, list[str]](list)
     for one in strangers:
@@ -108,13 +108,13 @@ def sent_twice(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterator[SentT
             workers[one.processor].append(one.worker)
     for other, names in sorted(workers.items()):
         reason = (
-            f"Processor {other!r} (workers: {_named(names)}) sends the same events to the same topics as {own.processor!r}, so each is "
+            f"Processor {other!r} (workers: {_names_text(names)}) sends the same events to the same topics as {own.processor!r}, so each is "
             "sent twice: stop one of the two. If OUTBOX_PROCESSOR_NAME was changed by mistake, set the old name again."
         )
         yield SentTwice(processor=own.processor, other=other, reason=reason)
 
 
-def left_unsent(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
+def unserved_processor_alarms(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
     """Yield an alarm for each processor without a worker whose place a processor that began at `now` may have taken."""
     for other, waiting in sorted(left.items()):
         reason = (
@@ -125,7 +125,7 @@ def left_unsent(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
         yield LeftUnsent(processor=own, other=other, reason=reason)
 
 
-def told(fleet: Sequence[Heartbeat]) -> tuple[str, ...]:
+def sentences(fleet: Sequence[Heartbeat]) -> tuple[str, ...]:
     """Return a sentence on what live workers differ in, and one on each alarm that does not come from that."""
     differ, alarms = tuple(differences(fleet)), alarms_of(fleet)
     return (*differ, *(said for said in alarms if not (differ and said.startswith(_CONTESTED))))
@@ -155,13 +155,13 @@ def _differ(each: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
     parts = []
     for what, said in each.items():
         values = sorted({*said.values()})
-        named = [f"{value} ({_named(one for one in said if said[one] == value)})" for value in values]
+        named = [f"{value} ({_names_text(one for one in said if said[one] == value)})" for value in values]
         parts += [f"{what}: {', '.join(named)}"] * (len(values) > 1)
     if parts:
         yield f"The workers differ in {'; in '.join(parts)}."
 
 
-def _named(names: Iterable[str]) -> str:
+def _names_text(names: Iterable[str]) -> str:
     shown = sorted(names)
     more = len(shown) - _MOST_NAMES
     return ", ".join(shown[:_MOST_NAMES]) + f" and {more:,} more" * (more > 0)

@@ -140,7 +140,7 @@ class Fleet:
         Raises:
             OutboxError: the lease container cannot be read.
         """
-        listed = _listed(await self._leases.list(self._head))
+        listed = _parse_listing(await self._leases.list(self._head))
         return tuple(sorted((one for one, _ in listed if not one.forgotten), key=lambda one: one.worker))
 
     async def beat(self, own: Heartbeat) -> tuple[Heartbeat, ...]:
@@ -151,7 +151,7 @@ class Fleet:
             OutboxError: the lease container cannot be read or written.
         """
         by_id, name = await self._leases.partitioned_by_id(), self._id_of(own.worker)
-        listed = _listed(await self._leases.list(self._head))
+        listed = _parse_listing(await self._leases.list(self._head))
         causes, alarms = tuple(map(_brief, own.causes[:_MOST_TEXTS])), _short(own.alarms)
         unready, errors = _short(own.unready), _short(own.errors)
         own = replace(own, unready=unready, errors=errors, alarms=alarms, causes=causes)
@@ -182,7 +182,7 @@ class Fleet:
         """
         if any(one.worker < own.worker for one in others if not one.silent):
             return []
-        found = [one for one, _ in _listed(await self._leases.list(_ANY)) if not one.silent]
+        found = [one for one, _ in _parse_listing(await self._leases.list(_ANY)) if not one.silent]
         return [one for one in found if one.container == own.container and one.processor != own.processor]
 
     @asynccontextmanager
@@ -200,7 +200,7 @@ class Fleet:
         return f"{self._head}{_hash(worker)}"
 
 
-def _listed(listing: Listing) -> list[tuple[Heartbeat, Document]]:
+def _parse_listing(listing: Listing) -> list[tuple[Heartbeat, Document]]:
     """
     Return each heartbeat with its document, as of when it was listed; what another program wrote is left out.
     """

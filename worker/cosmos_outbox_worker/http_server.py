@@ -105,7 +105,7 @@ async def serving_health(
     loop, requests = asyncio.get_running_loop(), cast("web.Server", runner.server)
     connections: deque[web.RequestHandler] = deque()
 
-    def connected() -> web.RequestHandler:
+    def accept_connection() -> web.RequestHandler:
         handler = requests()
         connections.append(handler)
         if len(connections) > _MOST_CONNECTIONS:
@@ -115,7 +115,7 @@ async def serving_health(
 
     try:
         try:
-            server = await loop.create_server(connected, host, int(port))
+            server = await loop.create_server(accept_connection, host, int(port))
         except (OSError, socket.gaierror) as error:
             said = f"OUTBOX_HEALTH_PORT: cannot listen on {host}:{port}: {error.strerror}"
             raise ConfigurationError(said) from error

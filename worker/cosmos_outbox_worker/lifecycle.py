@@ -39,7 +39,7 @@ async def run_until_signalled(
     asked_at: float | None = None
     aborting = False
 
-    def signalled(signal_name: str) -> None:
+    def on_signal(signal_name: str) -> None:
         nonlocal asked_at, aborting
         if asked_at is None:
             asked_at = loop.time()
@@ -51,7 +51,7 @@ async def run_until_signalled(
             working.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled, number.name)
+        loop.add_signal_handler(number, on_signal, number.name)
     try:
         await working
         if asked_at is not None:  # a signal that still counts as the first must find its handler

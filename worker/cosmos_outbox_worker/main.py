@@ -20,14 +20,14 @@ from pydantic.fields import FieldInfo
 from cosmos_outbox.consumer.handler_threads import DaemonThreads
 from cosmos_outbox.errors import AccessDenied, ConfigurationError, OutboxError
 from cosmos_outbox_worker import logs
-from cosmos_outbox_worker.consumer_assembly import assembled_consumer
+from cosmos_outbox_worker.consumer_assembly import assemble_consumer
 from cosmos_outbox_worker.consumer_settings import CONSUMER_FIELDS, load_consumer
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.lifecycle import Aborted, end_without_what_stays, run_until_signalled
 from cosmos_outbox_worker.named_consumer import consumer_named
 from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.settings import PREFIX, Settings, SettingsT, load, unknown_variables
-from cosmos_outbox_worker.several_containers import assembled_for
+from cosmos_outbox_worker.several_containers import assemble_for
 from cosmos_outbox_worker.version import version
 
 EXIT_CODES = (
@@ -43,21 +43,21 @@ _TELEMETRY = (
 def work(arguments: Sequence[str]) -> int:
     """Run a worker; return its exit code."""
     if arguments:
-        return _shown(_usage("worker", Settings.model_fields), arguments)
-    return _ended("worker", load, assembled_for)
+        return _print_usage(_usage("worker", Settings.model_fields), arguments)
+    return _run_to_end("worker", load, assemble_for)
 
 
 def consume(arguments: Sequence[str]) -> int:
     """Run the consumer that the arguments name; return its exit code."""
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        return _shown(_usage("consume package.module:consumer", CONSUMER_FIELDS), arguments)
+        return _print_usage(_usage("consume package.module:consumer", CONSUMER_FIELDS), arguments)
     named = arguments[0]
-    return _ended(
-        "consumer", load_consumer, lambda it: assembled_consumer(consumer_named(named), it, named=named)
+    return _run_to_end(
+        "consumer", load_consumer, lambda it: assemble_consumer(consumer_named(named), it, named=named)
     )
 
 
-def _ended(
+def _run_to_end(
     name: str,
     load_settings: Callable[[], SettingsT],
     assemble: Callable[[SettingsT], AbstractAsyncContextManager[Program[Any, Any]]],
@@ -87,12 +87,12 @@ def _ended(
             logger.info("%s.stopped", name)
         finally:
             error = sys.exc_info()[1]
-            await end_without_what_stays(logger, lambda: _ended_by(error, name))
+            await end_without_what_stays(logger, lambda: _report_end(error, name))
 
     try:
         asyncio.run(run())
     except Exception as error:  # noqa: BLE001 - whatever ended the program is reported, and decides its exit code
-        return _ended_by(error, name)
+        return _report_end(error, name)
     return 0
 
 
@@ -108,7 +108,7 @@ def collect_seldom() -> None:
     gc.set_threshold(10_000)
 
 
-def _ended_by(error: BaseException | None, name: str) -> int:
+def _report_end(error: BaseException | None, name: str) -> int:
     """Report what ended the program, if it did not end as asked; return its exit code."""
     if isinstance(error, Aborted) or not isinstance(error, Exception):
         return int(error is not None)
@@ -128,7 +128,7 @@ def _ended_by(error: BaseException | None, name: str) -> int:
     return 1
 
 
-def _shown(usage: str, arguments: Sequence[str]) -> int:
+def _print_usage(usage: str, arguments: Sequence[str]) -> int:
     asked_for = list(arguments) in (["--help"], ["-h"])
     (sys.stdout if asked_for else sys.stderr).write(usage)
     return ExitCode.DONE if asked_for else ExitCode.UNUSABLE

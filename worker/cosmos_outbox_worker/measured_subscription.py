@@ -41,7 +41,7 @@ class MeasuredSubscription:
             operation: messaging_attributes(operation, topic, name, host)
             for operation in ("receive", *_OPERATIONS.values())
         }
-        telemetry.consumed(self._named["receive"], 0)
+        telemetry.count_messages(self._named["receive"], 0)
 
     async def accept(self, wait_seconds: float) -> Session | None:
         session = await self._subscription.accept(wait_seconds)
@@ -60,9 +60,9 @@ class _MeasuredSession:
     async def receive(self, wait_seconds: float) -> Message | None:
         message = await self._session.receive(wait_seconds)
         if message is not None:
-            self._telemetry.consumed(self._named["receive"], 1)
+            self._telemetry.count_messages(self._named["receive"], 1)
         return message
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
-        with self._telemetry.timed(self._named[_OPERATIONS[type(settlement)]], "settle"):
+        with self._telemetry.measure_operation(self._named[_OPERATIONS[type(settlement)]], "settle"):
             await self._session.settle(message, settlement)

@@ -24,7 +24,7 @@ _Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
 _PLAIN: tuple[_Attributes, ...] = ({},)
 
 
-def _failed(record: Any) -> tuple[int, _Attributes]:
+def _by_error(record: Any) -> tuple[int, _Attributes]:
     return 1, {"error.type": type(record.error).__name__}
 
 
@@ -69,7 +69,7 @@ _CONSUMER_COUNTERS: _Counters = {
         tuple({"outbox.outcome": outcome} for outcome in _HANDLED),
         {records.MessageHandled: _by_outcome, records.MessageGivenUp: _by_outcome},
     ),
-    "outbox.attempt.failures": ((), {records.AttemptFailed: _failed}),
+    "outbox.attempt.failures": ((), {records.AttemptFailed: _by_error}),
     "outbox.sessions.closed": (
         tuple({"outbox.session.end": str(end)} for end in SessionEnd),
         {records.SessionClosed: lambda record: (1, {"outbox.session.end": str(record.outcome)})},
@@ -86,7 +86,7 @@ _WORKER_COUNTERS: _Counters = {
         {records.EventDeletion: lambda record: (record.events if record.outcome == "deleted" else 0,)},
     ),
     "outbox.changes.handled": (_PLAIN, {records.PageHandled: lambda record: (record.changes,)}),
-    "outbox.page.failures": ((), {records.PageFailed: _failed}),
+    "outbox.page.failures": ((), {records.PageFailed: _by_error}),
     "outbox.lease.moves": (
         # As text: the SDK keeps an enumeration member and its text apart, so the exposition would have both.
         tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
@@ -138,7 +138,7 @@ def _headroom(snapshot: Snapshot) -> Iterable[Observation]:
     return _gauge((snapshot.event_ttl - oldest).total_seconds())
 
 
-def _unowned(snapshot: Snapshot) -> Iterable[Observation]:
+def _free_leases(snapshot: Snapshot) -> Iterable[Observation]:
     if snapshot.lag is None or snapshot.unseen:
         return ()
     return _gauge(sum(not lease.owner for lease in snapshot.lag.leases))
@@ -153,7 +153,7 @@ _WORKER_GAUGES: _Gauges = {
     "outbox.oldest_unsent.age": _highest_age,
     "outbox.ttl.headroom": _headroom,
     **_PARKED_GAUGES,
-    "outbox.leases.free": _unowned,
+    "outbox.leases.free": _free_leases,
     "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
     "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
     # Without a ceiling there is neither.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_worker.named_object import object_named, raised
+from cosmos_outbox_worker.named_object import object_named, raise_text
 
 # A consumer, or a function that makes one whose handlers need more of the outbox than the unit of work.
 ConsumerSource = Consumer | Callable[[Outbox], Consumer]
@@ -32,7 +32,7 @@ def consumer_named(name: str) -> ConsumerSource:
     return found
 
 
-def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
+def resolve_consumer(source: ConsumerSource, outbox: Outbox) -> Consumer:
     """
     Return the consumer, bound to an outbox unless it has one.
 
@@ -44,7 +44,7 @@ def made(source: ConsumerSource, outbox: Outbox) -> Consumer:
         consumer = source if isinstance(source, Consumer) else source(outbox)
     except (AttributeError, TypeError) as error:
         raise ConfigurationError(
-            f"{named} was called with the Outbox, to return a Consumer, and raised {raised(error)}. "
+            f"{named} was called with the Outbox, to return a Consumer, and raised {raise_text(error)}. "
             "Where it is a handler, name the Consumer that has it."
         ) from error
     if not isinstance(consumer, Consumer):

@@ -25,7 +25,7 @@ def object_named(name: str, kind: str) -> Any:
         raise ConfigurationError(
             f"{name!r} names no {kind}: say package.module:{kind}, the module and the name in it."
         )
-    module = imported(module_name)
+    module = import_named(module_name)
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -34,14 +34,14 @@ def object_named(name: str, kind: str) -> Any:
         raise ConfigurationError(f"The module {module_name!r} has no {attribute!r}.{hint}") from None
 
 
-def raised(error: BaseException) -> str:
+def raise_text(error: BaseException) -> str:
     """Say what a caller's code raised and where, for the frames of the import itself say nothing."""
     frames = extract_tb(error.__traceback__)
     at = next(one for one in reversed(frames) if not one.filename.startswith("<"))
     return f"{error!r} in {at.filename}, line {at.lineno} in {at.name}"
 
 
-def imported(name: str) -> ModuleType:
+def import_named(name: str) -> ModuleType:
     """
     Import a module, which may be in the working directory.
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Publisher
-from cosmos_outbox_worker.named_object import object_named, raised
+from cosmos_outbox_worker.named_object import object_named, raise_text
 
 
 @asynccontextmanager
-async def opened_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[Publisher]:
+async def open_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[Publisher]:
     """
     Open the publisher to a topic that a name stands for, for as long as the block lasts.
 
@@ -39,7 +39,7 @@ async def opened_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterato
             raise ConfigurationError(f"OUTBOX_PUBLISHER: {error}") from error
         except Exception as error:  # the caller's code may raise anything
             raise ConfigurationError(
-                f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {raised(error)}."
+                f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {raise_text(error)}."
             ) from error
         publish: Any = getattr(opened, "publish", None)
         returns = getattr(publish, "__annotations__", {}).get("return", publish)

@@ -18,13 +18,13 @@ from cosmos_outbox.records import guard, log_hook
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.sessions import SessionProcessor
 from cosmos_outbox_worker.causes import Cause
-from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.connection import Connection, open_connection
 from cosmos_outbox_worker.doctor.check import SENDS_TELL, Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_start
 from cosmos_outbox_worker.http_server import serving_health
 from cosmos_outbox_worker.settings import Settings
 from cosmos_outbox_worker.shared_health import SnapshotT, Vitals
-from cosmos_outbox_worker.telemetry import Telemetry, opened_telemetry
+from cosmos_outbox_worker.telemetry import Telemetry, open_telemetry
 from cosmos_outbox_worker.where import Search
 
 ProcessorT = TypeVar("ProcessorT", ChangeFeedProcessor, SessionProcessor)
@@ -62,15 +62,15 @@ class Program(Generic[ProcessorT, SnapshotT]):
             if polling.done():
                 polling.result()
         except BaseException as failure:
-            self.health.ended(failure)
+            self.health.note_end(failure)
             raise
         finally:
             await end({polling})
-        self.health.ended(None)
+        self.health.note_end(None)
 
     def drain(self) -> None:
         """Ask it to finish what is at hand, release what it holds and end."""
-        self.health.draining()
+        self.health.note_draining()
         self.processor.stop()
 
     def snapshot(self) -> SnapshotT:
@@ -109,19 +109,19 @@ class Parts(NamedTuple):
 
 
 @asynccontextmanager
-async def opened_parts(settings: Settings, *, consumer: bool = False) -> AsyncIterator[Parts]:
+async def open_parts(settings: Settings, *, consumer: bool = False) -> AsyncIterator[Parts]:
     """
     Open what every program needs: a worker, or a `consumer`.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
     """
-    async with opened_process(settings, consumer=consumer) as opened, AsyncExitStack() as stack:
-        yield Parts(stack, *opened, *await looked_at(opened[1], topics=not consumer))
+    async with open_process(settings, consumer=consumer) as opened, AsyncExitStack() as stack:
+        yield Parts(stack, *opened, *await look_at(opened[1], topics=not consumer))
 
 
 @asynccontextmanager
-async def opened_process(
+async def open_process(
     settings: Settings, *, consumer: bool = False, container: str = ""
 ) -> AsyncIterator[tuple[Telemetry, Connection]]:
     """
@@ -132,17 +132,17 @@ async def opened_process(
     """
     if errors := settings.contradictions():
         raise ConfigurationError("\n".join(errors))
-    with opened_telemetry(
+    with open_telemetry(
         consumer=consumer,
         instance=settings.instance_name,
         sign_in=settings.signs_in,
         container=container,
     ) as telemetry:
-        async with connected(settings, answered=telemetry.answered) as connection:
+        async with open_connection(settings, answered=telemetry.count_charge) as connection:
             yield telemetry, connection
 
 
-async def looked_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore | None, tuple[Cause, ...]]:
+async def look_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore | None, tuple[Cause, ...]]:
     """Return the parked store, if one is set, and what is wrong about the resources; log also what only should be different."""
     parked = None
     if connection.settings.parked_container is not None:

@@ -324,10 +324,10 @@ def load(*, for_command: bool = False) -> Settings:
     Raises:
         ConfigurationError: one line for every error, each naming its variable; values are never shown.
     """
-    return loaded(CommandSettings if for_command else Settings, for_command=for_command)
+    return read_env(CommandSettings if for_command else Settings, for_command=for_command)
 
 
-def loaded(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
+def read_env(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
     """Read settings of a kind from the environment; otherwise as `load`."""
     errors = []
     for names in _ONE_OF_EACH:

@@ -19,12 +19,12 @@ from cosmos_outbox.errors import OutboxError
 from cosmos_outbox.event_loop import watch_loop, within
 from cosmos_outbox.records import LeasesBalanced, guard, log_hook
 from cosmos_outbox_worker.connection import Connection
-from cosmos_outbox_worker.program import Parts, Program, looked_at, opened_process, running
+from cosmos_outbox_worker.program import Parts, Program, look_at, open_process, running
 from cosmos_outbox_worker.settings import CONTAINER, Settings, load
-from cosmos_outbox_worker.several_containers_health import Snapshots, together
+from cosmos_outbox_worker.several_containers_health import Snapshots, merge_snapshots
 from cosmos_outbox_worker.telemetry import Telemetry
-from cosmos_outbox_worker.where import Found, find_events
-from cosmos_outbox_worker.worker_assembly import Worker, assembled, memory_budget, put_together
+from cosmos_outbox_worker.where import KeyReport, find_events
+from cosmos_outbox_worker.worker_assembly import Worker, assemble_worker, build_worker, memory_budget
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
 _FEW, _BLOCKED_LOOP_SECONDS = 4, 5.0
@@ -59,18 +59,18 @@ class Workers(Program[Any, Any]):
     def drain(self) -> None:
         self._stopping.set()
         for name, vitals in self._vitals.items():
-            vitals.draining()
+            vitals.note_draining()
             if name in self._running:
                 self._running[name].drain()
 
     def snapshot(self) -> Snapshots:
-        return together({name: vitals.snapshot() for name, vitals in self._vitals.items()})
+        return merge_snapshots({name: vitals.snapshot() for name, vitals in self._vitals.items()})
 
     def observe(self) -> None:
         for name, vitals in self._vitals.items():
             self._measured[name].observed = vitals.snapshot()
 
-    async def _search(self, key: str, container: str | None) -> Found:
+    async def _search(self, key: str, container: str | None) -> KeyReport:
         one = self._each.get(container or "") or next(iter(self._each.values()))
         return await find_events(self._connection.to(one), key)
 
@@ -86,15 +86,15 @@ class Workers(Program[Any, Any]):
             try:
                 async with AsyncExitStack() as stack:
                     connection = self._connection.to(settings)
-                    looked = await within(0, looked_at(connection, topics=True), asked=self._stopping)
+                    looked = await within(0, look_at(connection, topics=True), asked=self._stopping)
                     parts = Parts(stack, telemetry, connection, *looked)
-                    self._running[name] = worker = await put_together(parts, vitals, **self._shared)
+                    self._running[name] = worker = await build_worker(parts, vitals, **self._shared)
                     if self._stopping.is_set():
                         worker.drain()
                     await worker.run()
             except OutboxError as error:
                 _logger.error("worker.refused %s, and is tried again in %g s: %s", name, seconds, error)  # noqa: TRY400 - it says what to do
-                vitals.begins_again()
+                vitals.note_restart()
                 failed = LeasesBalanced(owner=settings.instance_name, outcome="failed", error=error)
                 guard(log_hook, vitals, telemetry)(failed)
                 telemetry.observed = vitals.snapshot()
@@ -107,7 +107,7 @@ class Workers(Program[Any, Any]):
 
 
 @asynccontextmanager
-async def assembled_workers(settings: Settings) -> AsyncIterator[Workers]:
+async def assemble_workers(settings: Settings) -> AsyncIterator[Workers]:
     """
     Open what the workers of all containers share, yield them, close everything again.
 
@@ -115,14 +115,14 @@ async def assembled_workers(settings: Settings) -> AsyncIterator[Workers]:
         ConfigurationError: settings contradict each other. What a container lacks is tried again, and keeps the process unready.
     """
     first = settings.each()[0]
-    opening = opened_process(settings, container=first.cosmos_container)
+    opening = open_process(settings, container=first.cosmos_container)
     async with opening as (telemetry, connection):
         yield Workers(settings, connection, telemetry)
 
 
-def assembled_for(settings: Settings) -> AbstractAsyncContextManager[Worker | Workers]:
+def assemble_for(settings: Settings) -> AbstractAsyncContextManager[Worker | Workers]:
     """Open the worker of one container, or the workers of several."""
-    return assembled(settings) if len(settings.containers) == 1 else assembled_workers(settings)
+    return assemble_worker(settings) if len(settings.containers) == 1 else assemble_workers(settings)
 
 
 def running_workers(
@@ -141,4 +141,4 @@ def running_workers(
         ConfigurationError: the settings cannot be used, or the account refuses this program.
     """
     settings = settings or load()
-    return running(assembled_workers(settings), settings, serve_health=serve_health)
+    return running(assemble_workers(settings), settings, serve_health=serve_health)

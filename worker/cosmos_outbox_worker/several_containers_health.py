@@ -25,7 +25,7 @@ class Snapshots(State):
 
     of: Mapping[str, Snapshot]
 
-    def found(self) -> Iterator[Cause]:
+    def find_causes(self) -> Iterator[Cause]:
         for name, container in self.of.items():
             for one in container.causes():
                 stops = tuple((f"{who} in {name}" if who else name, what) for who, what in one.stops)
@@ -36,7 +36,7 @@ class Snapshots(State):
         return State.readiness(self) | {"containers": each}
 
 
-def together(of: Mapping[str, Snapshot]) -> Snapshots:
+def merge_snapshots(of: Mapping[str, Snapshot]) -> Snapshots:
     """Return the health of all, which are of one process."""
     first, phases = next(iter(of.values())), {one.phase for one in of.values()}
     errors = [replace(one, text=f"{name}: {one.text}") for name in of for one in of[name].errors]

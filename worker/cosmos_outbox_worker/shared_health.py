@@ -19,7 +19,7 @@ from cosmos_outbox.errors import ParkingError, error_line
 from cosmos_outbox.parking import Unreadable, keys_by_cause
 from cosmos_outbox.parking.parked_documents import ParkedKey
 from cosmos_outbox.records import LeaseMoved, LoopBlocked, Record, WatchFailed, level_of
-from cosmos_outbox_worker.causes import Cause, cause_of, of_own_work, together
+from cosmos_outbox_worker.causes import Cause, cause_of, merge_causes, of_own_work
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.readable_times import moment_of
 from cosmos_outbox_worker.recent_errors import RecentError, RecentErrors
@@ -32,7 +32,7 @@ WAITS, PARKED, WORKERS = "what waits", "what is parked", "the other workers"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParkedSeen:
+class ParkedSummary:
     """
     The parked keys of a processor or a consumer, whichever process parked them.
 
@@ -50,7 +50,7 @@ class ParkedSeen:
     events: int | None = None
     oldest_at: datetime | None = None
 
-    def found(self) -> Iterator[Cause]:
+    def find_causes(self) -> Iterator[Cause]:
         """Yield what waits for an operator."""
         for key, error in self.unreadable.items():
             yield cause_of(error_line(error), stops=(("", f"key {key!r}"),))
@@ -76,26 +76,26 @@ class State:
     instance: str
     container: str
     phase: Phase
-    parked: ParkedSeen | None
+    parked: ParkedSummary | None
     parked_at: datetime | None
     errors: tuple[RecentError, ...]
     failing: tuple[Cause, ...] = ()
     mine: tuple[LeaseStatus, ...] = ()
 
-    def found(self) -> Iterator[Cause]:
+    def find_causes(self) -> Iterator[Cause]:
         """Yield what keeps work from going on, as it is found: one cause perhaps several times."""
         yield from self.own()
         if self.parked is None and self.parked_at is not None and not self.own():
             yield Cause(kind="unknown", said="Parked keys could not be listed.", since=self.parked_at)
-        yield from self.parked.found() if self.parked else ()
+        yield from self.parked.find_causes() if self.parked else ()
 
     def own(self) -> tuple[Cause, ...]:
         """Return what keeps the process's own work from going on."""
-        return together(of_own_work(self.at, self.instance, self.failing, self.mine))
+        return merge_causes(of_own_work(self.at, self.instance, self.failing, self.mine))
 
     def causes(self) -> tuple[Cause, ...]:
         """Return what keeps work from going on: each cause once, the worst first."""
-        return together(self.found())
+        return merge_causes(self.find_causes())
 
     @property
     def unready(self) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ class Vitals(Generic[SnapshotT]):
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._began_at = self._loop.time()
         self._draining, self._end = False, ""
-        self._parked: tuple[ParkedSeen, datetime, float] | None = None
+        self._parked: tuple[ParkedSummary, datetime, float] | None = None
         self._done = 0
         self._recent: deque[tuple[float, int]] = deque()
         self._errors = RecentErrors()
@@ -165,15 +165,15 @@ class Vitals(Generic[SnapshotT]):
         """Return the health now."""
         raise NotImplementedError
 
-    def draining(self) -> None:
+    def note_draining(self) -> None:
         """Note that the process was asked to stop."""
         self._draining = True
 
-    def ended(self, error: BaseException | None) -> None:
+    def note_end(self, error: BaseException | None) -> None:
         """Note that it has ended, and the error if it did not drain."""
         self._end = f"The {self.name} has ended." if error is None else f"The {self.name} has ended: {error}"
 
-    def seen_parked(self, parked: ParkedSeen) -> None:
+    def note_parked(self, parked: ParkedSummary) -> None:
         """Note what is parked; of very many keys, only their number."""
         if len(parked.keys) > _MOST_KEYS:
             parked = replace(parked, keys=())
@@ -254,11 +254,11 @@ class Vitals(Generic[SnapshotT]):
         }
 
 
-def parked_seen(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSeen:
+def summarize_parked(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSummary:
     """Return what is parked, of all keys that were listed; one that cannot be read hides no other."""
     keys = tuple(key for key in listed if isinstance(key, ParkedKey))
     unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
-    return ParkedSeen(
+    return ParkedSummary(
         count=len(listed),
         keys=keys,
         causes=keys_by_cause.by_cause(keys),

@@ -19,7 +19,7 @@ from cosmos_outbox_worker.readable_times import clock_time, duration_text, reada
 from cosmos_outbox_worker.several_containers_health import Snapshots
 from cosmos_outbox_worker.shared_health import State
 from cosmos_outbox_worker.version import version
-from cosmos_outbox_worker.where import Found
+from cosmos_outbox_worker.where import KeyReport
 from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
@@ -32,7 +32,7 @@ _SHOWN_AS = dict.fromkeys((*_CONTROLS, *_TURNS), "\ufffd")
 
 
 def page_of(
-    snapshot: State, container: str | None = None, *, key: str | None = None, found: Found | None = None
+    snapshot: State, container: str | None = None, *, key: str | None = None, found: KeyReport | None = None
 ) -> str:
     """
     Return the page of a worker or a consumer; of the workers of several containers that of all, or of the one that is asked for.
@@ -71,7 +71,7 @@ def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str,
         waiting = "unknown" if None in lags else f"{sum(lag.transactions for lag in lags if lag):,}"
         ages = [lag.oldest_age for lag in lags if lag and lag.oldest_age is not None]
         oldest = _age(max(ages, default=None)) if all(lag and lag.age_known for lag in lags) else "unknown"
-        state, seen = _seen(snapshot, worker, others.get(worker), owns=bool(lags))
+        state, seen = _state(snapshot, worker, others.get(worker), owns=bool(lags))
         troubled = ", ".join(lease.token for lease in owned[worker] if lease.trouble)
         its = version() if worker == snapshot.instance else others[worker].version if worker in others else ""
         row = worker, state, seen, f"{len(lags):,}", waiting, oldest, troubled, its
@@ -79,7 +79,7 @@ def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str,
     return [row for _, row in sorted(shown)]
 
 
-def _seen(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
+def _state(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
     if worker == snapshot.instance:
         return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
     # A program of another kind, or an older worker, is known by its leases alone.

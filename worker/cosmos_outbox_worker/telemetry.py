@@ -119,17 +119,17 @@ class Telemetry:
         kind = type(record)
         for measured, histogram, measure in self._measured:
             if kind is measured and (found := measure(record))[0] is not None:
-                histogram.record(*self._named(*found))
+                histogram.record(*self._label(*found))
         if (counted := self._counted.get(kind)) is not None:
             counter, count = counted
-            counter.add(*self._named(*count(record)))
+            counter.add(*self._label(*count(record)))
 
-    def seen(self, read: Callable[[Any], Iterable[Observation]]) -> list[Observation]:
+    def gauge_values(self, read: Callable[[Any], Iterable[Observation]]) -> list[Observation]:
         """Return what a gauge shows of this container."""
         found = () if self.observed is None else read(self.observed)
-        return [Observation(*self._named(one.value, one.attributes)) for one in found]
+        return [Observation(*self._label(one.value, one.attributes)) for one in found]
 
-    def _named(self, value: Any, attributes: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def _label(self, value: Any, attributes: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return value, {**(attributes or {}), **self._of}
 
     def around_sends(self, system: str, server_address: str | None, topics: Iterable[str]) -> Around:
@@ -148,7 +148,7 @@ class Telemetry:
         def around(topic: str, messages: Sequence[OutboundMessage]) -> Iterator[None]:
             named, accepted = of[topic], len(messages)
             try:
-                with self.timed(named, "send"), spans(topic, messages):
+                with self.measure_operation(named, "send"), spans(topic, messages):
                     yield
             except BaseException as error:
                 accepted = getattr(error, "accepted", 0)
@@ -160,7 +160,7 @@ class Telemetry:
         return around
 
     @contextmanager
-    def timed(self, named: Mapping[str, str], kind: str) -> Iterator[None]:
+    def measure_operation(self, named: Mapping[str, str], kind: str) -> Iterator[None]:
         """Time an operation at the broker, of a kind, also one that fails."""
         began, operation = monotonic(), {**named, "messaging.operation.type": kind}
         try:
@@ -171,11 +171,11 @@ class Telemetry:
         finally:
             self._operations.record(monotonic() - began, operation)
 
-    def consumed(self, source: Mapping[str, str], messages: int) -> None:
+    def count_messages(self, source: Mapping[str, str], messages: int) -> None:
         """Count messages that a subscription delivered."""
         self._messages.add(messages, source)
 
-    def answered(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
+    def count_charge(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
         """Count what a request to Cosmos DB cost."""
         if charge := charge_of(request, status, headers):
             self._charges.record(*charge)
@@ -188,11 +188,11 @@ class Telemetry:
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         # One that is there already asks the telemetry that made it.
-        return lambda _: [seen for one in self._family for seen in one.seen(read)]
+        return lambda _: [seen for one in self._family for seen in one.gauge_values(read)]
 
 
 @contextmanager
-def opened_telemetry(
+def open_telemetry(
     *, instance: str, consumer: bool = False, sign_in: bool = False, container: str = ""
 ) -> Iterator[Telemetry]:
     """
@@ -255,8 +255,8 @@ def opened_telemetry(
         except ValueError as error:
             raise ConfigurationError(f"OpenTelemetry refuses one of the OTEL_… variables: {error}") from error
         spans_leave = tracers is trace.get_tracer_provider() or processors
-        stack.callback(_ended_in_time, tracers.shutdown)
-        stack.callback(_ended_in_time, meters.shutdown)
+        stack.callback(_shut_down_in_time, tracers.shutdown)
+        stack.callback(_shut_down_in_time, meters.shutdown)
         spans = tracers if spans_leave else trace.NoOpTracerProvider()
         yield Telemetry(
             meters, consumer=consumer, tracer_provider=spans, registry=registry, container=container
@@ -315,7 +315,7 @@ def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> No
         raise ConfigurationError(f"{AZURE_MONITOR}: {error}") from error
 
 
-def _ended_in_time(shutdown: Callable[[], None]) -> None:
+def _shut_down_in_time(shutdown: Callable[[], None]) -> None:
     # In a daemon thread: the SDK waits for as long as its exporters do, and the process must end.
     ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
     ending.start()

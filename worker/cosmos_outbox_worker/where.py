@@ -35,7 +35,7 @@ _FIELDS = "c.id, c.type, c._ts, c.version, c.meta, c.data.action, c.messageId"  
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class KeyReport:
     """
     What is known of a key: as programs read it, as sentences, and a row for each event or message, the newest first.
 
@@ -49,16 +49,16 @@ class Found:
 
 
 # By a key and, of several, a container
-Search = Callable[[str, str | None], Awaitable[Found]]
+Search = Callable[[str, str | None], Awaitable[KeyReport]]
 # A lease, None if the range of the key has none; the ids of the events that wait behind it; whether there may be others
 Behind = tuple[Lease | None, frozenset[str], bool]
 
 
-def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitable[Found | None]]:
+def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitable[KeyReport | None]]:
     """Return a search that others wait for, so that strangers take little of the request units; what fails is its only sentence."""
     room = asyncio.Semaphore()
 
-    async def find(key: str, container: str | None) -> Found | None:
+    async def find(key: str, container: str | None) -> KeyReport | None:
         if search is None or not key:
             return None
         try:
@@ -66,12 +66,12 @@ def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitabl
                 return await search(key, container)
         except (OutboxError, TimeoutError) as error:
             why = str(error) or f"it took longer than {_LONGEST_SECONDS:g} s."
-            return Found({}, (f"What became of {key!r} is not known: {why}",), known=False)
+            return KeyReport({}, (f"What became of {key!r} is not known: {why}",), known=False)
 
     return find
 
 
-async def find_events(outbox: Connection, text: str) -> Found:
+async def find_events(outbox: Connection, text: str) -> KeyReport:
     """
     Return what became of the events of the key that an operator named.
 
@@ -86,14 +86,14 @@ async def find_events(outbox: Connection, text: str) -> Found:
     parked, records = None, dict[str, ParkedEvent]()
     if outbox.parked is not None:
         keys = await outbox.parked_keys()
-        parked = await _parked(keys, name)
+        parked = await _find_parked(keys, name)
         records = await keys.find_events(name, [one["id"] for one in stored if one["type"] == EVENT_TYPE])
     return of_events(name, stored, behind, parked, records)
 
 
 async def find_messages(
     outbox: Connection, consumer: str, source: str, text: str, waits: Sequence[str] = ()
-) -> Found:
+) -> KeyReport:
     """
     Return which messages of a key a consumer of a source remembers to have handled, and what it parked; as `find_events`.
 
@@ -110,14 +110,14 @@ async def find_messages(
     parked = None
     if outbox.parked is not None:
         scope = Scope(processor=consumer, container=source)
-        parked = await _parked(ParkedKeys(await outbox.parked_store(), scope=scope), text)
+        parked = await _find_parked(ParkedKeys(await outbox.parked_store(), scope=scope), text)
     rows = [{"message": one["messageId"], "handled": _at(one)} for one in stored]
     said = f"{consumer} remembers no message of it: it handled none, or their time to live is over."
     if rows:
         said = f"{consumer} handled {rows[0]['message']!r} last, at {rows[0]['handled']}."
     facts = {"key": text, "consumer": consumer, "parked": _facts_of(parked), "waits": waits, "messages": rows}
     known = bool(stored or parked or waits)
-    return _found(facts, (said, _said_of(parked, text, " --consumer MODULE:NAME"), *waits), rows, known)
+    return _report(facts, (said, _parked_text(parked, text, " --consumer MODULE:NAME"), *waits), rows, known)
 
 
 def of_events(
@@ -126,7 +126,7 @@ def of_events(
     behind: Behind,
     parked: ParkedKey | None,
     records: Mapping[str, ParkedEvent],
-) -> Found:
+) -> KeyReport:
     """Return what became of the events of a key; `records` are what the parked store has of them."""
     lease, left, more = behind
     waits, unseen = left - records.keys(), "unknown" if lease is None or more else "sent"
@@ -160,13 +160,13 @@ def of_events(
         number = f"{len(waits)}{' or more' * more} waiting" if waits or more else "nothing waits"
         up_to = f"Sent up to event {sent['event']!r}" if sent else "No stored event is known to be sent"
         said.append(f"{up_to}; behind {at}: {number}.")
-    said += [_said_of(parked, key), *([f"Stored: {'; '.join(entities)}."] if entities else [])]
-    return _found(facts, said, rows, bool(stored or parked or waits))
+    said += [_parked_text(parked, key), *([f"Stored: {'; '.join(entities)}."] if entities else [])]
+    return _report(facts, said, rows, bool(stored or parked or waits))
 
 
-def _found(facts: Mapping[str, Any], said: Sequence[str], rows: Any, known: bool) -> Found:
+def _report(facts: Mapping[str, Any], said: Sequence[str], rows: Any, known: bool) -> KeyReport:
     nothing = f"Nothing is stored of {facts['key']!r}: it was never committed here, or all of it was deleted."
-    return Found(facts, said if known else (nothing,), rows, known)
+    return KeyReport(facts, said if known else (nothing,), rows, known)
 
 
 async def _newest(
@@ -200,7 +200,7 @@ async def _behind(outbox: Connection, key: PartitionKey) -> Behind:
     return lease, frozenset(ids), True
 
 
-async def _parked(keys: ParkedKeys, name: str) -> ParkedKey | None:
+async def _find_parked(keys: ParkedKeys, name: str) -> ParkedKey | None:
     with suppress(KeyNotParked):
         return await keys.find(name)
     return None
@@ -213,7 +213,7 @@ def _facts_of(parked: ParkedKey | None) -> Mapping[str, Any] | None:
     return of | ({"event": failed.event_id, "reason": failed.reason, "error": failed.error} if failed else {})
 
 
-def _said_of(parked: ParkedKey | None, key: str, option: str = "") -> str:
+def _parked_text(parked: ParkedKey | None, key: str, option: str = "") -> str:
     if parked is None:
         return "It is not parked."
     failed = parked.failure

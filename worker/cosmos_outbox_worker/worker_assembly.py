@@ -23,7 +23,7 @@ from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import claims_to_be_an_event
 from cosmos_outbox_worker.backlog_polls import poll
 from cosmos_outbox_worker.heartbeats import Phase
-from cosmos_outbox_worker.program import Parts, Program, opened_parts, running
+from cosmos_outbox_worker.program import Parts, Program, open_parts, running
 from cosmos_outbox_worker.settings import Settings, load
 from cosmos_outbox_worker.where import find_events
 from cosmos_outbox_worker.worker_health import Snapshot, WorkerVitals
@@ -55,11 +55,11 @@ def running_worker(
     if len(settings.containers) > 1:
         said = "OUTBOX_COSMOS_CONTAINER: names several containers; `running_workers` runs them"
         raise ConfigurationError(said)
-    return running(assembled(settings), settings, serve_health=serve_health)
+    return running(assemble_worker(settings), settings, serve_health=serve_health)
 
 
 @asynccontextmanager
-async def assembled(settings: Settings) -> AsyncIterator[Worker]:
+async def assemble_worker(settings: Settings) -> AsyncIterator[Worker]:
     """
     Open everything the settings name, yield the worker, close everything again.
 
@@ -67,11 +67,11 @@ async def assembled(settings: Settings) -> AsyncIterator[Worker]:
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
             deleted that other processors may not have read.
     """
-    async with opened_parts(settings) as parts:
-        yield await put_together(parts, WorkerVitals(settings))
+    async with open_parts(settings) as parts:
+        yield await build_worker(parts, WorkerVitals(settings))
 
 
-async def put_together(parts: Parts, health: WorkerVitals, **shared: Any) -> Worker:
+async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Worker:
     """
     Return a worker of what is open; `shared` are options of its processor that those of other containers have too.
 

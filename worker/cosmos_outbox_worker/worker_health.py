@@ -68,8 +68,8 @@ class Snapshot(State):
     held: timedelta = timedelta(0)
     of_fleet: tuple[str, ...] = ()
 
-    def found(self) -> Iterator[Cause]:
-        yield from State.found(self)  # super() fails in a dataclass with slots
+    def find_causes(self) -> Iterator[Cause]:
+        yield from State.find_causes(self)  # super() fails in a dataclass with slots
         yield from of_fleet(self.of_fleet)
         if self.unseen and not self.own():
             yield Cause(kind="unknown", since=self.at - self.unseen)
@@ -165,14 +165,14 @@ class WorkerVitals(Vitals[Snapshot]):
         elif isinstance(record, LeasesBalanced):
             self._balanced_at = now
             self.works("leases")
-        self.fleet.heard(record, now)
+        self.fleet.note_record(record, now)
 
-    def begins_again(self) -> None:
+    def note_restart(self) -> None:
         """Note that it ended and is tried again; the record that it hears next says why."""
         self._end, self._balanced_at, self.processor = "", None, None
         self.fails("leases", _STARTING)
 
-    def measured(self, lag: Lag) -> None:
+    def note_lag(self, lag: Lag) -> None:
         """Note what waits."""
         now = self._loop.time()
         self._lag = (lag, self._utcnow(), now)
@@ -197,13 +197,13 @@ class WorkerVitals(Vitals[Snapshot]):
             unready=now.unready,
             errors=tuple(f"{error.event} {error.text}" for error in now.errors),
             causes=tuple(one for one in now.own() if not one.words["quiet"]),
-            **self.fleet.says(),
+            **self.fleet.heartbeat_fields(),
         )
 
-    def met(self, *fleet: Heartbeat, strangers: Iterable[Heartbeat] = ()) -> Iterable[Record]:
+    def note_workers(self, *fleet: Heartbeat, strangers: Iterable[Heartbeat] = ()) -> Iterable[Record]:
         """Note the workers, this one first, and those of other processors; return the alarms about the fleet."""
         self._others = (fleet[1:], self._loop.time())
-        self.fleet.met(fleet, strangers, self._loop.time())
+        self.fleet.compare(fleet, strangers, self._loop.time())
         return self.fleet.alarms
 
     def due_in(self, what: str) -> float:
@@ -218,11 +218,11 @@ class WorkerVitals(Vitals[Snapshot]):
             self._held_since = self._utcnow()
         others = None if self._others is None or self._unseen(self._others[1], "") else self._others[0]
         return Snapshot(
-            **self._state((*self._unlisted(), *self._held()), starting=self._balanced_at is None),
+            **self._state((*self._list_causes(), *self._rate_causes()), starting=self._balanced_at is None),
             processor=self._settings.processor_name,
             topic=self._settings.topic,
             mine=mine,
-            lag=lag and self._aged(lag, polled_at),
+            lag=lag and self._with_ages_now(lag, polled_at),
             lag_at=lag_at,
             unseen=self._unseen(polled_at, WAITS),
             event_ttl=timedelta(seconds=self._settings.event_ttl_seconds),
@@ -234,7 +234,7 @@ class WorkerVitals(Vitals[Snapshot]):
             of_fleet=() if others is None else self.fleet.sentences,
         )
 
-    def _unlisted(self) -> Iterator[Cause]:
+    def _list_causes(self) -> Iterator[Cause]:
         unlisted = timedelta(seconds=self._loop.time() - (self._balanced_at or 0.0))
         if self._balanced_at is not None and unlisted > self.stalled_after:
             since = self._utcnow() - unlisted
@@ -242,12 +242,12 @@ class WorkerVitals(Vitals[Snapshot]):
             failed, *_ = self._failing.get("leases", (silent,))
             yield replace(failed, unready=True)
 
-    def _held(self) -> Iterator[Cause]:
+    def _rate_causes(self) -> Iterator[Cause]:
         if self.ceiling and self._utcnow() - self._held_since >= _HELD_LONG:
             said = f"OUTBOX_SEND_RATE lets {self.ceiling.per_second:g} messages a second of {self._settings.instance_name} through."
             yield Cause(kind="ceiling", said=said, since=self._held_since)
 
-    def _aged(self, lag: Lag, polled_at: float) -> Lag:
+    def _with_ages_now(self, lag: Lag, polled_at: float) -> Lag:
         # What waited in a range that could not be read is older by now; where nothing waited, something may.
         leases = []
         for one in lag.leases:

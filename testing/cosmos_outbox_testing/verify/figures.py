@@ -122,7 +122,7 @@ async def _of_cosmos(site: Site) -> AsyncIterator[tuple[str, str, Operation]]:
 
 
 async def _of_service_bus(site: Site, stack: AsyncExitStack) -> AsyncIterator[tuple[str, str, Operation]]:
-    from cosmos_outbox_worker.connection import connected  # noqa: PLC0415 - the kit does without the worker
+    from cosmos_outbox_worker.connection import open_connection  # noqa: PLC0415 - the kit does without the worker
 
     own = OwnSession(site)
     sender = await stack.enter_async_context(own.sender())
@@ -145,7 +145,7 @@ async def _of_service_bus(site: Site, stack: AsyncExitStack) -> AsyncIterator[tu
         await receiver.complete_message((await took(receiver))[0])
 
     yield "receive", "A message of an open session is received and completed, by the SDK.", receive
-    other = await stack.enter_async_context(connected(site.connection.settings))
+    other = await stack.enter_async_context(open_connection(site.connection.settings))
     await other.data.read()
 
     async def read_behind(number: int) -> str:

@@ -212,12 +212,12 @@ async def opened(
     Raises:
         ConfigurationError, AccessDenied, StoreUnavailable: what is named cannot be used, refuses, or does not answer.
     """
-    from cosmos_outbox_worker.connection import connected  # noqa: PLC0415 - the kit does without the worker
+    from cosmos_outbox_worker.connection import open_connection  # noqa: PLC0415 - the kit does without the worker
     from cosmos_outbox_worker.settings import load  # noqa: PLC0415 - as above
 
     meter, settings = Meter(), load(for_command=True)
     async with AsyncExitStack() as stack:
-        connection = await stack.enter_async_context(connected(settings, answered=meter.hear))
+        connection = await stack.enter_async_context(open_connection(settings, answered=meter.hear))
         described = await retry_reads(connection.feed.describe, RetryOptions())
 
         async def read() -> Mapping[str, Any]:

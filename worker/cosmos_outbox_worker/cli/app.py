@@ -89,7 +89,7 @@ app = typer.Typer(
 _PROGRAM = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-def _shown(asked: bool) -> None:
+def _print(asked: bool) -> None:
     if asked:
         from cosmos_outbox_worker.version import version  # noqa: PLC0415 - as above
 
@@ -101,7 +101,7 @@ def _shown(asked: bool) -> None:
 def options(
     *,
     shown: Annotated[
-        bool, typer.Option("--version", callback=_shown, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Take what stands before a command."""

@@ -22,7 +22,7 @@ _NOTHING: Mapping[str, float] = {}
 Figures = dict[str, dict[str, Any]]
 
 
-def planned(
+def plan_capacity(
     given: Mapping[str, float],
     *,
     measured: Mapping[str, float] = _NOTHING,
@@ -41,7 +41,7 @@ def planned(
     Raises:
         UsageError: a number is missing, unknown, or makes no sense.
     """
-    known = _checked("given", {**measured, **given})
+    known = _check_numbers("given", {**measured, **given})
     figures: Figures = {}
     for name, value in known.items():
         basis = "given" if name in given else "measured" if name in measured else "default"
@@ -49,13 +49,13 @@ def planned(
     known["asked"], formulas = premium, dict(_RULES["figures"])
     if prices is not None:
         month = f"{prices.get('currency', 'money')}/month"
-        known |= _checked("prices", {name: prices[name] for name in prices if name != "currency"})
+        known |= _check_numbers("prices", {name: prices[name] for name in prices if name != "currency"})
         formulas |= {name: [unit or month, *rest] for name, (unit, *rest) in _RULES["money"].items()}
     for name, (unit, formula, basis) in formulas.items():
-        known[name] = _computed(formula, known)
+        known[name] = _compute(formula, known)
         figures[name] = _figure(unit, formula, basis, known[name])
     said = {name: number(value) for name, value in known.items()}
-    found = [text for holds, text in _RULES["warnings"].items() if _computed(holds, known)]
+    found = [text for holds, text in _RULES["warnings"].items() if _compute(holds, known)]
     return figures, [text.format_map(said) for text in found]
 
 
@@ -66,7 +66,7 @@ def number(value: float | None) -> str:
     return f"{value:.3g}" if value < _THREE_DIGITS and value % 1 else f"{value:,.0f}"
 
 
-def _checked(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _check_numbers(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
     rules, prices = _RULES[table], table == "prices"
     if unknown := given.keys() - rules:
         raise UsageError(f"No {table} are {', '.join(unknown)}; there are {', '.join(rules)}.")
@@ -79,7 +79,7 @@ def _checked(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _computed(formula: str, known: dict[str, Any]) -> Any:
+def _compute(formula: str, known: dict[str, Any]) -> Any:
     return eval(formula, _FUNCTIONS, known)  # noqa: S307 - the text of our own file, and numbers
 
 

@@ -15,7 +15,7 @@ from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.running import AsJson, Expiration
 from cosmos_outbox_worker.doctor.check import Findings, Severity
-from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, unopened
+from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, no_access
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.logs import names_no_leak
 
@@ -52,16 +52,16 @@ async def doctor(
     found = Findings()
     try:
         if consumer is not None:
-            async with running.opened_consumer(consumer) as (outbox, settings, checked):
+            async with running.open_consumer(consumer) as (outbox, settings, checked):
                 await check_consumer(outbox, found, settings, checked)
         else:
-            async with running.opened() as outbox:
+            async with running.connect() as outbox:
                 if api:
                     await check_application(outbox, found)
                 else:
                     await check_worker(outbox, found, expiration=timedelta(seconds=expiration))
     except (AccessDenied, StoreUnavailable) as error:
-        found = Findings(unopened(error))
+        found = Findings(no_access(error))
     findings = found.worst_first()
     rows = [asdict(finding) for finding in findings]
     counts = {severity.value: sum(one.severity is severity for one in findings) for severity in Severity}

@@ -14,9 +14,9 @@ from cosmos_outbox.errors import UsageError
 from cosmos_outbox.relay.routing import parse_routes
 from cosmos_outbox_worker.cli.output import answer
 from cosmos_outbox_worker.cli.running import AsJson, command_without
-from cosmos_outbox_worker.contract.asyncapi import described
+from cosmos_outbox_worker.contract.asyncapi import asyncapi_of
 from cosmos_outbox_worker.contract.breaking_changes import breaks
-from cosmos_outbox_worker.contract.declarations import declared
+from cosmos_outbox_worker.contract.declarations import import_declarations
 from cosmos_outbox_worker.exit_codes import ExitCode
 
 _CHECK = "Compare with this description in place of printing one; - is standard input."
@@ -46,7 +46,7 @@ async def describe(
     With --check, exit code 0: nothing breaks (and the answer says whether FILE is out of date), 1: something does, 2: a module or FILE
     cannot be read.
     """
-    now = described(declared(modules), parse_routes(routes, default=topic) if topic else None)
+    now = asyncapi_of(import_declarations(modules), parse_routes(routes, default=topic) if topic else None)
     if check is None:
         sys.stdout.write(json.dumps(now, indent=2, ensure_ascii=False) + "\n")
         return

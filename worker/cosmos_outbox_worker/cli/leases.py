@@ -15,7 +15,7 @@ from cosmos_outbox.changefeed.restored_feed import AHEAD, BEHIND
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import LeaseStore, StartFrom
 from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, answer, confirm, table_of
-from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, command_each, opened
+from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, command_each, connect
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.readable_times import clock_time, readable_time
@@ -42,7 +42,7 @@ async def reset(
     An earlier start sends events again; a later one leaves out events that are not sent yet.
     """
     start = start_given(to)
-    async with opened() as outbox:
+    async with connect() as outbox:
         prefix, free_after = await outbox.prefix(), timedelta(seconds=expiration)
         act = partial(reset_leases, start, prefix=prefix, store=outbox.leases, expiration=free_after)
         rows = await act(dry_run=True)  # reports errors before the question
@@ -63,7 +63,7 @@ async def bootstrap(
     Create the leases that are missing, and nothing else: so a deployment fixes where the first worker begins.
     """
     chosen = start_given(start)
-    async with opened() as outbox:
+    async with connect() as outbox:
         prefix = await outbox.prefix()
         listed = partial(leases_for, chosen, prefix=prefix, store=outbox.leases)
         before = {lease.id for lease in (await listed())[0]}

@@ -89,7 +89,7 @@ def table_of(rows: Sequence[Row], *, empty: str = "", title: str | None = None) 
     return Table(rows, title) if rows else empty
 
 
-def counted(number: int, noun: str) -> str:
+def number_text(number: int, noun: str) -> str:
     """Return a number and its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -17,8 +17,8 @@ from cosmos_outbox.parking.keys_by_cause import by_cause
 from cosmos_outbox.parking.parked_documents import BY_HAND, EventStatus, ParkedEvent, ParkedKey, Unreadable
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox_worker.cli.many_parked_keys import Choice, Results, StillParked, for_each
-from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, counted, table_of
-from cosmos_outbox_worker.cli.parked_key_owner import Holder, OfConsumer, opened_holder, operator_of
+from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, number_text, table_of
+from cosmos_outbox_worker.cli.parked_key_owner import KeyOwner, OfConsumer, open_owner, operator_of
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Yes, command, command_each
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.readable_times import readable_time
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 
 
-def said(reason: str) -> str:
+def require(reason: str) -> str:
     """Return a reason, which the next reader needs."""
     if not reason.strip():
         raise typer.BadParameter("Say why in a few words.")
@@ -68,13 +68,13 @@ async def list_(
     as_json: AsJson = False,
 ) -> None:
     """Show all parked keys, oldest first. Exit code 4 if one cannot be read; it is shown last."""
-    async with opened_holder(consumer) as holder:
-        keys = await holder.keys.list()
+    async with open_owner(consumer) as owner:
+        keys = await owner.keys.list()
     readable = [key for key in keys if isinstance(key, ParkedKey)]
-    rows = [_key_row(key, holder) for key in keys]
+    rows = [_key_row(key, owner) for key in keys]
     if by_error:
         rows = [asdict(cause) for cause in by_cause(readable)]
-    shown = table_of([_shown(row) for row in rows], empty="No key is parked.")
+    shown = table_of([_row_for_people(row) for row in rows], empty="No key is parked.")
     answer({"errors" if by_error else "keys": rows}, shown, as_json=as_json)
     if len(readable) < len(keys):
         raise typer.Exit(ExitCode.WRONG)
@@ -90,21 +90,21 @@ async def show(key: Key, *, consumer: OfConsumer = None, as_json: AsJson = False
     """
     events: Sequence[ParkedEvent | Unreadable]
     frames: tuple[str, ...] = ()
-    async with opened_holder(consumer) as holder:
-        key, keys = await holder.key_named(key), holder.keys
+    async with open_owner(consumer) as owner:
+        key, keys = await owner.key_named(key), owner.keys
         try:
             parked = await keys.show(key)
-            row, events = _key_row(parked.key, holder), (*parked.held, *parked.records, *parked.unreadable)
+            row, events = _key_row(parked.key, owner), (*parked.held, *parked.records, *parked.unreadable)
             frames = parked.key.failure.frames if parked.key.failure else ()
         except KeyNotParked:
             events = await keys.records(key)
             if not events:
                 raise
-            row = _key_columns(holder) | {"key": key, "state": "released", "held": 0}
-    noun = holder.noun
-    rows = [_event_row(event, holder) for event in events]
-    held = table_of([_shown_event(event) for event in rows], empty=f"It holds no {noun}.")
-    shown = [table_of([_shown(row)]), *(f"  {frame}" for frame in frames), held]
+            row = _key_columns(owner) | {"key": key, "state": "released", "held": 0}
+    noun = owner.noun
+    rows = [_event_row(event, owner) for event in events]
+    held = table_of([_event_row_for_people(event) for event in rows], empty=f"It holds no {noun}.")
+    shown = [table_of([_row_for_people(row)]), *(f"  {frame}" for frame in frames), held]
     answer({**row, "frames": frames, f"{noun}s": rows}, *shown, as_json=as_json)
     if any(isinstance(event, Unreadable) for event in events):
         raise typer.Exit(ExitCode.WRONG)
@@ -145,30 +145,30 @@ async def release(
     data = None if edited is None else _object(edited)
     if data is not None and choice.key is None:
         raise UsageError("An edited payload is for one event: name its key.")
-    async with opened_holder(consumer) as holder:
-        noun, chosen, event_id = holder.noun, await _chosen(choice, holder), ""
+    async with open_owner(consumer) as owner:
+        noun, chosen, event_id = owner.noun, await _choose_keys(choice, owner), ""
         if dry_run:
-            _print_chosen(chosen, holder.does, as_json=as_json)
+            _print_chosen(chosen, owner.does, as_json=as_json)
             return
-        if data is not None and (first := await holder.keys.first_held(chosen[0])) is not None:
+        if data is not None and (first := await owner.keys.first_held(chosen[0])) is not None:
             _require_named(data, first, noun)
             event_id = first.event_id
-        confirm(f"Release {_named(chosen)}?", yes=yes)
-        by = operator or await operator_of(holder.outbox.credential)
-        async with holder.releasing() as releasing:
+        confirm(f"Release {_keys_text(chosen)}?", yes=yes)
+        by = operator or await operator_of(owner.outbox.credential)
+        async with owner.releasing() as releasing:
 
             async def release_one(key: str) -> int:
                 released = await releasing.release(key, edited=data, event_id=event_id, by=by)
                 if (failure := released.failure) is not None:
-                    done = f"{counted(released.sent, noun)} {holder.done}"
-                    raise StillParked(f"after {done}, {noun} {failure.event_id!r}: {holder.error(failure)}")
+                    done = f"{number_text(released.sent, noun)} {owner.done}"
+                    raise StillParked(f"after {done}, {noun} {failure.event_id!r}: {owner.error(failure)}")
                 return released.sent
 
             results = await for_each(chosen, release_one, ceiling=Ceiling.of(rate))
-    _print_results(results, "released", f"{noun}s_{holder.done}", as_json=as_json)
+    _print_results(results, "released", f"{noun}s_{owner.done}", as_json=as_json)
 
 
-async def _chosen(choice: Choice, holder: Holder) -> list[str]:
+async def _choose_keys(choice: Choice, owner: KeyOwner) -> list[str]:
     """
     Return the keys that are meant.
 
@@ -176,19 +176,19 @@ async def _chosen(choice: Choice, holder: Holder) -> list[str]:
         KeyNotParked: one was named, and is not parked.
         NothingMatches: none has the error that was named.
     """
-    keys = holder.keys
+    keys = owner.keys
     if choice.key is not None:
-        key = await holder.key_named(choice.key)
+        key = await owner.key_named(choice.key)
         await keys.find(key)
         return [key]
     named = choice.of([key for key in await keys.list() if isinstance(key, ParkedKey)])
     if choice.error is not None and not named:
         raise NothingMatches(f"No failure says {choice.error!r}; `parked list --by-error` has what they say.")
-    return [await holder.key_named(key) for key in named]
+    return [await owner.key_named(key) for key in named]
 
 
-def _named(chosen: Sequence[str]) -> str:
-    return f"the parked key {chosen[0]!r}" if len(chosen) == 1 else counted(len(chosen), "parked key")
+def _keys_text(chosen: Sequence[str]) -> str:
+    return f"the parked key {chosen[0]!r}" if len(chosen) == 1 else number_text(len(chosen), "parked key")
 
 
 def _print_chosen(chosen: Sequence[str], what: str, *, as_json: bool) -> None:
@@ -212,7 +212,7 @@ def _print_results(results: Results, done: str, amount: str, *, as_json: bool) -
 async def park(
     key: Key,
     *,
-    reason: Annotated[str, typer.Option(help="Why the key is parked; shown in the list.", callback=said)],
+    reason: Annotated[str, typer.Option(help="Why the key is parked; shown in the list.", callback=require)],
     consumer: OfConsumer = None,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -223,14 +223,14 @@ async def park(
     They poll every 15 seconds; events that they send before are sent. This also helps if a worker is stalled by one key and
     has not parked it by itself. With --consumer its processes hold the messages of the key.
     """
-    async with opened_holder(consumer) as holder:
-        noun, key, keys = holder.noun, await holder.key_named(key), holder.keys
+    async with open_owner(consumer) as owner:
+        noun, key, keys = owner.noun, await owner.key_named(key), owner.keys
         confirm(f"Hold all further {noun}s of {key!r}?", yes=yes)
         parked = await keys.park(key, reason=reason)
-    said = f"{key!r} was parked already, with {counted(parked.held, f'held {noun}')}."
+    said = f"{key!r} was parked already, with {number_text(parked.held, f'held {noun}')}."
     if parked.failure is not None and parked.failure.reason == BY_HAND:
-        said = f"{key!r} is parked; the {holder.who} hold its {noun}s within 15 seconds."
-    answer(_key_row(parked, holder), said, as_json=as_json)
+        said = f"{key!r} is parked; the {owner.who} hold its {noun}s within 15 seconds."
+    answer(_key_row(parked, owner), said, as_json=as_json)
 
 
 @app.command()
@@ -242,7 +242,7 @@ async def drop(
     every: Every = False,
     error: OfError = None,
     file: OfFile = None,
-    reason: Annotated[str, typer.Option(help="Why it is given up; kept with it.", callback=said)],
+    reason: Annotated[str, typer.Option(help="Why it is given up; kept with it.", callback=require)],
     rate: Rate = None,
     dry_run: DryRun = False,
     operator: Operator = None,
@@ -258,14 +258,14 @@ async def drop(
     choice = Choice(key=key, all=every, error=error, file=file)
     if (choice.key is None) != (event is None):
         raise UsageError("Name the key and the event; of many keys, what each failed on is dropped.")
-    async with opened_holder(consumer) as holder:
-        noun, chosen = holder.noun, await _chosen(choice, holder)
+    async with open_owner(consumer) as owner:
+        noun, chosen = owner.noun, await _choose_keys(choice, owner)
         if dry_run:
             _print_chosen(chosen, "drop from", as_json=as_json)
             return
         what = f"{noun} {event!r}" if event else f"the failed {noun}"
-        confirm(f"Never {holder.does} {what} of {_named(chosen)}?", yes=yes)
-        keys, by = holder.keys, operator or await operator_of(holder.outbox.credential)
+        confirm(f"Never {owner.does} {what} of {_keys_text(chosen)}?", yes=yes)
+        keys, by = owner.keys, operator or await operator_of(owner.outbox.credential)
 
         async def drop_one(key: str) -> int:
             failure = None if event else (await keys.find(key)).failure
@@ -292,7 +292,7 @@ async def purge(
         str | None, typer.Argument(help="The id of a record. Defaults to all records of the key.")
     ] = None,
     *,
-    reason: Annotated[str, typer.Option(help="Why it is erased; kept, so name no person.", callback=said)],
+    reason: Annotated[str, typer.Option(help="Why it is erased; kept, so name no person.", callback=require)],
     operator: Operator = None,
     consumer: OfConsumer = None,
     yes: Yes = False,
@@ -303,57 +303,57 @@ async def purge(
 
     The key stays as the name of the partition. The event's own container keeps the event until its time to live ends.
     """
-    async with opened_holder(consumer) as holder:
-        key, keys = await holder.key_named(key), holder.keys
+    async with open_owner(consumer) as owner:
+        key, keys = await owner.key_named(key), owner.keys
         records = [one for one in await keys.records(key) if isinstance(one, ParkedEvent)]
         ids = [event] if event else [one.event_id for one in records if one.status is not EventStatus.PURGED]
         if not event and not records:
             raise NothingMatches(
                 f"There is no record of {key!r} to erase; what it holds has to be dropped first."
             )
-        confirm(f"Erase {counted(len(ids), 'record')} of {key!r} for good?", yes=yes)
-        by = operator or await operator_of(holder.outbox.credential)
+        confirm(f"Erase {number_text(len(ids), 'record')} of {key!r} for good?", yes=yes)
+        by = operator or await operator_of(owner.outbox.credential)
         for one in ids:
             await keys.purge(key, one, reason=reason, by=by)
-    said = f"{counted(len(ids), 'record')} of {key!r} erased; the ids of their {holder.noun}s stay."
+    said = f"{number_text(len(ids), 'record')} of {key!r} erased; the ids of their {owner.noun}s stay."
     answer({"key": key, "purged": ids}, said, as_json=as_json)
 
 
-def _key_columns(holder: Holder) -> dict[str, Any]:
-    return dict.fromkeys(("key", "state", "held", "parked_at", holder.noun, "error", "attempts"))
+def _key_columns(owner: KeyOwner) -> dict[str, Any]:
+    return dict.fromkeys(("key", "state", "held", "parked_at", owner.noun, "error", "attempts"))
 
 
-def _key_row(key: ParkedKey | Unreadable, holder: Holder) -> dict[str, Any]:
-    row = _key_columns(holder) | {"key": key.partition_key}
+def _key_row(key: ParkedKey | Unreadable, owner: KeyOwner) -> dict[str, Any]:
+    row = _key_columns(owner) | {"key": key.partition_key}
     if isinstance(key, Unreadable):
         return row | {"state": "unreadable", "error": str(key.error)}
     row |= {"state": key.state.value, "held": key.held, "parked_at": key.parked_at}
     if (one := key.failure) is not None:
-        row |= {holder.noun: one.event_id, "error": holder.error(one), "attempts": one.attempts}
+        row |= {owner.noun: one.event_id, "error": owner.error(one), "attempts": one.attempts}
     return row
 
 
-def _event_row(event: ParkedEvent | Unreadable, holder: Holder) -> dict[str, Any]:
-    noun, about = holder.noun, holder.about
+def _event_row(event: ParkedEvent | Unreadable, owner: KeyOwner) -> dict[str, Any]:
+    noun, about = owner.noun, owner.about
     names = (noun, about, "status", "parked_at", "closed_at", "note", "data", *_ONLY_IN_JSON)
     row = dict.fromkeys(names)
     if isinstance(event, Unreadable):
         name, said = event.document_id.removeprefix("event."), str(event.error)
         return row | {noun: name, "status": "unreadable", "note": said}
     row[noun] = event.event_id
-    row[about], data = holder.content(event)
+    row[about], data = owner.content(event)
     meta = event.event.get("meta")
     row["deliver_at"] = meta.get("deliverAt") if isinstance(meta, dict) else None
     row |= {name: getattr(event, name) for name in ("parked_at", "closed_at", "note", "original")}
-    status = holder.done if event.status is EventStatus.SENT else event.status.value
+    status = owner.done if event.status is EventStatus.SENT else event.status.value
     return row | {"status": status, "data": data, "decisions": [asdict(one) for one in event.decisions]}
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _row_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "parked_at": readable_time(row["parked_at"])}
 
 
-def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
+def _event_row_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     columns = {name: value for name, value in row.items() if name not in _ONLY_IN_JSON}
     decisions = row["decisions"] or ()
     said = [f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}" for one in decisions]
@@ -361,7 +361,7 @@ def _shown_event(row: Mapping[str, Any]) -> dict[str, Any]:
     if len(data) > _SHOWN_CHARACTERS:  # most events that are parked are too large
         data = f"{data[:_SHOWN_CHARACTERS]}… ({len(data)} characters; --json has all)"
     columns |= {"closed_at": readable_time(row["closed_at"]), "data": data}
-    return _shown(columns | {"note": "; ".join(said) or row["note"]})
+    return _row_for_people(columns | {"note": "; ".join(said) or row["note"]})
 
 
 def _require_named(data: Mapping[str, Any], event: ParkedEvent, noun: str) -> None:

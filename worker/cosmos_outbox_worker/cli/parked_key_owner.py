@@ -20,7 +20,7 @@ from cosmos_outbox.parking.parked_documents import BY_HAND
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.records import AttemptFailed, Record
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox_worker.cli.running import opened, opened_consumer
+from cosmos_outbox_worker.cli.running import connect, open_consumer
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.logs import printable
 
@@ -36,7 +36,7 @@ OfConsumer = Annotated[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutboxHolder:
+class OutboxOwner:
     """The workers of an outbox, which hold events."""
 
     outbox: Connection
@@ -65,7 +65,7 @@ class OutboxHolder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerHolder:
+class ConsumerOwner:
     """The processes of a consumer, which hold messages; `keys` has its handlers take those that are released."""
 
     outbox: Connection
@@ -93,10 +93,10 @@ class ConsumerHolder:
         return failure.error if failure.reason == BY_HAND else f"{failure.reason}: {failure.error}"
 
 
-Holder = OutboxHolder | ConsumerHolder
+KeyOwner = OutboxOwner | ConsumerOwner
 
 
-def _tell(record: Record) -> None:
+def _print_attempt(record: Record) -> None:
     """Tell the operator, who waits, that a handler is called again."""
     if isinstance(record, AttemptFailed) and record.delay_seconds is not None:
         failed = f"{record.message_id!r} failed: {type(record.error).__name__}: {error_text(record.error)}"
@@ -119,7 +119,7 @@ async def operator_of(credential: AsyncTokenCredential | None) -> str:
 
 
 @asynccontextmanager
-async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
+async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
     """
     Open the outbox that the environment names, or the consumer that an option names; a release of its messages calls its handlers.
 
@@ -128,16 +128,16 @@ async def opened_holder(consumer: str | None) -> AsyncIterator[Holder]:
         KeyNotParked: as in the block; where the container of a consumer has hierarchical keys, it says how they are named.
     """
     if consumer is None:
-        async with opened() as outbox:
-            yield OutboxHolder(outbox=outbox, keys=await outbox.parked_keys())
+        async with connect() as outbox:
+            yield OutboxOwner(outbox=outbox, keys=await outbox.parked_keys())
         return
-    async with opened_consumer(consumer, handles=True) as (outbox, settings, opened_one):
+    async with open_consumer(consumer, handles=True) as (outbox, settings, opened_one):
         store = await retry_reads(outbox.parked_store, RetryOptions())
         parking = Parking(store, references=False)
-        handling = opened_one.handling(source=settings.source, parking=parking, notify=_tell)
+        handling = opened_one.handling(source=settings.source, parking=parking, notify=_print_attempt)
         keys = ParkedKeys(store, handling.release, scope=handling.scope)
         try:
-            yield ConsumerHolder(outbox=outbox, keys=keys)
+            yield ConsumerOwner(outbox=outbox, keys=keys)
         except KeyNotParked as error:  # a session may have any name, so the command cannot refuse one before
             paths = (await outbox.feed.describe()).key_paths
             form = '; a key of its container is named as ["t1","u1"] is' if len(paths.levels) > 1 else ""

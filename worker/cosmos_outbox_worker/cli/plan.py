@@ -12,10 +12,10 @@ from pydantic_core import to_json
 
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.stored_documents import SET_BY_THE_SERVICE
-from cosmos_outbox_worker.cli.capacity import NEEDS, number, planned
+from cosmos_outbox_worker.cli.capacity import NEEDS, number, plan_capacity
 from cosmos_outbox_worker.cli.output import answer, table_of
 from cosmos_outbox_worker.cli.replay import read_events
-from cosmos_outbox_worker.cli.running import AsJson, OfContainer, chosen_containers, command_without, opened
+from cosmos_outbox_worker.cli.running import AsJson, OfContainer, choose_containers, command_without, connect
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.settings import CONTAINER
@@ -57,9 +57,9 @@ async def plan(
     """
     measured: dict[str, float] = {}
     if measure is not None:
-        CONTAINER.set(*chosen_containers(of_container, each=False))
-        async with opened() as outbox:
-            measured = await _measured(outbox, measure)
+        CONTAINER.set(*choose_containers(of_container, each=False))
+        async with connect() as outbox:
+            measured = await _measure_load(outbox, measure)
     load = {"events": events, "event_bytes": event_bytes, "entity_bytes": entity_bytes, "keys": keys}
     load |= {"subscriptions": subscriptions, "filters": subscriptions if filters is None else filters}
     load |= {"outage_hours": outage_hours, "stalled_seconds": stalled_seconds}
@@ -68,7 +68,7 @@ async def plan(
         paid = None if prices is None else tomllib.load(prices)
     except ValueError as error:
         raise UsageError(f"{prices and prices.name} is no TOML: {error}.") from error
-    figures, warnings = planned(given, measured=measured, premium=premium, prices=paid)
+    figures, warnings = plan_capacity(given, measured=measured, premium=premium, prices=paid)
     rows = {name: {"figure": name} | one | {"value": number(one["value"])} for name, one in figures.items()}
     needs = [rows.pop(name) for name in NEEDS if name in rows]
     answer(
@@ -82,7 +82,7 @@ async def plan(
         raise typer.Exit(ExitCode.WARNED)
 
 
-async def _measured(outbox: Connection, seconds: int) -> dict[str, float]:
+async def _measure_load(outbox: Connection, seconds: int) -> dict[str, float]:
     """
     Return the load that the last seconds had, by the service's clock, and what there is.
 

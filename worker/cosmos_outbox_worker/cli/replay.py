@@ -30,8 +30,8 @@ from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.sending_lanes import event_page
 from cosmos_outbox.stored_documents import StoredEvent, stored_event
 from cosmos_outbox_worker.cli.leases import leases_for, start_given
-from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, counted
-from cosmos_outbox_worker.cli.running import AsJson, DryRun, Yes, command, opened
+from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, number_text
+from cosmos_outbox_worker.cli.running import AsJson, DryRun, Yes, command, connect
 from cosmos_outbox_worker.exit_codes import ExitCode
 
 Send = Callable[[Sequence[Document]], Awaitable[Sequence[EventRejected]]]
@@ -63,7 +63,7 @@ async def replay_command(
     """
     start = start_given(since)
     async with AsyncExitStack() as stack:
-        outbox = await stack.enter_async_context(opened())
+        outbox = await stack.enter_async_context(connect())
         ranges, named = None, None if key is None else await outbox.key_of(key)
         if named is not None:
             ranges = [await outbox.feed.range_of(named)]
@@ -93,7 +93,7 @@ async def replay_command(
                         (named is None or key_text(named) == one.partition_key)
                         and action in (None, one.action)
                     ),
-                    up_to=sent_up_to(leases),
+                    up_to=limit_to_sent(leases),
                 ),
                 send,
                 parked=parked,
@@ -113,7 +113,7 @@ def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None
     ]
     facts: dict[str, Any] = {"dry_run": dry_run, "events": replayed.sent, "left_out": replayed.left_out}
     facts |= {"left_to_workers": replayed.left_to_workers, "refused": refused}
-    lines = [f"{counted(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}."]
+    lines = [f"{number_text(replayed.sent, 'event')} {'would be sent' if dry_run else 'sent'}."]
     if replayed.left_out:
         lines.append(f"{replayed.left_out} left out: they were dropped, or are held.")
     if replayed.left_to_workers:
@@ -123,7 +123,7 @@ def _print_replayed(replayed: Replayed, *, dry_run: bool, as_json: bool) -> None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Events:
     """
     The wanted events of one page, in the order in which they are sent.
 
@@ -142,7 +142,7 @@ async def read_events(
     ranges: Sequence[FeedRange] | None = None,
     wanted: Callable[[StoredEvent], bool] = lambda _: True,
     up_to: Callable[[FeedRange], float] = lambda _: math.inf,
-) -> AsyncIterator[Found]:
+) -> AsyncIterator[Events]:
     """
     Yield the events of the container page by page, range after range.
 
@@ -179,14 +179,14 @@ async def read_events(
         parsed = ((one, stored_event(one, container.key_paths)) for one in page.documents)
         pairs = [(one, event) for one, event in parsed if event and event.lsn <= last and wanted(event)]
         pairs.sort(key=lambda pair: pair[1].order)
-        yield Found(
+        yield Events(
             documents=tuple(one for one, _ in pairs), events=tuple(event for _, event in pairs), cut=cut
         )
         if (page.documents or page.skipped) and not cut:
             due.appendleft(feed_range)
 
 
-def sent_up_to(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
+def limit_to_sent(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
     """
     Return up to which LSN the workers have sent all events of a range, as their leases say; 0 if they do not.
 
@@ -217,7 +217,7 @@ class Replayed:
 
 
 async def replay(
-    pages: AsyncIterator[Found],
+    pages: AsyncIterator[Events],
     send: Send | None,
     *,
     parked: ParkedKeys | None,
@@ -282,7 +282,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
     return send
 
 
-async def _as_sent(page: Found, parked: ParkedKeys, is_kept: Callable[[str], bool]) -> tuple[Document, ...]:
+async def _as_sent(page: Events, parked: ParkedKeys, is_kept: Callable[[str], bool]) -> tuple[Document, ...]:
     """Return the events of a page as they were sent, without those that were dropped, or are held."""
     ids: dict[str, list[str]] = {}
     for event in page.events:

@@ -22,11 +22,11 @@ from cosmos_outbox.errors import AccessDenied, ConfigurationError, KeyNotParked,
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.cli.output import Declined, NothingMatches, print_json
-from cosmos_outbox_worker.connection import Connection, connected
+from cosmos_outbox_worker.connection import Connection, open_connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings, load_consumer
 from cosmos_outbox_worker.doctor.check import UNANSWERED
 from cosmos_outbox_worker.exit_codes import WORST_FIRST, ExitCode
-from cosmos_outbox_worker.named_consumer import consumer_named, made
+from cosmos_outbox_worker.named_consumer import consumer_named, resolve_consumer
 from cosmos_outbox_worker.settings import CONTAINER, Settings, load, variable
 
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
@@ -51,18 +51,18 @@ Expiration = Annotated[
 ]
 
 
-def opened(settings: Settings | None = None) -> AbstractAsyncContextManager[Connection]:
+def connect(settings: Settings | None = None) -> AbstractAsyncContextManager[Connection]:
     """
     Open the outbox of these settings, or that the environment names; a person waits for it, so it is given up sooner than a worker would.
 
     Raises:
         ConfigurationError: one line for every error in the environment.
     """
-    return connected(settings or load(for_command=True), opening_seconds=20.0)
+    return open_connection(settings or load(for_command=True), opening_seconds=20.0)
 
 
 @asynccontextmanager
-async def opened_consumer(
+async def open_consumer(
     named: str, *, handles: bool = False
 ) -> AsyncIterator[tuple[Connection, ConsumerSettings, Consumer]]:
     """
@@ -76,9 +76,9 @@ async def opened_consumer(
         ConfigurationError: one line for every error in the environment; or there is no such consumer.
     """
     source, settings = consumer_named(named), load_consumer(for_command=True)
-    async with opened(settings) as outbox:
+    async with connect(settings) as outbox:
         store = await retry_reads(outbox.store, RetryOptions()) if handles else CosmosStore(outbox.data)
-        yield outbox, settings, made(source, Outbox(store))
+        yield outbox, settings, resolve_consumer(source, Outbox(store))
 
 
 def command(
@@ -97,7 +97,7 @@ def command(
             chosen = (
                 ("",)
                 if each is None
-                else chosen_containers(container, each=each and not given.get("consumer"))
+                else choose_containers(container, each=each and not given.get("consumer"))
             )
         except UsageError as error:
             fail(error, as_json=as_json)
@@ -158,7 +158,7 @@ def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
 command_each, command_without = partial(command, each=True), partial(command, each=None)
 
 
-def chosen_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
+def choose_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
     """
     Return the containers that a command is for, "" for the only one.
 

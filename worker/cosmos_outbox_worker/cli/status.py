@@ -16,17 +16,17 @@ from cosmos_outbox.changefeed.leases import START, readable, token_of
 from cosmos_outbox.errors import ConfigurationError, error_line
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
-from cosmos_outbox_worker.causes import Cause, cause_of, of_fleet, of_leases, of_workers, together
+from cosmos_outbox_worker.causes import Cause, cause_of, merge_causes, of_fleet, of_leases, of_workers
 from cosmos_outbox_worker.cli.leases import in_order
 from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, Table, answer, table_of, text_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
-from cosmos_outbox_worker.cli.running import AsJson, Expiration, command_each, opened, opened_consumer
+from cosmos_outbox_worker.cli.running import AsJson, Expiration, command_each, connect, open_consumer
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.exit_codes import ExitCode
-from cosmos_outbox_worker.fleet_differences import told
+from cosmos_outbox_worker.fleet_differences import sentences
 from cosmos_outbox_worker.heartbeats import Phase
 from cosmos_outbox_worker.readable_times import readable_time
-from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen
+from cosmos_outbox_worker.shared_health import ParkedSummary, summarize_parked
 
 _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "written_ago")
 _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
@@ -47,7 +47,7 @@ async def status(
     operator, as parked keys do.
     """
     if consumer is None:
-        async with opened() as outbox:
+        async with connect() as outbox:
             facts, shown, causes = await _status_of(outbox, timedelta(seconds=expiration))
     else:
         facts, shown, causes = await _status_of_consumer(consumer)
@@ -64,13 +64,13 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
     if not listing.documents and (known := await outbox.others()):
         raise NothingMatches(f"No processor {processor!r} has leases; these have: {', '.join(known)}.")
     fleet, now = await outbox.fleet.heartbeats(), listing.read_at
-    found, parked = [*of_workers(now, fleet, lag), *of_leases(now, lag), *of_fleet(told(fleet))], None
+    found, parked = [*of_workers(now, fleet, lag), *of_leases(now, lag), *of_fleet(sentences(fleet))], None
     try:
-        parked = parked_seen(await (await outbox.parked_keys()).list()) if outbox.parked else None
-        found += parked.found() if parked else ()
+        parked = summarize_parked(await (await outbox.parked_keys()).list()) if outbox.parked else None
+        found += parked.find_causes() if parked else ()
     except ConfigurationError as error:  # the rest is known
         found.append(cause_of(error_line(error)))
-    causes = together(found)
+    causes = merge_causes(found)
     rows = _rows(listing, lag, {what for one in causes if one.stands for _, what in one.stops})
     workers = sorted({row["owner"] for row in rows if row["state"] in ("owned", "stands still")})
     heartbeats = [(one, one.state(owns=one.worker in workers)) for one in fleet]
@@ -131,11 +131,11 @@ def _rows(listing: Listing, lag: Lag, still: Collection[str]) -> list[dict[str, 
 
 
 async def _status_of_consumer(named: str) -> _Status:
-    parked: ParkedSeen | None = None
-    async with opened_consumer(named) as (outbox, settings, consumer):
+    parked: ParkedSummary | None = None
+    async with open_consumer(named) as (outbox, settings, consumer):
         if outbox.parked is not None:
             scope = Scope(processor=consumer.name, container=settings.source)
-            parked = parked_seen(await ParkedKeys(await outbox.parked_store(), scope=scope).list())
+            parked = summarize_parked(await ParkedKeys(await outbox.parked_store(), scope=scope).list())
         source = settings.topic, settings.subscription
         waiting, dead_lettered = await messages_counted(*source, **outbox.namespace)
     facts = {
@@ -147,14 +147,14 @@ async def _status_of_consumer(named: str) -> _Status:
     }
     figures = {"waiting": waiting, "dead-lettered": dead_lettered}
     head = _head(f"{consumer.name} of {settings.source}", figures, parked, "messages")
-    return facts, (head,), together(parked.found()) if parked else ()
+    return facts, (head,), merge_causes(parked.find_causes()) if parked else ()
 
 
-def _of_parked(parked: ParkedSeen | None, held: str) -> dict[str, Any]:
+def _of_parked(parked: ParkedSummary | None, held: str) -> dict[str, Any]:
     return {"parked_keys": parked and parked.count, f"parked_{held}": parked and parked.events}
 
 
-def _head(name: str, figures: Mapping[str, object], parked: ParkedSeen | None, held: str) -> str:
+def _head(name: str, figures: Mapping[str, object], parked: ParkedSummary | None, held: str) -> str:
     """Return a line of figures; of what is parked only where a container of parked keys is set."""
     if parked is not None:
         figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}

@@ -8,7 +8,7 @@ import typer
 
 from cosmos_outbox_worker.cli.output import NothingMatches, answer, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
-from cosmos_outbox_worker.cli.running import AsJson, command, opened, opened_consumer
+from cosmos_outbox_worker.cli.running import AsJson, command, connect, open_consumer
 from cosmos_outbox_worker.where import find_events, find_messages
 
 
@@ -26,10 +26,10 @@ async def where(
     parked of it. Exit code 5 if nothing is stored of it.
     """
     if consumer is None:
-        async with opened() as outbox:
+        async with connect() as outbox:
             found = await find_events(outbox, key)
     else:
-        async with opened_consumer(consumer) as (outbox, settings, named):
+        async with open_consumer(consumer) as (outbox, settings, named):
             found = await find_messages(outbox, named.name, settings.source, key)
     if not found.known:
         raise NothingMatches(found.said[0])

@@ -20,7 +20,7 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.message_format import PROPERTIES
 from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox_worker.contract.breaking_changes import UPCASTS, VERSION
-from cosmos_outbox_worker.contract.declarations import Declared
+from cosmos_outbox_worker.contract.declarations import Declarations
 
 Json = dict[str, Any]
 _SCHEMAS = "#/components/schemas/"
@@ -35,7 +35,7 @@ class _Schemas(GenerateJsonSchema):
         return found
 
 
-def described(declared: Declared, routes: Routes | None = None) -> Json:
+def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
     """
     Return the description of what modules declare, with the topics of the events where the routes are known.
 

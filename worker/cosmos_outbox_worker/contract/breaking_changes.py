@@ -60,7 +60,7 @@ def breaks(before: Json, after: Json) -> list[Break]:
     now = _promises(after)
     for key, was in _promises(before).items():
         side, who, event = key
-        for rule, fact, may, version in _broken(side, was, now.get(key, Promise({}, set(), set()))):
+        for rule, fact, may, version in _find_breaks(side, was, now.get(key, Promise({}, set(), set()))):
             said = {"event": event, "who": who, "what": fact.what, "kind": fact.kind, "version": version}
             said |= {"may": may.format(**said), "next": (version or 0) + 1}
             problem, remedy = (text.format(**said) for text in RULES["breaks"][rule])
@@ -69,7 +69,7 @@ def breaks(before: Json, after: Json) -> list[Break]:
     return list(found.values())
 
 
-def _broken(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, Fact, str, int | None]]:
+def _find_breaks(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, Fact, str, int | None]]:
     """Yield what is broken, by which fact, in which words, of which version."""
     if not now.facts:
         yield f"{side}-gone", Fact("", ""), "", None
@@ -119,8 +119,8 @@ def _promises(document: Json) -> dict[tuple[str, str, str], Promise]:
     found: dict[tuple[str, str, str], Promise] = {}
     for name, operation in document["operations"].items():
         side, _, who = name.partition(".")
-        address = _followed(document, operation["channel"]).get("address")
-        for message in (_followed(document, one) for one in operation["messages"]):
+        address = _follow(document, operation["channel"]).get("address")
+        for message in (_follow(document, one) for one in operation["messages"]):
             key = side, "" if side == "send" else who, message["name"]
             promise = found.setdefault(key, Promise({}, set(), set()))
             promise.facts[message.get(VERSION)] = frozenset(_facts(document, message["payload"]))
@@ -129,7 +129,7 @@ def _promises(document: Json) -> dict[tuple[str, str, str], Promise]:
     return found
 
 
-def _followed(document: Json, schema: Json) -> Json:
+def _follow(document: Json, schema: Json) -> Json:
     while "$ref" in schema:
         target = document
         for step in schema["$ref"].removeprefix("#/").split("/"):
@@ -143,9 +143,9 @@ def _facts(
 ) -> Iterator[Fact]:
     if (name := schema.get("$ref", "")) in met:
         return  # a part of itself
-    schema, met, inside = _followed(document, schema), met | {name} - {""}, f"{field}." if field else ""
+    schema, met, inside = _follow(document, schema), met | {name} - {""}, f"{field}." if field else ""
     if options := schema.get("anyOf") or schema.get("oneOf"):
-        models = [one for one in (_followed(document, option) for option in options) if "properties" in one]
+        models = [one for one in (_follow(document, option) for option in options) if "properties" in one]
         yield from (Fact(field, "model", one.get("title")) for one in models if len(models) > 1)
         for option in options:
             yield from _facts(document, option, field, met)

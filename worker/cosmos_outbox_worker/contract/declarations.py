@@ -1,5 +1,5 @@
 """
-Declared: the events that modules of a service send, the types of the entities that record them, and the consumers.
+Declarations: the events that modules of a service send, the types of the entities that record them, and the consumers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from cosmos_outbox.consumer import Consumer
 from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.domain.events import DomainEvent
 from cosmos_outbox.errors import ConfigurationError, OutboxError
-from cosmos_outbox_worker.named_object import imported, raised
+from cosmos_outbox_worker.named_object import import_named, raise_text
 
 
-class Declared(NamedTuple):
+class Declarations(NamedTuple):
     """What modules declare: events with the types of the entities whose code makes them, and consumers."""
 
     info: Mapping[str, str]
@@ -26,7 +26,7 @@ class Declared(NamedTuple):
     consumers: Sequence[Consumer]
 
 
-def declared(names: Sequence[str]) -> Declared:
+def import_declarations(names: Sequence[str]) -> Declarations:
     """
     Import modules, and return what they declare; a package stands for all of its modules that it imports.
 
@@ -37,11 +37,11 @@ def declared(names: Sequence[str]) -> Declared:
     """
     try:
         with redirect_stdout(sys.stderr):  # what they print is no part of a description
-            first, *_ = map(imported, names)
+            first, *_ = map(import_named, names)
     except OutboxError:
         raise
     except (Exception, SystemExit) as error:  # whatever their code raises
-        raise ConfigurationError(f"{', '.join(names)}: {raised(error)} prevents the import.") from error
+        raise ConfigurationError(f"{', '.join(names)}: {raise_text(error)} prevents the import.") from error
     within = {one for one in sys.modules if any(f"{one}.".startswith(f"{name}.") for name in names)}
     members = {id(one): one for name in sorted(within) for one in vars(sys.modules[name]).values()}.values()
     consumers = sorted((one for one in members if isinstance(one, Consumer)), key=lambda one: one.name)
@@ -57,7 +57,7 @@ def declared(names: Sequence[str]) -> Declared:
     if not events and not consumers:
         raise ConfigurationError(f"{', '.join(names)}: there is no DomainEvent and no Consumer to describe.")
     info = {"title": ", ".join(names), "version": str(getattr(first, "__version__", "1.0.0"))}
-    return Declared(info, events, consumers)
+    return Declarations(info, events, consumers)
 
 
 def _code(kind: type, within: set[str]) -> str:

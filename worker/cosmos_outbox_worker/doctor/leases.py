@@ -19,7 +19,7 @@ from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, Sto
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
-from cosmos_outbox_worker.causes import LATE, Cause, of_leases, of_workers, together
+from cosmos_outbox_worker.causes import LATE, Cause, merge_causes, of_leases, of_workers
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
 from cosmos_outbox_worker.fleet_differences import alarms_of, differences, versions
@@ -97,7 +97,7 @@ class Leases:
     def causes(self) -> tuple[Cause, ...]:
         """Return what keeps work from going on and has no check of its own."""
         now = datetime.now(UTC)
-        found = together((*of_workers(now, self.heartbeats, self.lag), *of_leases(now, self.lag)))
+        found = merge_causes((*of_workers(now, self.heartbeats, self.lag), *of_leases(now, self.lag)))
         return tuple(one for one in found if not (one.words["waits"] or one.words["checked"]))
 
     @property
@@ -217,7 +217,7 @@ async def _processors(outbox: Connection, expiration: timedelta) -> Processors:
     except ConfigurationError as error:
         misnamed = str(error)
     deletes = outbox.settings.delete_after_publish is not None
-    left = await outbox.left_behind(expiration)
+    left = await outbox.find_unserved_processors(expiration)
     return Processors(misnamed=misnamed, others=await outbox.others(), deletes=deletes, left=left)
 
 

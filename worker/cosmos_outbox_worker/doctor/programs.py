@@ -25,7 +25,7 @@ from cosmos_outbox_worker.doctor.containers import DATA, DATA_TTL, LEASES, PARKE
 from cosmos_outbox_worker.doctor.leases import check_leases
 from cosmos_outbox_worker.doctor.permissions import OF_LEASES, OF_WRITERS, try_documents
 from cosmos_outbox_worker.doctor.service_bus import check_source, check_topics
-from cosmos_outbox_worker.shared_health import ParkedSeen, parked_seen
+from cosmos_outbox_worker.shared_health import ParkedSummary, summarize_parked
 
 _LOOK_SECONDS = 10.0  # only advice, so a start must not wait long for it
 _BY_PARTITION_KEY = ("/partitionKey",)
@@ -39,7 +39,7 @@ class Parked:
     strangers: keys of other processors and containers, by the name of their owner.
     """
 
-    seen: ParkedSeen
+    seen: ParkedSummary
     most: int = 0
     strangers: Mapping[str, int] = field(default_factory=dict)
 
@@ -52,7 +52,7 @@ OF_PARKED: Checks[Parked] = {
 }
 
 
-def unopened(error: AccessDenied | StoreUnavailable) -> Finding:
+def no_access(error: AccessDenied | StoreUnavailable) -> Finding:
     """Return the finding of an account that cannot be opened, so that nothing else can be checked."""
     if isinstance(error, StoreUnavailable):
         return finding("no-answer.service", f"The account does not answer: {error}", "")
@@ -142,7 +142,7 @@ async def _check_parked(
 
     async def read() -> Parked:
         store = await outbox.parked_store()
-        seen = parked_seen(await ParkedKeys(store, scope=ours).list())
+        seen = summarize_parked(await ParkedKeys(store, scope=ours).list())
         scopes = await retry_reads(store.scopes, RetryOptions())
         strangers = {
             _owner(processor, of, ours): keys

@@ -118,7 +118,7 @@ REFUSALS = {
 }
 
 
-def refused(label: str, refusal: Refusal, said: str, *, sessions: bool) -> Finding:
+def refusal_finding(label: str, refusal: Refusal, said: str, *, sessions: bool) -> Finding:
     """Return the finding of what a broker said to a receiver, with sessions or without."""
     key = REFUSALS.get(refusal, "sessions.missing" if sessions else "sessions.required")
     return finding(key, Entity(label=label), said)
@@ -159,7 +159,7 @@ async def check_source(
         found.note(f"receive from {settings.source!r}", error)
         return
     if refusal is not None:
-        found.add(refused(label, *refusal, sessions=settings.sessions))
+        found.add(refusal_finding(label, *refusal, sessions=settings.sessions))
         return
     try:
         async with administration.reading_settings(**outbox.namespace) as client:
