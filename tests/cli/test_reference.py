@@ -58,7 +58,7 @@ def described(name: str, command: Any, shared: set[str]) -> str:
     lines = [f"### `{' '.join([name, *arguments])}`", "", *help_text, ""]
     rows = rows_of(command)
     own = [row for row in rows.values() if row not in shared]
-    also = ", ".join(f"`{option}`" for option, row in rows.items() if row in shared)
+    also = ", ".join(f"`{option}`" for option, row in rows.items() if row in shared and option != "--json")
     table = ["| Option | Meaning |", "|---|---|", *own, ""] if own else []
     return "\n".join([*lines, *table, *([f"Also {also}.", ""] if also else [])])
 
@@ -77,11 +77,11 @@ def replaced(begin: str, end: str, text: str) -> None:
 
 def test_the_page_names_every_check_with_its_question():
     words = tomllib.loads(Path(check.__file__).with_name("checks.toml").read_text())
-    rows = [
-        f"| {name} | {one['severity']} | {one['question']} |"
-        for name, parts in words.items()
-        for one in parts.values()
-    ]
+    questions: dict[tuple[str, str], list[str]] = {}
+    for name, parts in words.items():
+        for one in parts.values():
+            questions.setdefault((name, one["severity"]), []).append(one["question"])
+    rows = [f"| {name} | {severity} | {' '.join(asked)} |" for (name, severity), asked in questions.items()]
     replaced(
         "<!-- checks: begin -->",
         "<!-- checks: end -->",
@@ -94,7 +94,8 @@ def test_the_page_names_every_command_and_option():
     named = dict(commands(root, "cosmos-outbox"))
     times = Counter(row for command in named.values() for row in rows_of(command).values())
     shared = {row for row in times if times[row] > 1 and row.startswith("| `--")}
-    table = ["| Option of several commands | Meaning |", "|---|---|", *sorted(shared), ""]
+    title = "Every command but `worker` and `consume` takes `--json`, and says which other of these it takes."
+    table = [title, "", "| Option | Meaning |", "|---|---|", *sorted(shared), ""]
     text = "\n".join([*table, *(described(name, command, shared) for name, command in named.items())])
     replaced(BEGIN, END, text.rstrip())
 

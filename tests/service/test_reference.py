@@ -129,13 +129,13 @@ def metric_rows(*, consumer: bool, use: Callable[[Telemetry], None]) -> list[str
         for metric in scope.metrics
     ]
     return [
-        f"| `{metric.name}` | `{families[metric.description]}` | {metric.unit} | {metric.description} |"
+        f"| `{metric.name}` | `{families[metric.description]}` | {metric.description} |"
         for metric in sorted(metrics, key=lambda metric: metric.name)
     ]
 
 
 async def test_the_page_on_metrics_names_them_all():
-    heads = ["| OpenTelemetry | Prometheus | Unit | Meaning |", "|---|---|---|---|"]
+    heads = ["| OpenTelemetry | Prometheus | Meaning |", "|---|---|---|"]
     of_a_worker, of_a_consumer = (metric_rows(consumer=consumer, use=use) for consumer, use in PROGRAMS)
     is_generated("metrics.md", "\n".join(heads + of_a_worker))
     is_generated("metrics.md", leave_out({*of_a_worker}, of_a_consumer, heads), part="consumer")

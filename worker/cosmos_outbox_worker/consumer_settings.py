@@ -21,23 +21,23 @@ class ConsumerSettings(Settings):
 
     receives = True
     topic: Annotated[str, AfterValidator(topic_name)]
-    """Topic of OUTBOX_SUBSCRIPTION; without a subscription, the queue that messages are received from."""
+    """Topic of OUTBOX_SUBSCRIPTION. Without a subscription, the queue to receive from."""
     subscription: Name | None = None
-    """Subscription of OUTBOX_TOPIC that messages are received from."""
+    """Subscription of OUTBOX_TOPIC to receive from."""
     sessions: bool = True
     """Whether the subscription or queue requires sessions. Without them messages are handled in no order."""
     concurrent_sessions: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Most sessions (or messages, without sessions) that are handled at once; with `sdk` up to eight connections serve each."""
+    """Most sessions (or messages, without sessions) that are handled at once, with `sdk` over up to eight connections each."""
     receiver: Literal["sdk", "amqp"] = "sdk"
-    """What receives: the Service Bus SDK with up to eight connections for each session (`sdk`), or the extra `amqp` with one for all."""
+    """The receiver: the Service Bus SDK (`sdk`), or the extra `amqp` with one connection for all."""
     parked_container: Name | None = None
-    """Container of parked keys; must exist. Required, except with on_failure="dead_letter"."""
+    """Container of parked keys. Must exist. Required, except with on_failure="dead_letter"."""
     instance_name: Name = Field(default_factory=default_instance_name)
     """Name of this process."""
     grace_seconds: Seconds = 20.0
     """How long a drain waits for messages that are being handled."""
     stalled_seconds: Annotated[Seconds, Field(gt=0)] = 60.0
-    """Unready once a message is being handled, or a service could not be reached, for this long. What is parked is polled four times as often."""
+    """Unready once a message is being handled, or a service unreachable, for this long. Parked keys are polled four times as often."""
 
     @property
     def source(self) -> str:

@@ -151,23 +151,23 @@ class Settings(BaseSettings):
     cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = None
     """Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT."""
     cosmos_endpoint: Annotated[str | None, AfterValidator(_url)] = None
-    """Cosmos DB account, reached with the default Azure credential (managed identity)."""
+    """Cosmos DB account, with the default Azure credential (managed identity)."""
     cosmos_database: Name
     """Database of the containers."""
     cosmos_container: Name
-    """Container of the entities and events; for one worker of several containers, their names with commas between them."""
+    """Container of the entities and events. Of several containers, the names with commas."""
     lease_container: Annotated[Name, RELAYING] = "leases"
-    """Container of the leases; must exist."""
+    """Container of the leases. Must exist."""
     servicebus_connection_string: _BusSecret = None
     """Service Bus namespace with its key, or a SharedAccessSignature, which expires. Either this or OUTBOX_SERVICEBUS_NAMESPACE."""
     servicebus_namespace: Annotated[str | None, AfterValidator(_host)] = None
-    """Service Bus host (NAME.servicebus.windows.net), reached with the default credential."""
+    """Service Bus host (NAME.servicebus.windows.net), with the default credential."""
     servicebus_transport: Literal["tcp", "websockets"] = "tcp"
-    """tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY where there is one."""
+    """tcp (port 5671), or websockets: port 443, through the proxy of HTTPS_PROXY, if any."""
     sdk_only: bool = False
-    """true: Microsoft's SDKs send every poll and encode every message; for several times the CPU, nothing of this library is on the wire."""
+    """true: Microsoft's SDKs send every poll and encode every message, for several times the CPU. Nothing of this library is on the wire."""
     publisher: Annotated[str | None, RELAYING] = None
-    """Publisher to another broker, as package.module:name; called with a topic and lanes, in place of Service Bus."""
+    """Publisher to another broker, as package.module:name. The worker calls it with a topic and lanes."""
     topic: Annotated[str, AfterValidator(_topics)]
     """Topic that receives the events."""
     routes: Annotated[str | None, AfterValidator(_routes), RELAYING] = None
@@ -183,7 +183,7 @@ class Settings(BaseSettings):
     delete_after_publish: Annotated[str | None, RELAYING] = None
     """Actions, separated by commas, whose events are deleted once sent; * for all. Default: none."""
     parked_container: Name | None = None
-    """Container of parked keys; must exist. Without it, a rejected event halts its lease."""
+    """Container of parked keys. Must exist. Without it, a rejected event halts its lease."""
     processor_name: Annotated[Name, RELAYING] = "outbox"
     """Workers of one name share the work. Another name is another processor: a start of `now` leaves out what waits."""
     instance_name: Name = Field(default_factory=default_instance_name)
@@ -193,19 +193,19 @@ class Settings(BaseSettings):
     lanes: Annotated[int, Field(ge=1, le=64), RELAYING] = 8
     """Ordered streams to the topic, each a connection."""
     recent_poll_seconds: Annotated[Seconds, Field(gt=0, le=60), RELAYING] = 0.05
-    """Pause between polls of a range whose last event is at most 100 such pauses old; then it grows, to a second. A poll takes a request unit."""
+    """Pause between polls of a range whose last event is at most 100 pauses old. Then the pause grows to a second. A poll takes a request unit."""
     send_rate: Annotated[float | None, Field(ge=0.1, le=1e6), RELAYING] = None
-    """Most messages a second that this process sends, of all its containers together; each worker has its own. Default: no ceiling."""
+    """Most messages a second that this process sends, of all its containers together. Default: no ceiling."""
     priority: Annotated[Literal["low", "high"] | None, RELAYING] = None
-    """Of reads of the change feed, for lag and replay too: low leaves the request units to commits. The account needs priority-based execution."""
+    """Priority of reads of the change feed, also for lag and replay. low leaves the request units to commits. The account needs priority-based execution."""
     throughput_bucket: Annotated[int | None, Field(ge=1, le=5), RELAYING] = None
-    """Throughput bucket of the container that these reads are counted in. Default: none."""
+    """Throughput bucket of the container for these reads. Default: none."""
     lease_expiration_seconds: Annotated[Seconds, Field(ge=2), RELAYING] = 60.0
     """A lease that was not renewed for this long is free. Leases are renewed 60/17 times as often, and balanced 60/13."""
     grace_seconds: Seconds = 20.0
     """How long a drain waits for pages that are being handled."""
     health_port: Annotated[str, AfterValidator(_address)] = "8080"
-    """Port of the health server on the loopback; 0.0.0.0:8080 in a container, so that probes reach it. 0 is any free port, which the log names."""
+    """Port of the health server on the loopback. In a container 0.0.0.0:8080, so that probes reach it. 0: any free port, which the log names."""
     stalled_seconds: Annotated[Seconds, Field(gt=0)] = 60.0
     """A lease that makes no progress for this long makes the worker unready. What waits is polled four times as often."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

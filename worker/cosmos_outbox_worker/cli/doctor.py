@@ -40,11 +40,10 @@ async def doctor(
     """
     Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 4: errors, 3: a service did not answer.
 
-    Tries the operations that a worker needs, with the identity that runs this: creates a document in the lease container, and
-    in that of parked keys, and deletes it again. With --api, tries what an application does with the data container in the same
-    way, and checks nothing else. With --consumer, checks what a consumer needs: its container, its subscription or queue, and
-    its parked keys; takes no message. An account that refuses this program, or its firewall, is an error; one that does not
-    answer is unknown. Then nothing else can be checked.
+    Tries what a worker needs, with the identity that runs this: creates a document in the lease container and in that of parked
+    keys, and deletes it. With --api, tries what an application does with the data container, and nothing else. With --consumer,
+    checks a consumer's container, subscription or queue, and parked keys, and takes no message. An account that refuses this
+    program is an error, one that does not answer is unknown. Then nothing else can be checked.
     """
     # The SDKs log each operation that fails; the findings name it already.
     logging.getLogger("azure").setLevel(logging.CRITICAL)

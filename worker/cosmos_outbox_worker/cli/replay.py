@@ -57,9 +57,9 @@ async def replay_command(
     Send events again that are still in the container, with the same message ids, in order per partition key.
 
     The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive after newer
-    events of their key: consumers have to accept that. Events that the workers have not sent yet are left to them. If
-    OUTBOX_PARKED_CONTAINER is set, events that were dropped or are held are left out, and one that was released with an
-    edited payload is sent with that. Exit code 4 if the topic refuses events; the others are sent.
+    events of their key: consumers have to accept that. Unsent events are left to the workers. With OUTBOX_PARKED_CONTAINER
+    set, the replay omits dropped and held events, and sends an edited one as edited. Exit code 4 if the topic refuses events;
+    the others are sent.
     """
     start = start_given(since)
     async with AsyncExitStack() as stack:

@@ -43,7 +43,7 @@ async def status(
     """
     Show leases, owners, and what waits; with --consumer, what waits for it and what it parked.
 
-    What keeps work from going on comes first, with its remedy. Exit code 4 if there is such a cause that does not just wait for an
+    Causes come first, with their remedies. Exit code 4 if one does not just wait for an
     operator, as parked keys do.
     """
     if consumer is None:
