@@ -27,7 +27,7 @@ _ZERO, _SECOND = timedelta(), timedelta(seconds=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    What one balancing pass does: `take` leases that are free (or robbed), `ask` for leases, `hand_over` own leases.
+    The steps of one balancing pass: `take` leases that are free (or robbed), `ask` for leases, `hand_over` own leases.
 
     within_reach: the ids of the leases that this worker owns or any worker may take.
     pause: after how long the next pass is due.

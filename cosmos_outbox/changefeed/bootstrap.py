@@ -48,7 +48,7 @@ _logger = logging.getLogger(__name__)
 
 class Bootstrap:
     """
-    What a worker knows of the set of leases that it shares with others.
+    A worker's view of the set of leases that it shares with others.
 
     Args:
         failed: called with the id of a lease that cannot be created now, and why.

@@ -32,7 +32,7 @@ _Read = Callable[..., Awaitable[ChangePage]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLag:
     """
-    What waits in the range of one lease: transactions, and the age of the oldest unread change.
+    The lag of one lease: transactions that wait in its range, and the age of the oldest unread change.
 
     owner: None where the lease is free, as one that was not renewed in time.
     unseen: why the range, or a part of it, could not be read; changes that may wait there count as one transaction.
@@ -58,7 +58,7 @@ class LeaseLag:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """
-    What waits in all ranges of a processor, except those whose leases are damaged.
+    The lag of all ranges of a processor, except those whose leases are damaged.
 
     damaged: by the id of a lease that cannot be read, why.
     """

@@ -46,7 +46,7 @@ class Worker:
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """
-    What the pump knows of its range; times are on the loop's clock, in seconds.
+    How far the pump of a lease is; times are on the loop's clock, in seconds.
 
     lag: changes (transactions) known to wait; 0 at the end of the feed, None before the first and between changes far apart.
     moved_at: when a page was last read empty or handled.

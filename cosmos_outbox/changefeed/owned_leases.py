@@ -55,7 +55,7 @@ class LeaseStatus:
 
 class OwnedLeases:
     """
-    What a worker owns, by lease id; a lease enters when it was taken and leaves when the work on it has ended.
+    The leases that a worker owns, by id; a lease enters when it was taken and leaves when the work on it has ended.
 
     Args:
         split: called when one of our leases was split, and its children can be taken.

@@ -18,7 +18,7 @@ _LOST_AT_ONCE = 2
 
 
 class OnFailure(StrEnum):
-    """What becomes of a message that cannot be handled."""
+    """How a consumer settles a message that it cannot handle."""
 
     # It is held, and later messages of its key behind it, until an operator releases or drops it
     PARK = "park"
@@ -27,7 +27,7 @@ class OnFailure(StrEnum):
 
 
 class OnUnknown(StrEnum):
-    """What becomes of a message whose subject has no handler."""
+    """How a consumer settles a message whose subject has no handler."""
 
     IGNORE = "ignore"  # it is completed
     DEAD_LETTER = "dead_letter"

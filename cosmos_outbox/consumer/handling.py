@@ -29,7 +29,7 @@ _WHILE_HALTED = Backoff(initial_seconds=4.0, maximum_seconds=4.0)
 
 
 class Holding(Protocol):
-    """What a handler needs of the session that its process holds: the same object during the whole hold."""
+    """The session that a process holds, as Handling needs it: the same object during the whole hold."""
 
     @property
     def id(self) -> str | None: ...
@@ -41,7 +41,7 @@ class Holding(Protocol):
 
 @dataclass(slots=True)
 class _SessionState:
-    """What is known while this process holds a session; no other process handles its messages meanwhile."""
+    """State of a session while this process holds it; no other process handles its messages meanwhile."""
 
     parked: bool | None = None  # None: not looked up yet
     # Not without a session, where every message that is given back counts as delivered; and only of the first message of a hold: what

@@ -52,7 +52,7 @@ class HandlerStuck(errors.HandlerTimeout):
 
 
 class Effect(Enum):
-    """What became of a message."""
+    """The outcome of an attempt to have a message take effect."""
 
     TAKEN = auto()
     REPEATED = auto()  # it took effect before

@@ -42,7 +42,7 @@ def _loop_time() -> float:
 @dataclass(slots=True)
 class Waits:
     """
-    What waits, and why.
+    The messages that wait, and why.
 
     inbox: of the consumer, which reports.
     now: the time in seconds. Defaults to the running loop's.

@@ -50,7 +50,7 @@ order. For a relay the sentence holds at the start of a tenure, because the chec
 and the notes name the keys of what was held; after that, because it handles a key's events one after another. So
 overlapping owners do no harm: an owner that does not know of the parking has sent everything itself since its start,
 without a gap; one that knows appends behind what is there; and an event that is held already is found by the name of its
-document. What an owner learned of a hand-back stays true: what it had appended was sent.
+document. An owner that learned of a hand-back can rely on it: the operator sent all that this owner had appended.
 
 For an operator the sentence holds because a release takes positions in order and leaves a position only once the broker
 accepted its event. That is true for any number of releases at once, so none waits for another. The newest release or drop

@@ -67,7 +67,7 @@ ItemT = TypeVar("ItemT", bound=Parkable)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldResult(Generic[ItemT]):
     """
-    What became of events that were to be held.
+    The outcome of `Parking.hold`.
 
     parked: whether the key is parked; if not, its events are to be sent, or an operator has dealt with all of them.
     not_held: to be sent, because the key is not parked.

@@ -54,7 +54,7 @@ _Number = InstanceOf[int]
 
 
 class KeyState(StrEnum):
-    """What happens to a parked key."""
+    """The state of a parked key."""
 
     PARKED = "parked"
     RELEASING = "releasing"  # a release empties its queue, or was killed while it did
@@ -63,7 +63,7 @@ class KeyState(StrEnum):
 
 
 class EventStatus(StrEnum):
-    """What became of an event in the parked store."""
+    """The state of an event in the parked store."""
 
     HELD = "held"
     DROPPED = "dropped"  # kept as the record of the operator's decision
@@ -116,7 +116,7 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """
-    What an operator did with an event: when, who, what, and why.
+    A decision of an operator about an event: when, who, what, and why.
 
     by: the name that the operator's program gave. None if it gave none.
     """

@@ -55,7 +55,7 @@ Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Released:
-    """What a release did: how many events it sent and, if the key is still parked, what failed."""
+    """The outcome of a release: how many events it sent and, if the key is still parked, the failure."""
 
     sent: int
     failure: Failure | None = None

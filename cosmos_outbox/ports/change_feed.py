@@ -14,7 +14,7 @@ from cosmos_outbox.stored_documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredContainer:
-    """What names a container in lease ids, and where its documents keep their partition key."""
+    """The names of a container in lease ids, and where its documents keep their partition key."""
 
     account_host: str
     database_rid: str
@@ -116,7 +116,7 @@ class ChangeFeed(Protocol):
 @dataclass(slots=True)
 class Notes:
     """
-    What a handler leaves in the lease for the lease's next owner: one text, or None.
+    The note that a handler leaves in a lease for the lease's next owner: one text, or None.
 
     The write that saves the checkpoint saves it, and the write that acquires the lease reads it, so an owner knows
     the notes of every page before its start. They may be newer than the checkpoint: the next owner may also find notes about

@@ -17,7 +17,7 @@ MAX_EVENT_BYTES = 1_900_000
 
 
 class WriteKind(StrEnum):
-    """What one write of a commit does."""
+    """The kind of one write of a commit."""
 
     CREATE = "Create"
     REPLACE = "Replace"
@@ -37,7 +37,7 @@ class Write:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
     """
-    What a commit wrote: one etag per write, in order (None for a delete), and its cost in request units.
+    The result of a commit: one etag per write, in order (None for a delete), and its cost in request units.
     """
 
     etags: tuple[str | None, ...]

@@ -39,7 +39,7 @@ Streams = Mapping[str, list[Delivery]]
 @dataclass(slots=True)
 class _Lease:
     """
-    What a relay remembers of a lease from page to page.
+    A relay's memory of a lease from page to page.
 
     accepted: what the topic, or the parked store, has of a page that could not be finished.
     """
@@ -53,7 +53,7 @@ class _Lease:
 @dataclass(slots=True)
 class _Progress:
     """
-    What became of a page so far.
+    The outcome of a page so far.
 
     failures: why the first event of a stream is to be parked.
     unsendable: rejected events that cannot be parked, because there is no parked store.

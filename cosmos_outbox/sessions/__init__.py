@@ -23,7 +23,7 @@ be retried ends the hold, so what the broker had delivered ahead is not handled 
 
 *Nothing after a loss.* The lock is trusted until the time that its last renewal surely covers, counted from when the
 request was sent. At the end of that time the handler is cancelled and nothing is settled, whether the broker says that
-the lock is lost or says nothing. What the handler wrote by then stays written: `cosmos_outbox.consumer` makes that harmless.
+the lock is lost or says nothing. The handler's writes until then stay: `cosmos_outbox.consumer` makes that harmless.
 
 *No key waits for another's.* A session is accepted although no slot is free: it has the session that is idle for longest leave
 its slot at once, or one that is never idle end its turn, with the first message that it settles a second after it began. A

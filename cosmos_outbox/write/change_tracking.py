@@ -41,7 +41,7 @@ Snapshot = tuple[tuple[Place, "Tracked", tuple[DomainEvent, ...]], ...]
 
 
 class Change(StrEnum):
-    """What the next commit does with a tracked document."""
+    """The change that the next commit makes to a tracked document."""
 
     NONE = "none"  # it was only read, and is written if it was edited or recorded an event
     CREATE = "create"

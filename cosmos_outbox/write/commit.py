@@ -3,7 +3,7 @@ One commit: sent, repeated where that is safe, and resolved where its answer was
 
 A commit is safe to repeat because every write in it is conditional: events and new entities are created under ids that no
 other commit has, changed entities are replaced under an etag that never comes back. So at most one of any number of attempts
-is applied, even of those still in flight. What remains is to find out whether one was. Only an event proves it: its document
+is applied, even of those still in flight. The rest is to find out whether one was. Only an event proves it: its document
 names the commit that wrote it. A commit without an event whose answer was lost stays unknown if the store refuses it later.
 """
 

@@ -23,7 +23,7 @@ _LONGEST_CORRELATION = 24 * 1024
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSizes:
     """
-    What becomes of large events: a payload may be stored as a document of its own, in the same batch, and the message carries its
+    Rules for large events: a payload may be stored as a document of its own, in the same batch, and the message carries its
     address (claim check).
 
     max_message_bytes   the largest message that the topics take; default: 256 KB, as Service Bus Standard does.

@@ -69,7 +69,7 @@ class IdempotencyKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """
-    What a request is answered, the first time and each time it is repeated.
+    The answer to a request, the first time and each time it is repeated.
 
     status      of HTTP, or of a protocol of the application's own. From 400 on, nothing is committed and nothing remembered.
     body        JSON types, or models, which become those; None for none.

@@ -1,7 +1,7 @@
 """
 New enough: the read of one document that is no older than its caller knows it to be, such as from the message about it.
 
-A replica that is behind shows what was, or nothing. What is too old, or missing, is read again where writes go: nothing that was committed is
+A replica that is behind returns an old document, or none. Then the document is read again where writes go: nothing that was committed is
 missing there. So what is not found then is gone, and does not have to be waited for.
 """
 

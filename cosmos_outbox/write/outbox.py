@@ -90,7 +90,7 @@ class Outbox:
         """
         Run `handler(event, unit_of_work)` in this process before such an event is committed.
 
-        What the handler adds to the unit of work is committed in the same batch; events it raises are handled too. What it
+        The handler's changes in the unit of work are committed in the same batch; events it raises are handled too. What it
         raises passes through `commit`, with a note that names the handler, the event and the entity. A handler that needs a
         subclass of UnitOfWork names it as `kind`; a commit of another kind of unit raises UsageError then.
 

@@ -123,7 +123,7 @@ class _Transport(AioHttpTransport):  # type: ignore[misc] # untyped, as all of i
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """
-    What is known of an account since a client was opened.
+    The facts about an account that an open client has read.
 
     host: of its global endpoint, as .NET puts it into lease ids, whichever endpoint the client uses.
     several_write_regions: whether it takes writes in several regions at once.

@@ -19,7 +19,7 @@ from cosmos_outbox.message_format import OutboundMessage, require_properties_tha
 
 
 class Fault(StrEnum):
-    """What goes wrong with one batch."""
+    """The fault that a batch meets."""
 
     LOST = "lost"  # the connection breaks before the batch arrives
     ACK_LOST = "ack-lost"  # it breaks after the batch was stored

@@ -51,7 +51,7 @@ class Entity:
 
 
 class Refusal(StrEnum):
-    """What keeps a receiver from its subscription or queue."""
+    """The cause that keeps a receiver from its subscription or queue."""
 
     MISSING = "missing"
     DISABLED = "disabled"
