@@ -1,0 +1,111 @@
+"""
+Each event is written by one commit: the first that is written after it was recorded, in the order of recording.
+
+A note is changed in some steps, with a call of `commit` after each, whose answer is lost or to which the store is too busy.
+`EventsModel` says which events have to be in the store.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cosmos_outbox import CommitOutcomeUnknown, Outbox, RetryOptions, TooManyRequests
+from cosmos_outbox.adapters.memory.container import MemoryContainer
+from tests.support.effort import examples
+from tests.support.faulty_store import CommitFault, FaultyStore, ReadFault
+from tests.support.notes import Note, events
+
+# What the network does to all requests of one call of `commit`, and how that call ends
+OUTCOMES = {
+    "written": ([], [], None),
+    "answer lost": ([CommitFault.LOST_AFTER], [ReadFault.UNAVAILABLE], CommitOutcomeUnknown),
+    "store busy": ([CommitFault.THROTTLED], [], TooManyRequests),
+}
+Said = tuple[str, str]  # an action, and a text that no other event has
+Step = tuple[list[str], str]  # changes, and the outcome of the commit after them
+
+
+class EventsModel:
+    def __init__(self) -> None:
+        self.recorded: list[Said] = []
+        self.in_doubt: list[Said] = []  # recorded, and written without the unit of work knowing
+        self.stored: list[tuple[int, *Said]] = []  # after the version of the note
+        self.version = 0
+        self.is_new = True  # as far as the unit of work knows
+
+    def record(self, action: str, text: str) -> None:
+        same = [said for said in self.recorded if said[0] == action]
+        if action == "NoteTagged" and same:  # coalesces: the last one counts, in the place of the first
+            self.recorded[self.recorded.index(same[0])] = (action, text)
+        else:
+            self.recorded.append((action, text))
+
+    def commit(self, outcome: str, text: str) -> type[Exception] | None:
+        """Do what one call of `commit` has to do, and return the error with which it has to end."""
+        if self.in_doubt and outcome == "answer lost":
+            return CommitOutcomeUnknown
+        self._settle()
+        if not self.unwritten(text):
+            return None
+        if outcome != "store busy":
+            self.version += 1
+            self.stored += [(self.version, *said) for said in self.unwritten(text)]
+            self.in_doubt = list(self.recorded) or self.unwritten(text)
+        if outcome == "written":
+            self._settle()
+        return OUTCOMES[outcome][2]
+
+    def unwritten(self, text: str) -> list[Said]:
+        """Return what a commit would write; the created event contains what changed and how the note is tagged."""
+        if not self.is_new:
+            return self.recorded
+        return [("NoteWritten", text), *(said for said in self.recorded if said[0] == "NoteFiled")]
+
+    def _settle(self) -> None:
+        self.recorded = [said for said in self.recorded if said not in self.in_doubt]
+        self.is_new = self.is_new and not self.in_doubt
+        self.in_doubt = []
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(["changed", "tagged", "filed"]), max_size=4),
+            st.sampled_from([*OUTCOMES]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+@settings(max_examples=examples(30, many=300), deadline=None)
+@pytest.mark.looptime
+async def test_each_event_is_written_by_the_first_commit_that_is_written_after_it(steps: list[Step]) -> None:
+    container, model, number = MemoryContainer(), EventsModel(), 0
+    network = FaultyStore(container)
+    uow = Outbox(network, retries=RetryOptions(deadline_seconds=3, attempt_seconds=1)).unit_of_work()
+    note = uow.repository(Note).create(Note(id="n"))
+    for changes, outcome in [*steps, ([], "written")]:
+        for change in changes:
+            number += 1
+            do = {"changed": note.change, "tagged": note.tag_as, "filed": note.file_as}[change]
+            do(str(number))
+            model.record(f"Note{change.capitalize()}", str(number))
+        commit_faults, read_faults, _ = OUTCOMES[outcome]
+        network.commit_faults, network.read_faults = commit_faults * 40, read_faults * 40
+        expected = model.commit(outcome, note.text)
+        with nullcontext() if expected is None else pytest.raises(expected):
+            await uow.commit()
+        assert model.stored == [told_by(document) for document in events(container)]
+        assert [action for action, _ in model.unwritten(note.text)] == [event.action for event in note.events]
+
+
+def told_by(document: dict[str, object]) -> tuple[int, str, str]:
+    meta, data = document["meta"], document["data"]
+    assert isinstance(meta, dict)
+    assert isinstance(data, dict)
+    text = next(data[name] for name in ("text", "tag", "folder") if name in data)
+    return meta["entityVersion"], data["action"], text
