@@ -159,14 +159,14 @@ def _pairs(width: int) -> _Decode:
     return read
 
 
-def _described(data: bytes, position: int) -> _Decoded:
+def _decode_described(data: bytes, position: int) -> _Decoded:
     descriptor, position = decode_at(data, position)
     value, position = decode_at(data, position)
     return Described(descriptor, value), position
 
 
 _DECODE: dict[int, _Decode] = {
-    0x00: _described,
+    0x00: _decode_described,
     **{code: _constant(value=value) for code, value in _CONSTANTS.items()},
     **{code: _number(form) for form, codes in _NUMBERS.items() for code in codes},
     0x45: lambda data, position: ([], position),

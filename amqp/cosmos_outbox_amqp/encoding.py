@@ -44,7 +44,7 @@ def encode(value: Any) -> bytes:
     return _ENCODE[type(value)](value)
 
 
-def _sized(short: bytes, long: bytes, raw: bytes) -> bytes:
+def _with_size(short: bytes, long: bytes, raw: bytes) -> bytes:
     size = len(raw)
     return short + bytes((size,)) + raw if size < _BYTE else long + _U32(size) + raw
 
@@ -60,9 +60,9 @@ _ENCODE: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda _: b"\x40",
     bool: lambda value: b"\x41" if value else b"\x42",
     int: lambda value: b"\x70" + _U32(value),
-    bytes: lambda value: _sized(b"\xa0", b"\xb0", value),
-    str: lambda value: _sized(b"\xa1", b"\xb1", value.encode()),
-    Symbol: lambda value: _sized(b"\xa3", b"\xb3", value.encode("ascii")),
+    bytes: lambda value: _with_size(b"\xa0", b"\xb0", value),
+    str: lambda value: _with_size(b"\xa1", b"\xb1", value.encode()),
+    Symbol: lambda value: _with_size(b"\xa3", b"\xb3", value.encode("ascii")),
     UUID: lambda value: b"\x98" + value.bytes,
     list: lambda value: _compound(b"\xc0", b"\xd0", value),
     dict: lambda value: _compound(b"\xc1", b"\xd1", [part for pair in value.items() for part in pair]),

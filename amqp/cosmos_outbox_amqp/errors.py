@@ -80,6 +80,6 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
     )
 
 
-def denied_by(status: Any) -> str:
+def denial_condition(status: Any) -> str:
     """Return the condition of a reply that has only a status: to $cbs, which answers as HTTP does."""
     return _OF_STATUS.get(status, "")

@@ -96,7 +96,7 @@ class Link:
 
     # What this side asks
 
-    async def attached(self) -> Attached:
+    async def wait_attached(self) -> Attached:
         """
         Return what the broker gave.
 
@@ -118,16 +118,16 @@ class Link:
         if self.error is None and self._credit + len(ready) <= self._wanted // 2:
             self._grant(self._wanted - len(ready))
         if not ready and self.error is None and wait_seconds > 0:
-            await self._arrived(wait_seconds)
+            await self._wait_for_arrival(wait_seconds)
         if not ready and self.error is None:
             await self.drain()
         if self.error is not None:
             raise self.error
         return ready.popleft() if ready else None
 
-    async def _arrived(self, seconds: float) -> None:
+    async def _wait_for_arrival(self, seconds: float) -> None:
         self._arrival = arrival = self._loop.create_future()
-        timer = self._loop.call_later(seconds, _done, arrival)
+        timer = self._loop.call_later(seconds, _complete, arrival)
         try:
             await arrival
         finally:
@@ -234,7 +234,7 @@ class Link:
         self._credit -= 1
         self._ready.append(Delivery(number, payload))
         if self._arrival is not None:
-            _done(self._arrival)
+            _complete(self._arrival)
         if not self._credit:
             self._no_credit()
 
@@ -246,7 +246,7 @@ class Link:
 
     def _no_credit(self) -> None:
         if self._drained is not None:
-            _done(self._drained)
+            _complete(self._drained)
             self._drained = self.waiting_since = None
 
     def _on_disposition(self, role: bool, first: int, last: int | None, settled: bool, state: Any) -> None:
@@ -257,7 +257,7 @@ class Link:
             return
         error = _refusal(state, outcome)
         if error is None:
-            _done(answer)
+            _complete(answer)
         elif not answer.done():
             answer.set_exception(error)
 
@@ -267,7 +267,7 @@ class Link:
         self.error, self.waiting_since = error, None
         for waiting in (self._arrival, self._drained):
             if waiting is not None:
-                _done(waiting)
+                _complete(waiting)
         self._drained = None
         for asking in (self._attached, self._settling and self._settling[2]):
             if asking is not None and not asking.done():
@@ -285,6 +285,6 @@ def _refusal(state: Any, outcome: Described) -> AmqpError | None:
     return error
 
 
-def _done(future: asyncio.Future[None]) -> None:
+def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

@@ -28,7 +28,7 @@ class Trust:
         self._faults: list[float] = []
         self.lost_by: AmqpError | None = None
 
-    def told(self, error: AmqpError) -> SubscriptionError:
+    def translate(self, error: AmqpError) -> SubscriptionError:
         """Count an error if it is a fault, and return the error of the port that stands for it."""
         if isinstance(error, Unanswered) or error.condition == Condition.DECODE_ERROR:
             self._on_fault(error, asyncio.get_running_loop().time())

@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 from cosmos_outbox_amqp.connection import WINDOW, Connection
 from cosmos_outbox_amqp.decoding import Described
 from cosmos_outbox_amqp.encoding import encode, ubyte
-from cosmos_outbox_amqp.errors import AmqpError, ProtocolError, denied_by
+from cosmos_outbox_amqp.errors import AmqpError, ProtocolError, denial_condition
 from cosmos_outbox_amqp.frames import RECEIVING, SENDING, SETTLED, Code, fields_of, performative, read_error
 from cosmos_outbox_amqp.message import Sections
 
@@ -179,6 +179,6 @@ def value_in(answer: Sections) -> Any:
     status = said.get("statusCode", said.get("status-code"))
     if isinstance(status, int) and status in _OK:
         return answer.body[0] if answer.body else None
-    condition = said.get("errorCondition", said.get("error-condition")) or denied_by(status)
+    condition = said.get("errorCondition", said.get("error-condition")) or denial_condition(status)
     text = said.get("statusDescription", said.get("status-description"))
     raise AmqpError(str(condition), f"{status}: {text}")

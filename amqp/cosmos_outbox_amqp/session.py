@@ -35,7 +35,7 @@ class AmqpSession:
         self._delivery: Delivery | None = None  # received, and not settled
         ticks = attached.locked_until
         until = None if ticks is None else moment((ticks - _TICKS_AT_EPOCH) / _TICKS_IN_MILLISECOND)
-        self.trusted_until = self._trusted_until(self._loop.time(), until)
+        self.trusted_until = self._trust_end(self._loop.time(), until)
 
     async def receive(self, wait_seconds: float) -> Message | None:
         try:
@@ -52,7 +52,7 @@ class AmqpSession:
                 self._delivery = delivery
                 return message
         except AmqpError as error:
-            raise self._trust.told(error) from error
+            raise self._trust.translate(error) from error
         return None
 
     async def renew(self) -> None:
@@ -63,8 +63,8 @@ class AmqpSession:
             body = {"session-id": self.id}
             answer = await self._signed_in.manage("renew-session-lock", self._link.name, body)
         except AmqpError as error:
-            raise self._trust.told(error) from error
-        self.trusted_until = self._trusted_until(asked_at, moment(answer.get("expiration")))
+            raise self._trust.translate(error) from error
+        self.trusted_until = self._trust_end(asked_at, moment(answer.get("expiration")))
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
         delivery, self._delivery = self._delivery, None
@@ -77,14 +77,14 @@ class AmqpSession:
                 error.condition == Condition.NOT_FOUND
             ):  # what is not found is the lock: the link has its entity
                 error = AmqpError(Condition.MESSAGE_LOCK_LOST, error.description)
-            raise self._trust.told(error) from error
+            raise self._trust.translate(error) from error
         self._trust.on_settled()
 
     async def close(self) -> None:
         self._delivery = None
         self._link.detach()
 
-    def _trusted_until(self, asked_at: float, until: datetime | None) -> float:
+    def _trust_end(self, asked_at: float, until: datetime | None) -> float:
         return asked_at + trusted_seconds(until, now=datetime.now(UTC), lock_seconds=self._lock_seconds)
 
 

@@ -64,17 +64,17 @@ class AmqpSubscription:
         await self._closing.wait()
         opening, self._opening = self._opening, None
         if opening is not None:
-            await _closed(opening)
+            await _close(opening)
 
     async def accept(self, wait_seconds: float) -> AmqpSession | None:
         loop = asyncio.get_running_loop()
         began = inf
         try:
-            signed_in = await self._signed_in()
+            signed_in = await self._sign_in()
             began = loop.time()
             link = Link(signed_in.connection, self._path, wait_seconds=wait_seconds, ahead=self._prefetch)
             try:
-                attached = await link.attached()
+                attached = await link.wait_attached()
             except BaseException:
                 link.detach()
                 raise
@@ -83,14 +83,14 @@ class AmqpSubscription:
             # After a search this means that no session has a message. An answer at once, or before the search, means a busy broker.
             if error.condition == Condition.TIMEOUT and loop.time() - began >= wait_seconds / 2:
                 return None
-            raise self.trust.told(error) from error
+            raise self.trust.translate(error) from error
 
-    async def _signed_in(self) -> SignedIn:
+    async def _sign_in(self) -> SignedIn:
         # Calls that wait side by side share one attempt; when it failed, the next call makes another.
         task = self._opening
         if task is not None and task.done() and (task.exception() or task.result().connection.lost):
             self._opening = None
-            self._closing.add(_closed(task))
+            self._closing.add(_close(task))
         if self._opening is None:
             self._opening = asyncio.create_task(SignedIn.open(self.namespace, self._path))
             self._opening.add_done_callback(retrieve)
@@ -103,7 +103,7 @@ class AmqpSubscription:
             raise
 
 
-async def _closed(opening: asyncio.Task[SignedIn]) -> None:
+async def _close(opening: asyncio.Task[SignedIn]) -> None:
     opening.cancel()
     with suppress(AmqpError, asyncio.CancelledError):
         await (await opening).close()

@@ -45,7 +45,7 @@ def assert_recorded(entity: Entity, *expected: DomainEvent) -> None:
         AssertionError: names each event and field that differs.
     """
     __tracebackhide__ = True
-    actual, wanted = map(_recorded, entity.events), map(_recorded, expected)
+    actual, wanted = map(_event_from, entity.events), map(_event_from, expected)
     _require(f"The events of {type(entity).__name__} {entity.id!r}", [*actual], [*wanted])
 
 
@@ -64,8 +64,8 @@ def assert_messages(
         AssertionError: names each event and field that differs.
     """
     __tracebackhide__ = True
-    actual = [_sent(one.subject, one.body) for one in messages if key is None or one.session_id == key]
-    wanted = [_sent(event.action, json.dumps(event.payload()).encode()) for event in expected]
+    actual = [_event_in(one.subject, one.body) for one in messages if key is None or one.session_id == key]
+    wanted = [_event_in(event.action, json.dumps(event.payload()).encode()) for event in expected]
     _require("The messages" if key is None else f"The messages of {key!r}", actual, wanted)
 
 
@@ -89,11 +89,11 @@ def assert_described(file: str | os.PathLike[str], *modules: str) -> None:
         raise AssertionError(f"{ended.stdout}{ended.stderr}".strip())
 
 
-def _recorded(event: DomainEvent) -> _Event:
+def _event_from(event: DomainEvent) -> _Event:
     return _Event(type(event).__name__, event.model_dump(exclude={"id", "created_at"}))
 
 
-def _sent(subject: str, body: bytes) -> _Event:
+def _event_in(subject: str, body: bytes) -> _Event:
     payload = json.loads(body)
     return _Event(subject, {k: v for k, v in payload.items() if k not in ("id", "action", "createdAt")})
 
@@ -152,10 +152,10 @@ class _Like:
         self._event = event
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self._event) and _recorded(other) == _recorded(self._event)
+        return type(other) is type(self._event) and _event_from(other) == _event_from(self._event)
 
     def __hash__(self) -> int:
         return hash(self._event.action)
 
     def __repr__(self) -> str:
-        return f"like({_recorded(self._event)})"
+        return f"like({_event_from(self._event)})"

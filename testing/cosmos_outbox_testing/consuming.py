@@ -31,7 +31,7 @@ from cosmos_outbox.records import (
 )
 from cosmos_outbox.sessions import HeldSession, SessionOptions, SessionProcessor
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_testing.port_calls import Around, surrounded
+from cosmos_outbox_testing.port_calls import Around, wrap_port
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Allows, Progress, require_no_failures
 
 _UNTIL_THE_END = 1e9  # seconds
@@ -88,7 +88,7 @@ class Subscribed:
         """Return what waits with a message: its session, or without sessions itself."""
         return message.session_id or "" if self.subscription.with_sessions else unwrap(message).message_id
 
-    def kept(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
+    def keep_waiting(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
         """Have a message wait until its time, if its handler asked for one; otherwise it is delivered again at once."""
         if not any(isinstance(one, ConsumingDelayed) and one.outcome != "outage" for one in told):
             return replace(retry, after_seconds=0.0)
@@ -111,11 +111,11 @@ def handling_of(
     quick.policy = replace(consumer.policy, backoff=AT_ONCE)
     quick.bind(outbox)
 
-    def seen(store: Store) -> Store:  # others wrap one, or are ours
-        return surrounded(store, "store", around) if isinstance(store, MemoryContainer) else store
+    def wrap(store: Store) -> Store:  # others wrap one, or are ours
+        return wrap_port(store, "store", around) if isinstance(store, MemoryContainer) else store
 
     source = f"topic/{consumer.name}"
-    return quick.handling(source=source, parking=parking, notify=notify, through=lambda own: own.over(seen))
+    return quick.handling(source=source, parking=parking, notify=notify, through=lambda own: own.over(wrap))
 
 
 async def consume_everything(
@@ -142,7 +142,7 @@ async def consume_everything(
     subscription, told = subscribed.subscription, dict[str, list[Record]]()
     progress = Progress(attempts=3)  # failures in a row; each commit has retried for a while
 
-    def heard(record: Record) -> None:
+    def hear(record: Record) -> None:
         _see(progress, record)
         told.setdefault(getattr(record, "message_id", ""), []).append(record)
         notify(record)
@@ -150,7 +150,7 @@ async def consume_everything(
     async def is_done() -> bool:
         return all(map(rests, subscription.waiting))
 
-    handling = handling_of(consumer, outbox, parking, heard, around)
+    handling = handling_of(consumer, outbox, parking, hear, around)
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE, max_waiting_sessions=10_000)
     # Asked once: the clock may go on meanwhile, and what rests by then is not delivered again before the next call.
     called = {name for name, due in subscribed.due.items() if due <= now()}
@@ -162,21 +162,21 @@ async def consume_everything(
     def rests(message: Message) -> bool:
         return subscribed.name(message) in subscribed.due
 
-    async def handled(message: Message, session: HeldSession) -> Settlement:
+    async def handle(message: Message, session: HeldSession) -> Settlement:
         known_as = unwrap(message).message_id  # as records name it
         told[known_as] = []
         if rests(message):
             return Retry(after_seconds=_UNTIL_THE_END, counted=False)
         settlement = await handling(message, session)
         records = told.pop(known_as)
-        subscribed.delivered.append(_delivered(message, settlement, records))
+        subscribed.delivered.append(_delivery_of(message, settlement, records))
         if isinstance(settlement, Retry):
-            return subscribed.kept(message, settlement, records, now())
+            return subscribed.keep_waiting(message, settlement, records, now())
         return settlement
 
     for message in subscription.waiting:
         subscription.lose_lock(message.session_id or "" if subscription.with_sessions else "")
-    processor = SessionProcessor(adapted(_Passing(subscription, around)), handled, options, hooks=(heard,))
+    processor = SessionProcessor(adapted(_Wrapping(subscription, around)), handle, options, hooks=(hear,))
     before = len(subscribed.delivered)
     await progress.run(processor, until=is_done)
     require_no_failures(_failures(subscribed.delivered[before:]), allows)
@@ -208,19 +208,19 @@ def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException |
 def _see(progress: Progress, record: Record) -> None:
     match record:
         case ConsumingDelayed(outcome="later" | "circuit"):
-            progress.moved()
+            progress.note_move()
         case (
             ConsumingDelayed(error=error)
             | ConsumerHalted(error=error)
             | ReceivingFailed(error=error)
             | SessionClosed(error=LockLost() as error)
         ):
-            progress.failed(error)
+            progress.note_failure(error)
         case MessageSettled(outcome=outcome) if outcome != "retry":
-            progress.moved()
+            progress.note_move()
 
 
-def _delivered(message: Message, settlement: Settlement, records: Sequence[Record]) -> Delivered:
+def _delivery_of(message: Message, settlement: Settlement, records: Sequence[Record]) -> Delivered:
     told = [record.outcome for record in records if isinstance(record, MessageHandled | MessageGivenUp)]
     outcome = Outcome.WAITING if isinstance(settlement, Retry) else Outcome(told[-1])
     errors = tuple(record.error for record in records if isinstance(record, AttemptFailed | ConsumingDelayed))
@@ -228,12 +228,12 @@ def _delivered(message: Message, settlement: Settlement, records: Sequence[Recor
     return Delivered(message=message, outcome=outcome, settlement=settlement, errors=errors)
 
 
-class _Passing:
+class _Wrapping:
     """A subscription whose calls, and those of its sessions, pass through functions."""
 
     def __init__(self, subscription: Subscription, around: Sequence[Around]) -> None:
-        self._subscription, self._around = surrounded(subscription, "subscription", around), around
+        self._subscription, self._around = wrap_port(subscription, "subscription", around), around
 
     async def accept(self, wait_seconds: float) -> Session | None:
         session = await self._subscription.accept(wait_seconds)
-        return session and surrounded(session, "subscription", self._around)
+        return session and wrap_port(session, "subscription", self._around)

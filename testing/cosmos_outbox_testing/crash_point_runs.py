@@ -30,7 +30,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.partition_key import KeyPaths
 from cosmos_outbox_testing.clock import Clock
 from cosmos_outbox_testing.dying_process import APPLICATION, Crash, CrashHarness, Process, Run
-from cosmos_outbox_testing.guarantees import broken
+from cosmos_outbox_testing.guarantees import violations
 from cosmos_outbox_testing.harness import OutboxHarness
 
 Scenario = Callable[..., Coroutine[Any, Any, None]]
@@ -61,7 +61,7 @@ class CrashPointsNotReached(UserWarning):
 
 
 @dataclass(slots=True)
-class Chosen:
+class ChosenPoints:
     """
     Which points the command line asks for, and the verdict on each that a test has played.
 
@@ -72,7 +72,7 @@ class Chosen:
     found: list[dict[str, str]] | None = None
 
 
-chosen = Chosen()
+chosen = ChosenPoints()
 _MOST_TRIES = 10
 _NOT_REACHED = f"not reached in {_MOST_TRIES} runs"
 _OTHER_CALLS = (
@@ -116,11 +116,11 @@ def crash_points(
             not run again.
     """
     if scenario is None:
-        return functools.partial(_decorated, given=given)
-    return _decorated(scenario, given=given)
+        return functools.partial(_decorate, given=given)
+    return _decorate(scenario, given=given)
 
 
-def _decorated(scenario: Scenario, *, given: Given | None) -> Scenario:
+def _decorate(scenario: Scenario, *, given: Given | None) -> Scenario:
     if not inspect.iscoroutinefunction(scenario) or _HARNESS not in inspect.signature(scenario).parameters:
         raise TypeError(
             f"A test with crash points is an `async def` with a parameter `harness`; {scenario!r} is none."
@@ -129,7 +129,7 @@ def _decorated(scenario: Scenario, *, given: Given | None) -> Scenario:
     @functools.wraps(scenario)
     async def test(*arguments: Any, **fixtures: Any) -> None:
         async def play(point: str | None) -> _Outcome:
-            return await _played(
+            return await _play(
                 functools.partial(scenario, *arguments, **fixtures),
                 given,
                 point,
@@ -155,9 +155,9 @@ async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None
     points = outcomes[_WITHOUT].points
     if outcomes[_WITHOUT].wrong is None:
         for point in points if chosen.point is None else [chosen.point]:
-            outcomes[point] = await _reached(play, point)
+            outcomes[point] = await _play_until_reached(play, point)
     of_the_test = {step.name for step in outcomes[_WITHOUT].run.steps if step.process == APPLICATION}
-    for point in _missed(outcomes):
+    for point in _missed_points(outcomes):
         if point.rpartition(":")[0] in of_the_test:
             outcomes[point] = replace(outcomes[point], wrong=_OTHER_CALLS)
         elif chosen.point is not None:
@@ -165,21 +165,21 @@ async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     if chosen.found is not None:
         chosen.found.append({point: outcome.verdict for point, outcome in outcomes.items()})
-    missed = f"{_NOT_REACHED}: {', '.join(unseen)}" if (unseen := _missed(outcomes)) else ""
+    missed = f"{_NOT_REACHED}: {', '.join(unseen)}" if (unseen := _missed_points(outcomes)) else ""
     failures = {point: outcome.wrong for point, outcome in outcomes.items() if outcome.wrong is not None}
     if failures:
         first = next(iter(failures))
-        told = _told(first, failures, outcomes[first].run, test, missed)
+        told = _report(first, failures, outcomes[first].run, test, missed)
         raise CrashPointsFailed(told, failures) from outcomes[first].error
     if missed:
         warnings.warn(missed, CrashPointsNotReached, stacklevel=3)
 
 
-def _missed(outcomes: dict[str, _Outcome]) -> list[str]:
+def _missed_points(outcomes: dict[str, _Outcome]) -> list[str]:
     return [point for point, outcome in outcomes.items() if outcome.verdict == _NOT_REACHED]
 
 
-async def _reached(play: Callable[[str | None], Awaitable[_Outcome]], point: str) -> _Outcome:
+async def _play_until_reached(play: Callable[[str | None], Awaitable[_Outcome]], point: str) -> _Outcome:
     """
     Play a point until it is reached: what runs side by side, such as an empty page and the end of a worker, makes calls or not.
     """
@@ -201,7 +201,7 @@ async def _nothing_stored_as_in(container: MemoryContainer | None) -> OutboxHarn
     )
 
 
-async def _played(
+async def _play(
     scenario: Scenario, given: Given | None, point: str | None, stored: OutboxHarness
 ) -> _Outcome:
     """
@@ -228,11 +228,11 @@ async def _played(
             await harness.consume_all(consumer, allow_failures=True)
     except Exception as error:  # noqa: BLE001 - whatever handlers and adapters raise
         failed = failed or error
-    wrong = [*broken(run, harness), *([] if failed is None else [f"{type(failed).__name__}: {failed}"])]
+    wrong = [*violations(run, harness), *([] if failed is None else [f"{type(failed).__name__}: {failed}"])]
     return _Outcome(run, points, "\n".join(wrong) or None, failed)
 
 
-def _told(point: str, failures: dict[str, str], run: Run, test: str, missed: str) -> str:
+def _report(point: str, failures: dict[str, str], run: Run, test: str, missed: str) -> str:
     lines = [f"{point if point == _WITHOUT else f'With a crash at {point}'}: {failures[point]}", ""]
     width = max((len(step.name) for step in run.steps), default=0)
     for step in run.steps:

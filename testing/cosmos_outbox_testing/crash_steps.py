@@ -46,17 +46,17 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
         tokens: by the id of a lease, how far it came; updated.
     """
     operation = _OPERATIONS.get((call.port, call.method))
-    if operation == "commit" and any(map(is_inbox, given(call)[1])):
+    if operation == "commit" and any(map(is_inbox, arguments_of(call)[1])):
         return "inbox-commit"
     if operation == "settle":
-        return OUTCOMES[type(given(call)[1])]
+        return OUTCOMES[type(arguments_of(call)[1])]
     if operation == "checkpoint":
-        document = given(call)[0]
+        document = arguments_of(call)[0]
         token = document.get("ContinuationToken")
         before = tokens.setdefault(document["id"], token)  # the first write acquires it
         tokens[document["id"]] = token
         return None if token == before else operation
-    if operation == "park" and all(write.etag == NO_ETAG for write in given(call)[1]):
+    if operation == "park" and all(write.etag == NO_ETAG for write in arguments_of(call)[1]):
         return None  # asks whether the key is parked
     return operation
 
@@ -66,17 +66,17 @@ def is_inbox(write: Write) -> bool:
     return write.document is not None and write.document.get("type") == INBOX_TYPE
 
 
-def given(call: Call) -> tuple[Any, ...]:
+def arguments_of(call: Call) -> tuple[Any, ...]:
     """Return the arguments of a call, in the order of the port's protocol."""
     return (*call.arguments, *call.named.values())
 
 
 def about_of(call: Call) -> str:
     """Return a few words on what a call is about."""
-    first, *others = given(call)
+    first, *others = arguments_of(call)
     match call.port, call.method:
         case "store" | "parked", "commit":
-            return ", ".join(map(_written, others[0]))
+            return ", ".join(map(_write_text, others[0]))
         case "publisher", _:
             messages: Sequence[OutboundMessage] = others[0]
             return ", ".join(f"{message.subject} of {message.session_id}" for message in messages)
@@ -87,7 +87,7 @@ def about_of(call: Call) -> str:
     return str(first) if isinstance(first, str) else ""
 
 
-def _written(write: Write) -> str:
+def _write_text(write: Write) -> str:
     document = write.document
     if document is None:
         return f"{write.kind.lower()} {write.id}"

@@ -18,7 +18,7 @@ from cosmos_outbox.ports import Write
 from cosmos_outbox.records import Record
 from cosmos_outbox.stored_documents import Document
 from cosmos_outbox_testing.consuming import Delivered
-from cosmos_outbox_testing.crash_steps import Step, about_of, given, is_inbox, operation_of
+from cosmos_outbox_testing.crash_steps import Step, about_of, arguments_of, is_inbox, operation_of
 from cosmos_outbox_testing.harness import OutboxHarness
 from cosmos_outbox_testing.port_calls import Call
 
@@ -145,7 +145,7 @@ class Run:
         answer = await proceed()
         if (call.port, call.method) == ("store", "commit"):
             process, message = _process.get(_ANYONE), _message.get()
-            writes = tuple(given(call)[1])
+            writes = tuple(arguments_of(call)[1])
             self.batches.append(Batch(step=_step.get(), process=process, writes=writes, message=message))
         return answer
 
@@ -184,9 +184,9 @@ class CrashHarness(OutboxHarness):
     async def consume_all(self, consumer: Consumer, *, allow_failures: bool = False) -> list[Delivered]:
         self.run.consumers[consumer.name] = consumer
         consume = partial(super().consume_all, consumer, allow_failures=allow_failures)
-        before = len(self._subscribed(consumer).delivered)
+        before = len(self._subscription_of(consumer).delivered)
         await self._until_done(consume, f"consumer {consumer.name}", consumer.name)
-        return self._subscribed(consumer).delivered[before:]
+        return self._subscription_of(consumer).delivered[before:]
 
     def _notify(self, record: Record) -> None:
         self.records.append(record)  # not to the log, which would mix the records of all runs

@@ -25,7 +25,7 @@ from cosmos_outbox.parking import Parking
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.records import log_hook
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox_testing.faults import check_fault, refused_on_purpose, require_none_idle, said_of
+from cosmos_outbox_testing.faults import check_fault, is_meant_refusal, require_none_idle, text_of
 from cosmos_outbox_testing.relaying import relay_everything
 
 PROCESSOR = "outbox"  # the worker's default: what a worker of the test has sent is not sent again
@@ -138,10 +138,10 @@ class OutboxEmulators:
                     notify=log_hook,
                     stored=feed,
                     allows=lambda error: (
-                        allow_failures or refused_on_purpose(error, (said for said, _ in self._faults))
+                        allow_failures or is_meant_refusal(error, (said for said, _ in self._faults))
                     ),
                 )
-            return await self._received(bus) if self._waiting() else []
+            return await self._receive_all(bus) if self._waiting() else []
 
     def fail(
         self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, container: str = ""
@@ -167,7 +167,7 @@ class OutboxEmulators:
             count = {} if times is None else {"count": times}
             where = {"container": container or self.container, **where}
             is_idle = self.cosmos.add_fault({**where, **faults[fault], "skip": skip, **count})
-        self._faults.append((said_of(operation, fault, times=times, skip=skip, container=container), is_idle))
+        self._faults.append((text_of(operation, fault, times=times, skip=skip, container=container), is_idle))
 
     def require_struck(self) -> None:
         """
@@ -183,7 +183,7 @@ class OutboxEmulators:
         self.cosmos.advance(seconds)
         self.servicebus.advance(seconds)
 
-    async def _received(self, bus: Any) -> list[OutboundMessage]:
+    async def _receive_all(self, bus: Any) -> list[OutboundMessage]:
         messages: list[OutboundMessage] = []
         async with bus.get_subscription_receiver(
             self.topic, _RELAYED, receive_mode="receiveanddelete"

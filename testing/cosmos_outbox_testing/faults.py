@@ -74,7 +74,7 @@ def _conflict(call: Call) -> OutboxError:
     return PreconditionFailed(expected=write.etag, document_id=write.id, partition_key=partition_key)
 
 
-def _unanswered(error: Callable[[], OutboxError]) -> dict[str, _Fault]:
+def _without_answer(error: Callable[[], OutboxError]) -> dict[str, _Fault]:
     return {
         "lost_answer": _Fault(_by(error), _Executed.BEFORE),
         "unavailable": _Fault(_by(error)),
@@ -84,8 +84,8 @@ def _unanswered(error: Callable[[], OutboxError]) -> dict[str, _Fault]:
 
 _THROTTLED = {"throttled": _Fault(_by(partial(TooManyRequests, retry_after=0.0)))}
 _READ = {**_THROTTLED, "unavailable": _Fault(_by(StoreUnavailable))}
-_WRITE = {"conflict": _Fault(_conflict), **_THROTTLED, **_unanswered(StoreUnavailable)}
-_SETTLE = _unanswered(SubscriptionUnavailable)
+_WRITE = {"conflict": _Fault(_conflict), **_THROTTLED, **_without_answer(StoreUnavailable)}
+_SETTLE = _without_answer(SubscriptionUnavailable)
 del _SETTLE["slow"]
 
 # By operation: the port, the method, and what may go wrong.
@@ -100,7 +100,7 @@ _OPERATIONS: Mapping[str, tuple[str, str, Mapping[str, _Fault]]] = {
         "publish",
         {
             "throttled": _Fault(_by(partial(BrokerUnavailable, retry_after=0.0))),
-            **_unanswered(BrokerUnavailable),
+            **_without_answer(BrokerUnavailable),
             "too_large": _Fault(_by(MessageRejected), of_one=True),
         },
     ),
@@ -131,14 +131,14 @@ def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[st
         raise ValueError(f"{operation!r} has no fault {fault!r}; it has {', '.join(operations[operation])}.")
 
 
-def said_of(operation: str, fault: str, **how: object) -> str:
+def text_of(operation: str, fault: str, **how: object) -> str:
     """Return a fault as a test asks for it."""
     usual = {"times": 1, "skip": 0, "key": None, "container": ""}
     said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
     return f"fail({operation!r}, {fault!r}{said})"
 
 
-def refused_on_purpose(error: BaseException | None, asked: Iterable[str]) -> bool:
+def is_meant_refusal(error: BaseException | None, asked: Iterable[str]) -> bool:
     """
     Say whether the topic refused a message because the test asked for that, by the faults that it asked for; no error is that of an event
     held behind one that an earlier call judged.
@@ -228,7 +228,7 @@ class Faults:
                 skip=skip,
                 left=times,
                 key=None if key is None else _session_of(key),
-                said=said_of(operation, fault, times=times, skip=skip, key=key),
+                said=text_of(operation, fault, times=times, skip=skip, key=key),
             )
         )
 
@@ -245,11 +245,11 @@ class Faults:
         """
         require_none_idle([rule.said for rule in self._rules if not rule.struck])
 
-    def refused(self, error: BaseException | None) -> bool:
+    def is_meant(self, error: BaseException | None) -> bool:
         """Say whether an error is a refusal of messages that was asked for."""
-        return refused_on_purpose(error, (rule.said for rule in self._rules))
+        return is_meant_refusal(error, (rule.said for rule in self._rules))
 
-    async def arrived(self) -> None:
+    async def wait_for_late(self) -> None:
         """Return when what was slow has arrived."""
         await self._late.wait()
 

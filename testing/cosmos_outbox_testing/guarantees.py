@@ -18,15 +18,15 @@ from cosmos_outbox_testing.dying_process import Batch, Run
 from cosmos_outbox_testing.harness import OutboxHarness
 
 
-def broken(run: Run, harness: OutboxHarness) -> Iterator[str]:
+def violations(run: Run, harness: OutboxHarness) -> Iterator[str]:
     """Say which guarantees do not hold, once everything is relayed and consumed."""
-    yield from _broken_commits(run.batches)
-    yield from _broken_topic(run.batches, harness)
+    yield from _commit_violations(run.batches)
+    yield from _topic_violations(run.batches, harness)
     for consumer in run.consumers.values():
-        yield from _broken_effects(run.batches, harness, consumer)
+        yield from _effect_violations(run.batches, harness, consumer)
 
 
-def _broken_commits(batches: list[Batch]) -> Iterator[str]:
+def _commit_violations(batches: list[Batch]) -> Iterator[str]:
     for batch in batches:
         written = {write.id for write in batch.writes}
         for event in _events(batch.documents):
@@ -35,7 +35,7 @@ def _broken_commits(batches: list[Batch]) -> Iterator[str]:
                 yield f"G1: {batch.step} writes {event.action} {event.id!r} without its entity {entity!r}"
 
 
-def _broken_topic(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]:
+def _topic_violations(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]:
     paths = harness.container.key_paths
     stored = [stored_event(document, paths) for document in harness.container.documents()]
     # Of each partition key, in the order in which they were committed; expired ones are known, and may be gone
@@ -53,7 +53,7 @@ def _broken_topic(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]
     for event_id, used in ids.items():
         if len(used) > 1:
             yield f"G4: event {event_id!r} was sent under several ids: {', '.join(sorted(used))}"
-    held = _held(harness)
+    held = _ids_of_parked(harness)
     in_order: dict[str, list[str]] = defaultdict(list)
     for event in events:
         if event.id in arrived:
@@ -67,7 +67,7 @@ def _broken_topic(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]
             yield f"G3: the events of {session!r} arrived as {found}, and were committed as {wanted}"
 
 
-def _broken_effects(batches: list[Batch], harness: OutboxHarness, consumer: Consumer) -> Iterator[str]:
+def _effect_violations(batches: list[Batch], harness: OutboxHarness, consumer: Consumer) -> Iterator[str]:
     own = [batch for batch in batches if batch.process.consumer == consumer.name]
     took_effect: dict[str, list[str]] = defaultdict(list)
     for batch in own:
@@ -76,9 +76,9 @@ def _broken_effects(batches: list[Batch], harness: OutboxHarness, consumer: Cons
     for message_id, steps in took_effect.items():
         if len(steps) > 1:
             yield f"I1: message {message_id!r} took effect at {' and at '.join(steps)}"
-    yield from _broken_order(took_effect, harness)
-    yield from _broken_deliveries(own)
-    kept = took_effect.keys() | _held(harness)
+    yield from _order_violations(took_effect, harness)
+    yield from _delivery_violations(own)
+    kept = took_effect.keys() | _ids_of_parked(harness)
     where = "" if own else " in a container that the harness sees"
     for message, settlement in harness.subscriptions[consumer.name].subscription.settled:
         ignored = message.subject not in consumer.subjects
@@ -86,7 +86,7 @@ def _broken_effects(batches: list[Batch], harness: OutboxHarness, consumer: Cons
             yield f"I3: {message.subject} {message.message_id!r} was completed, took no effect{where}, and is not parked"
 
 
-def _broken_order(took_effect: Mapping[str, list[str]], harness: OutboxHarness) -> Iterator[str]:
+def _order_violations(took_effect: Mapping[str, list[str]], harness: OutboxHarness) -> Iterator[str]:
     places = {message.message_id: place for place, message in enumerate(harness.broker.accepted)}
     newest: dict[str, int] = defaultdict(int)  # of each session
     for message_id, steps in took_effect.items():
@@ -98,7 +98,7 @@ def _broken_order(took_effect: Mapping[str, list[str]], harness: OutboxHarness) 
         newest[message.session_id] = max(place, newest[message.session_id])
 
 
-def _broken_deliveries(batches: list[Batch]) -> Iterator[str]:
+def _delivery_violations(batches: list[Batch]) -> Iterator[str]:
     deliveries: dict[str, dict[tuple[str, int], str]] = defaultdict(dict)
     for batch in batches:
         if batch.message is not None and batch.has_effects:
@@ -114,7 +114,7 @@ def _events(documents: Iterable[Document]) -> list[StoredEvent]:
     return [event for event in map(stored_event, documents) if event is not None]
 
 
-def _held(harness: OutboxHarness) -> set[str]:
+def _ids_of_parked(harness: OutboxHarness) -> set[str]:
     found = (document.get("event") for document in harness.parked.documents())
     return {str(event["id"]) for event in found if event is not None}
 

@@ -30,7 +30,7 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.clock import Clock
 from cosmos_outbox_testing.consuming import Delivered, Subscribed, consume_everything, handling_of
 from cosmos_outbox_testing.faults import Faults
-from cosmos_outbox_testing.port_calls import Around, surrounded
+from cosmos_outbox_testing.port_calls import Around, wrap_port
 from cosmos_outbox_testing.received import sent_message
 from cosmos_outbox_testing.relaying import relay_everything
 from cosmos_outbox_testing.running import AT_ONCE
@@ -98,11 +98,11 @@ class OutboxHarness:
         self.fail = self.faults.add
         self.around: list[Around] = [self.faults.around]
         self.adapters: dict[str, Callable[[Any], Any]] = {}
-        self.store: Store = surrounded(self.container, "store", self.around)
-        self.feed: ChangeFeed = surrounded(self.container, "feed", self.around)
-        self.lease_store: LeaseStore = surrounded(self.leases, "leases", self.around)
-        self.publisher: Publisher = surrounded(self.broker.publisher(), "publisher", self.around)
-        self.parked_store: ParkedStore = surrounded(self.parked, "parked", self.around)
+        self.store: Store = wrap_port(self.container, "store", self.around)
+        self.feed: ChangeFeed = wrap_port(self.container, "feed", self.around)
+        self.lease_store: LeaseStore = wrap_port(self.leases, "leases", self.around)
+        self.publisher: Publisher = wrap_port(self.broker.publisher(), "publisher", self.around)
+        self.parked_store: ParkedStore = wrap_port(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
         self._waits: dict[str, dict[str, Wait]] = {}  # of each consumer: which messages its processes know
 
@@ -124,7 +124,7 @@ class OutboxHarness:
             fields: other fields of the `Message`, such as `delivery_count`.
         """
         message = sent_message(what, key_text(key)) if isinstance(what, DomainEvent) else what
-        return self._subscribed(consumer).subscription.deliver(message, **fields)
+        return self._subscription_of(consumer).subscription.deliver(message, **fields)
 
     async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:
         """
@@ -141,20 +141,18 @@ class OutboxHarness:
             Stuck: the topic, or a store, failed again and again. Once it is well, another call goes on.
         """
         before = len(self.broker.entered)
-        await self.faults.arrived()
+        await self.faults.wait_for_late()
         await relay_everything(
             name=PROCESSOR,
             feed=self.feed,
             leases=self.lease_store,
-            publisher=self._adapted("publisher", self.publisher),
-            parking=Parking(
-                self._adapted("parked", self.parked_store), retry=_RETRIES, utcnow=self.clock.now
-            ),
+            publisher=self._adapt("publisher", self.publisher),
+            parking=Parking(self._adapt("parked", self.parked_store), retry=_RETRIES, utcnow=self.clock.now),
             notify=self._notify,
             stored=self.container,
-            allows=lambda error: allow_failures or self.faults.refused(error),
+            allows=lambda error: allow_failures or self.faults.is_meant(error),
         )
-        await self.faults.arrived()
+        await self.faults.wait_for_late()
         return self.broker.accepted[before:]
 
     async def consume_all(self, consumer: Consumer, *, allow_failures: bool = False) -> list[Delivered]:
@@ -171,7 +169,7 @@ class OutboxHarness:
             MessagesFailed: messages ended so, and the test did not ask for it; the cause is what the first handler raised.
             Stuck: a store, or the handlers, failed again and again. Once they are well, another call goes on.
         """
-        subscribed = self._subscribed(consumer)
+        subscribed = self._subscription_of(consumer)
         for message in self.broker.accepted[subscribed.messages :]:
             subscribed.subscription.deliver(message)
             subscribed.messages += 1
@@ -181,7 +179,7 @@ class OutboxHarness:
             self._outbox_of(consumer),
             subscribed,
             around=self.around,
-            adapted=lambda subscription: self._adapted("subscription", subscription),
+            adapted=lambda subscription: self._adapt("subscription", subscription),
             parking=self._consumer_parking(),
             notify=self._notify,
             allows=lambda _: allow_failures,
@@ -262,17 +260,17 @@ class OutboxHarness:
         return ParkedKeys(store, send, scope=scope, retry=_RETRIES, utcnow=self.clock.now)
 
     def _consumer_parking(self) -> Parking:
-        store = self._adapted("parked", self.parked_store)
+        store = self._adapt("parked", self.parked_store)
         return Parking(store, retry=_RETRIES, utcnow=self.clock.now, references=False)
 
     def _outbox_of(self, consumer: Consumer) -> Outbox:
         container = self.containers.get(consumer.name)
         return self.outbox if container is None else Outbox(container, retries=_RETRIES)
 
-    def _subscribed(self, consumer: Consumer) -> Subscribed:
+    def _subscription_of(self, consumer: Consumer) -> Subscribed:
         return self.subscriptions.setdefault(consumer.name, Subscribed())
 
-    def _adapted(self, name: str, port: PortT) -> PortT:
+    def _adapt(self, name: str, port: PortT) -> PortT:
         if unknown := sorted(self.adapters.keys() - _ADAPTED):
             raise UsageError(f"`adapters` takes {', '.join(sorted(_ADAPTED))}, not {', '.join(unknown)}.")
         make: Callable[[PortT], PortT] | None = self.adapters.get(name)

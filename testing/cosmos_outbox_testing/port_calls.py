@@ -33,14 +33,14 @@ class Call:
 Around: TypeAlias = Callable[[Call, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
-def surrounded(port: PortT, name: str, arounds: Sequence[Around]) -> PortT:
+def wrap_port(port: PortT, name: str, arounds: Sequence[Around]) -> PortT:
     """
     Return a port whose calls pass through functions, the first outermost; the sequence may change later.
     """
-    return cast("PortT", _Surrounded(port, name, arounds))
+    return cast("PortT", _WrappedPort(port, name, arounds))
 
 
-class _Surrounded:
+class _WrappedPort:
     def __init__(self, port: object, name: str, arounds: Sequence[Around]) -> None:
         self._port, self._name, self._arounds = port, name, arounds
 
@@ -49,11 +49,11 @@ class _Surrounded:
         if not inspect.iscoroutinefunction(found):
             return found
 
-        async def passed(*arguments: Any, **named: Any) -> Any:
+        async def call_through(*arguments: Any, **named: Any) -> Any:
             call = Call(port=self._name, method=method, arguments=arguments, named=named)
             step: Callable[[], Awaitable[Any]] = partial(found, *arguments, **named)
             for around in reversed(self._arounds):
                 step = partial(around, call, step)
             return await step()
 
-        return passed
+        return call_through

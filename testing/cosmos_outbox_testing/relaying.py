@@ -66,18 +66,18 @@ async def relay_everything(
     progress = Progress(attempts=100)  # the verdict on a broker needs 15 failures in a row
     moved, records = list[LeaseMoved](), list[Record]()
 
-    def heard(record: Record) -> None:
+    def hear(record: Record) -> None:
         records.append(record)
         failures = PageFailed | PublishFailed | TopicFull | LeasesBalanced
         if isinstance(record, failures) and record.error is not None:
-            progress.failed(record.error)
+            progress.note_failure(record.error)
         elif isinstance(record, PageHandled | MessagesPublished):
-            progress.moved()
+            progress.note_move()
         elif isinstance(record, LeaseMoved):
             moved.append(record)
         notify(record)
 
-    relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=heard)
+    relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=hear)
     options = ProcessorOptions(
         processor_name=name,
         instance_name=name,  # of all workers, so that one takes at once what one before it left when it was killed
@@ -88,7 +88,7 @@ async def relay_everything(
         max_poll_interval=SHORT_WHILE,
         backoff=AT_ONCE,
     )
-    processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(heard,))
+    processor = ChangeFeedProcessor(feed, leases, relay, options, hooks=(hear,))
 
     async def is_done() -> bool:
         # A worker that has just begun takes its leases one by one.

@@ -62,12 +62,12 @@ class Progress:
         # An event, as failures without a pause leave timers no turn
         self._looking = asyncio.Event()
 
-    def moved(self) -> None:
+    def note_move(self) -> None:
         self._failures.clear()
         self._moved_at = self._loop.time()
         self._looking.set()
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         self._failures.append(error)
         self._looking.set()
 

@@ -120,7 +120,7 @@ def welcoming() -> Peer:
 async def attached(peer: Peer, *, ahead: int = 0) -> Link:
     link = Link(peer.connection, "q", wait_seconds=20, ahead=ahead)
     peer.attaches()
-    assert Attached("a", None) == await link.attached()
+    assert Attached("a", None) == await link.wait_attached()
     await peer.heard()
     return link
 

@@ -127,7 +127,7 @@ class TestSilence:
         peer, link = await linked()
         other = Link(peer.connection, "q", wait_seconds=20, ahead=0)
         link.detach()
-        waiting = asyncio.create_task(other.attached())
+        waiting = asyncio.create_task(other.wait_attached())
         for _ in range(5):
             await asyncio.sleep((ANSWER_SECONDS + 10) / 5)
             peer.connection.data_received(HEARTBEAT)

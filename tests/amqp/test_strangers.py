@@ -198,7 +198,7 @@ class TestTrust:
         trust = Trust("q")
         for error in (fault(), Unanswered(), AmqpError(Condition.DECODE_ERROR, "said the broker")):
             assert trust.lost_by is None
-            assert isinstance(trust.told(error), SubscriptionUnavailable)
+            assert isinstance(trust.translate(error), SubscriptionUnavailable)
             await asyncio.sleep(60)
         assert "said the broker" in str(trust.lost_by)
 
@@ -214,26 +214,26 @@ class TestTrust:
     async def test_is_not_lost_by_what_would_meet_the_sdk_too(self, error: AmqpError) -> None:
         trust = Trust("q")
         for _ in range(9):
-            trust.told(error)
+            trust.translate(error)
             await asyncio.sleep(30)
         assert trust.lost_by is None
 
     async def test_begins_anew_with_a_settled_message_and_forgets_what_is_long_ago(self) -> None:
         trust = Trust("q")
         for _ in range(4):
-            trust.told(fault())
+            trust.translate(fault())
             await asyncio.sleep(30)
-            trust.told(fault())
+            trust.translate(fault())
             trust.on_settled()
         for _ in range(9):
-            trust.told(fault())
+            trust.translate(fault())
             await asyncio.sleep(301)
         assert trust.lost_by is None
 
     async def test_counts_what_fails_all_sessions_of_a_connection_once(self) -> None:
         trust = Trust("q")
         for _ in range(32):
-            trust.told(fault())
+            trust.translate(fault())
         assert trust.lost_by is None
 
 

@@ -48,8 +48,8 @@ from cosmos_outbox_testing.contracts.subscription import (
     BRIEFLY,
     LOCK_SECONDS,
     a_message,
-    accepted,
-    received,
+    accept_session,
+    receive_message,
     rest,
 )
 from tests.support.patience import HUNG_SECONDS
@@ -239,9 +239,9 @@ async def messages_of_other_programs_are_read_as_they_are(opened: Opened) -> Non
             AmqpAnnotatedMessage(sequence_body=[[{"k": "é"}, 2]], properties=others[2]),
             ServiceBusMessage(None, message_id="empty", session_id="a"),
         )
-        receiver, messages = await accepted(entity), []
+        receiver, messages = await accept_session(entity), []
         for _ in range(6):
-            messages.append(await received(receiver))
+            messages.append(await receive_message(receiver))
             await receiver.settle(messages[-1], Complete())
         await receiver.close()
         binary, value, parts, text, sequence, empty = messages
@@ -265,9 +265,9 @@ async def the_reason_of_a_dead_letter_is_cut_to_what_service_bus_takes_and_may_h
 ) -> None:
     async with opened() as entity:
         await entity.send("a1")
-        session = await accepted(entity)
+        session = await accept_session(entity)
         await session.settle(
-            await received(session), DeadLetter(reason="r" * 9_000, description="\ud800" + "d" * 9_000)
+            await receive_message(session), DeadLetter(reason="r" * 9_000, description="\ud800" + "d" * 9_000)
         )
         await session.close()
         assert [("a1", "r" * 4000, "?" + "d" * 3999)] == entity.dead_letters()
@@ -280,8 +280,8 @@ async def a_detached_link_or_a_lost_connection_ends_the_session_and_the_next_one
     for lost in (False, True):
         async with opened() as entity:
             await entity.send("a1", "b1")
-            held = await asyncio.gather(accepted(entity), accepted(entity))
-            messages = [await received(session) for session in held]
+            held = await asyncio.gather(accept_session(entity), accept_session(entity))
+            messages = [await receive_message(session) for session in held]
             if lost:
                 entity.server.drop_connections()
             else:
@@ -335,12 +335,12 @@ async def messages_without_sessions_that_the_entity_does_not_have_are_refused_wi
 async def a_settlement_that_is_refused_is_a_lost_lock(opened: Opened) -> None:
     async with opened() as entity:
         await entity.send("a1")
-        session = await accepted(entity)
+        session = await accept_session(entity)
         entity.server.broker.faults.add(
             {"action": "reject", "on": "settle", "condition": "com.microsoft:session-lock-lost"}
         )
         with pytest.raises(LockLost):
-            await session.settle(await received(session), Complete())
+            await session.settle(await receive_message(session), Complete())
         await session.close()
         assert 1 == entity.stored()
 
@@ -405,7 +405,7 @@ async def test_the_certificates_are_read_once_for_all_connections(monkeypatch: p
         async with on_emulator() as entity:
             monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *a, **b: reads.append(a))
             await entity.send("a1")
-            await (await accepted(entity)).close()
+            await (await accept_session(entity)).close()
     assert [] == reads
 
 

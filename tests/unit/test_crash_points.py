@@ -23,7 +23,7 @@ from cosmos_outbox.message_format import Message, OutboundMessage, message_of
 from cosmos_outbox.ports import CommitResult, Complete, Session, Settlement, Write
 from cosmos_outbox.stored_documents import stored_event
 from cosmos_outbox_testing import CrashPointsFailed, CrashPointsNotReached, OutboxHarness, crash_points
-from cosmos_outbox_testing.crash_point_runs import Chosen, chosen
+from cosmos_outbox_testing.crash_point_runs import ChosenPoints, chosen
 from tests.support.effort import QUICK
 from tests.support.pages import ROOT
 from tests.support.patience import HUNG_SECONDS
@@ -280,14 +280,14 @@ MISTAKES: dict[Scenario, tuple[str, str]] = {
 
 
 @pytest.fixture
-def listed() -> Iterator[Chosen]:
+def listed() -> Iterator[ChosenPoints]:
     chosen.found = []
     yield chosen
     chosen.point = chosen.found = None
 
 
 @pytest.mark.parametrize("scenario", MISTAKES, ids=lambda scenario: scenario.__name__)
-async def test_a_planted_mistake_is_found_and_its_first_point_named(scenario: Scenario, listed: Chosen):
+async def test_a_planted_mistake_is_found_and_its_first_point_named(scenario: Scenario, listed: ChosenPoints):
     """In the quick profile the point is played alone, so that it need not be the first."""
     point, said = MISTAKES[scenario]
     if QUICK and "#" in point:
@@ -303,7 +303,7 @@ async def test_what_can_never_be_handled_is_parked_whichever_process_dies():
 
 @pytest.mark.parametrize("scenario", [without_a_mistake, without_a_mistake_in_two_containers])
 async def test_the_points_are_before_and_after_each_call_of_application_relay_and_consumer(
-    scenario: Scenario, listed: Chosen
+    scenario: Scenario, listed: ChosenPoints
 ):
     await scenario()
     (points,) = listed.found
@@ -313,7 +313,7 @@ async def test_the_points_are_before_and_after_each_call_of_application_relay_an
     assert {"without a crash": "ok", **dict.fromkeys(expected, "ok")} == points
 
 
-async def test_a_point_is_played_alone_and_told_step_by_step(listed: Chosen):
+async def test_a_point_is_played_alone_and_told_step_by_step(listed: ChosenPoints):
     listed.point = "send#1:after"
     told = str(await failures_of(a_resend_has_a_new_id)).splitlines()
     assert ["without a crash", "send#1:after"] == [*listed.found[0]]
@@ -350,7 +350,7 @@ def test_pytest_lists_the_points_of_the_example_project():
     assert 0 == ran.returncode
 
 
-async def test_a_point_that_not_every_run_reaches_is_played_until_it_is(listed: Chosen):
+async def test_a_point_that_not_every_run_reaches_is_played_until_it_is(listed: ChosenPoints):
     runs = 0
 
     @crash_points
@@ -366,7 +366,9 @@ async def test_a_point_that_not_every_run_reaches_is_played_until_it_is(listed: 
     assert {"ok"} == {*points.values()}
 
 
-async def test_a_call_of_the_test_itself_that_no_other_run_makes_is_a_failure_which_names_it(listed: Chosen):
+async def test_a_call_of_the_test_itself_that_no_other_run_makes_is_a_failure_which_names_it(
+    listed: ChosenPoints,
+):
     runs = 0
 
     @crash_points
@@ -382,7 +384,7 @@ async def test_a_call_of_the_test_itself_that_no_other_run_makes_is_a_failure_wh
     assert runs == 1 + 10 * len(failed.failures)
 
 
-async def test_a_call_of_a_worker_that_no_other_run_makes_is_a_warning_which_names_it(listed: Chosen):
+async def test_a_call_of_a_worker_that_no_other_run_makes_is_a_warning_which_names_it(listed: ChosenPoints):
     runs = 0
 
     @crash_points(given=an_order)

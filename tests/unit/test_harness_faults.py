@@ -73,7 +73,7 @@ async def test_a_fault_says_whether_the_call_is_carried_out_and_when(
     with pytest.raises(BrokerUnavailable):
         await faults.around(Call(port="publisher", method="publish", arguments=(0, [])), proceed)
     at_once = len(calls)
-    await faults.arrived()
+    await faults.wait_for_late()
     assert carried_out == (at_once, len(calls))
 
 

@@ -7,7 +7,7 @@ import pytest
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import cosmos_claims
 from cosmos_outbox_testing.verify.results import Held
-from cosmos_outbox_testing.verify.site import opened
+from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -18,7 +18,7 @@ ONLY = {"sessions": "all", "plain": "relayed", "only": ("cosmos",)}
 
 
 async def test_every_claim_holds_on_the_emulators(verified: OutboxEmulators):
-    async with opened(**ONLY) as site:
+    async with open_site(**ONLY) as site:
         outcomes = await cosmos_claims.run(site, lambda _: None)
 
     assert ["split"] == [one.name for one in outcomes if one.held is Held.NOT_RUN]

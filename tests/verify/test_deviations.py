@@ -18,7 +18,7 @@ from cosmos_outbox_emulators.servicebus import deviations as servicebus_deviatio
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import claims, cosmos_claims, preflight, service_bus_claims
 from cosmos_outbox_testing.verify.results import Held
-from cosmos_outbox_testing.verify.site import opened
+from cosmos_outbox_testing.verify.site import open_site
 from tests.support.effort import LONG
 
 pytestmark = [
@@ -97,7 +97,7 @@ def _some(table: Mapping[str, set[str]]) -> list[str]:
 
 async def _named(part: Any, monkeypatch: pytest.MonkeyPatch) -> set[str]:
     monkeypatch.setattr(claims, "_LONGEST_SECONDS", 30.0)  # for what would go on for ever
-    async with opened(sessions="all", plain="relayed", only=(part.AREA,)) as site:
+    async with open_site(sessions="all", plain="relayed", only=(part.AREA,)) as site:
         outcomes = await part.run(site, lambda told: None)
     return {one.name for one in outcomes if one.held is not Held.HELD and one.name != "split"}
 

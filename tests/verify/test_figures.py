@@ -7,7 +7,7 @@ import pytest
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import figures
 from cosmos_outbox_testing.verify.results import Held
-from cosmos_outbox_testing.verify.site import opened
+from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = pytest.mark.looptime(False)
 _OF_COSMOS = {"commit", "read", "poll", "checkpoint"}
@@ -15,7 +15,7 @@ _OF_BOTH = {"read-behind"}
 
 
 async def test_each_operation_has_its_time_and_each_of_cosmos_db_its_request_units(verified: OutboxEmulators):
-    async with opened(sessions="all", plain="relayed") as site:
+    async with open_site(sessions="all", plain="relayed") as site:
         outcomes = {one.name: one for one in await figures.run(site, lambda told: None)}
     assert {*_OF_COSMOS, *_OF_BOTH, "send", "send-batch", "receive"} == outcomes.keys()
     assert {Held.HELD} == {one.held for one in outcomes.values()}
@@ -28,7 +28,7 @@ async def test_each_operation_has_its_time_and_each_of_cosmos_db_its_request_uni
 async def test_a_read_that_a_message_overtook_is_counted(
     lag_seconds: float, behind: float, verified: OutboxEmulators
 ):
-    async with opened(sessions="all", plain="relayed", only=("figures/read-behind",)) as site:
+    async with open_site(sessions="all", plain="relayed", only=("figures/read-behind",)) as site:
         verified.cosmos.lag(lag_seconds)
         (outcome,) = await figures.run(site, lambda told: None)
         verified.cosmos.lag(0.0)
@@ -36,7 +36,7 @@ async def test_a_read_that_a_message_overtook_is_counted(
 
 
 async def test_what_is_refused_has_no_figure_and_the_others_have_one(verified: OutboxEmulators):
-    async with opened(sessions="all", plain="relayed", only=("figures/read", "figures/commit")) as site:
+    async with open_site(sessions="all", plain="relayed", only=("figures/read", "figures/commit")) as site:
         verified.cosmos.add_fault({"operation": "batch", "status": 403, "count": None})
         outcomes = {one.name: one.held for one in await figures.run(site, lambda told: None)}
     assert {"commit": Held.NOT_RUN, "read": Held.HELD} == outcomes
@@ -46,6 +46,6 @@ async def test_without_a_topic_there_are_those_of_cosmos_db(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")
-    async with opened(sessions="all", plain="relayed") as site:
+    async with open_site(sessions="all", plain="relayed") as site:
         outcomes = {one.name: one.held for one in await figures.run(site, lambda told: None)}
     assert {**dict.fromkeys(_OF_COSMOS, Held.HELD), "servicebus": Held.NOT_RUN} == outcomes

@@ -10,13 +10,13 @@ from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import main_job
 from cosmos_outbox_testing.verify.child_processes import Children
 from cosmos_outbox_testing.verify.results import Held, Outcome
-from cosmos_outbox_testing.verify.site import opened
+from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.system]
 
 
 async def _done(told: list[str | Outcome], **options: float) -> dict[str, Outcome]:
-    async with opened(sessions="all", plain="relayed", **options) as site:
+    async with open_site(sessions="all", plain="relayed", **options) as site:
         return {outcome.name: outcome for outcome in await main_job.run(site, told.append)}
 
 
@@ -40,7 +40,7 @@ async def test_all_that_is_committed_is_sent_and_takes_effect_once_in_order(veri
     assert "encoder and lean receiver trusted" == outcomes["bypasses"].found
     assert {"commit to topic p50 ms", "commit to topic p99 ms"} == outcomes["topic"].figures.keys()
     assert 2 == sum(str(one).startswith("killed") for one in told)
-    async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
+    async with open_site(sessions="all", plain="relayed", only=("cosmos",)) as site:
         assert [] == [one["id"] async for one in site.data.read_all_items()]
         assert [] == [one["id"] async for one in site.leases.read_all_items()]
 
@@ -48,7 +48,7 @@ async def test_all_that_is_committed_is_sent_and_takes_effect_once_in_order(veri
 async def test_a_worker_that_cannot_start_is_named_with_the_end_of_its_log(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
-    async with opened(sessions="all", plain="relayed") as site:
+    async with open_site(sessions="all", plain="relayed") as site:
         monkeypatch.setenv("OUTBOX_LANES", "none")  # which processes of the run read
         (outcome,) = await main_job.run(site, lambda told: None)
     assert Held.BROKEN is outcome.held
@@ -64,7 +64,7 @@ async def test_without_a_topic_it_is_not_run(monkeypatch: pytest.MonkeyPatch):
 async def test_a_receiver_that_is_no_longer_trusted_is_named(verified: OutboxEmulators, tmp_path: Path):
     said = "import logging; from cosmos_outbox.records import *; logging.basicConfig(); "
     said += "log_hook(SdkFallback(part='receiver', entity='events/all', reason='a fault'))"
-    async with opened(sessions="all", plain="relayed") as site, Children(tmp_path) as children:
+    async with open_site(sessions="all", plain="relayed") as site, Children(tmp_path) as children:
         await (await children.start("consumer", ("-c", said), env=site.environ)).wait()
         outcome = main_job._Job(site, lambda told: None, tmp_path)._trust(children)
     assert Held.DIFFERENT is outcome.held

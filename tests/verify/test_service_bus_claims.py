@@ -7,7 +7,7 @@ import pytest
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import service_bus_claims
 from cosmos_outbox_testing.verify.results import Held, Outcome
-from cosmos_outbox_testing.verify.site import opened
+from cosmos_outbox_testing.verify.site import open_site
 
 pytestmark = [
     pytest.mark.looptime(False),
@@ -23,7 +23,7 @@ async def _asked(
     topic = {"name": "short-locks", "dedup_window_s": window, "subscriptions": _SUBSCRIPTIONS}
     outbox.servicebus.add_topic(topic)
     monkeypatch.setenv("OUTBOX_TOPIC", "short-locks")
-    async with opened(sessions="all", plain="plain", only=only) as site:
+    async with open_site(sessions="all", plain="plain", only=only) as site:
         return await service_bus_claims.run(site, lambda told: None)
 
 
@@ -57,6 +57,6 @@ async def test_without_a_namespace_no_claim_is_asked(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("OUTBOX_SERVICEBUS_CONNECTION_STRING")
-    async with opened(sessions="all", plain="plain") as site:
+    async with open_site(sessions="all", plain="plain") as site:
         outcomes = await service_bus_claims.run(site, lambda told: None)
     assert {one.name for one in service_bus_claims.CLAIMS} == {*_of(outcomes, Held.NOT_RUN)}

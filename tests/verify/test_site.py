@@ -9,7 +9,7 @@ from azure.servicebus import ServiceBusMessage
 
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify.cleaning import all_of
-from cosmos_outbox_testing.verify.site import Site, opened
+from cosmos_outbox_testing.verify.site import Site, open_site
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -25,7 +25,7 @@ async def _write(site: Site, name: str, message_id: str) -> None:
 
 
 async def _left(outbox: OutboxEmulators) -> tuple[list[str], int]:
-    async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
+    async with open_site(sessions="all", plain="relayed", only=("cosmos",)) as site:
         assert site.parked is not None
         documents = [
             item["id"]
@@ -42,7 +42,7 @@ async def test_what_was_locked_when_the_run_was_broken_off_is_deleted_when_its_l
     subscriptions = [{"name": "all", "requires_session": True}, {"name": "relayed", "lock_s": 5}]
     verified.servicebus.delete(verified.topic)
     verified.servicebus.add_topic({"name": verified.topic, "subscriptions": subscriptions})
-    async with opened(sessions="all", plain="relayed") as site:
+    async with open_site(sessions="all", plain="relayed") as site:
         await _write(site, site.name(), site.name())
         assert site.bus is not None
         async with site.bus.get_subscription_receiver(site.topic, site.plain) as receiver:
@@ -51,7 +51,7 @@ async def test_what_was_locked_when_the_run_was_broken_off_is_deleted_when_its_l
 
 
 async def test_what_the_run_wrote_is_deleted_at_the_end_and_what_it_did_not_stays(verified: OutboxEmulators):
-    async with opened(sessions="all", plain="relayed") as site:
+    async with open_site(sessions="all", plain="relayed") as site:
         await _write(site, "stranger", "1")
         await _write(site, site.name(), site.name())
         await _write(site, site.name(), site.name())
@@ -61,7 +61,7 @@ async def test_what_the_run_wrote_is_deleted_at_the_end_and_what_it_did_not_stay
 
 async def test_what_the_run_wrote_is_deleted_where_the_run_is_broken_off(verified: OutboxEmulators):
     async def run() -> None:
-        async with opened(sessions="all", plain="relayed") as site:
+        async with open_site(sessions="all", plain="relayed") as site:
             await _write(site, site.name(), site.name())
             raise KeyboardInterrupt
 

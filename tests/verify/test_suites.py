@@ -14,7 +14,7 @@ from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import suites
 from cosmos_outbox_testing.verify.own_views import OwnStore
 from cosmos_outbox_testing.verify.results import Held, Outcome
-from cosmos_outbox_testing.verify.site import opened
+from cosmos_outbox_testing.verify.site import open_site
 from tests.support.effort import LONG
 
 pytestmark = [
@@ -25,7 +25,7 @@ pytestmark = [
 
 
 async def _ran(*only: str) -> dict[str, Outcome]:
-    async with opened(sessions="all", plain="relayed", only=only) as site:
+    async with open_site(sessions="all", plain="relayed", only=only) as site:
         return {one.name: one for one in await suites.run(site, lambda told: None)}
 
 
@@ -38,7 +38,7 @@ async def test_the_suites_hold_on_the_emulators_and_leave_nothing(verified: Outb
     assert [] == [one.found for one in outcomes.values() if one.held is not Held.HELD]
     of_cosmos = {"store", "leases", "parked", "change-feed", "change-feed-sdk-only"}
     assert of_cosmos == {name for name, one in outcomes.items() if one.request_units > 0}
-    async with opened(sessions="all", plain="relayed", only=("cosmos",)) as site:
+    async with open_site(sessions="all", plain="relayed", only=("cosmos",)) as site:
         assert [] == [one["id"] async for one in site.data.read_all_items()]
         assert [] == [one["id"] async for one in site.leases.read_all_items()]
 
@@ -113,7 +113,7 @@ async def test_a_test_that_is_refused_for_now_is_tried_again_and_one_that_fails_
     async def skipped() -> None:
         pytest.skip("no faults")
 
-    assert "" == await suites._tried(passes_later, fixtures, {})
-    assert "AssertionError" in str(await suites._tried(fails, fixtures, {"text": "another"}))
-    assert "assert store == text" in str(await suites._tried(fails, fixtures, {"text": "another"}))
-    assert await suites._tried(skipped, fixtures, {}) is None
+    assert "" == await suites._try_test(passes_later, fixtures, {})
+    assert "AssertionError" in str(await suites._try_test(fails, fixtures, {"text": "another"}))
+    assert "assert store == text" in str(await suites._try_test(fails, fixtures, {"text": "another"}))
+    assert await suites._try_test(skipped, fixtures, {}) is None

@@ -66,7 +66,7 @@ class ChangeFeedContract:
         """Leases that are read side by side miss nothing and double nothing."""
         written = await _write_numbered(wide, 40)
 
-        found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await _drained(wide, r))[0]]
+        found = [d["id"] for r in await wide.feed.physical_ranges() for d in (await _drain(wide, r))[0]]
 
         assert sorted(written) == sorted(found)
 
@@ -76,7 +76,7 @@ class ChangeFeedContract:
         """Events of a key are sent in the order of their commits (G3)."""
         await _write_numbered(container, 30, keys=3)
 
-        documents, _ = await _drained(container, max_items=7)
+        documents, _ = await _drain(container, max_items=7)
 
         assert list(range(30)) == [d["n"] for d in documents]
         assert sorted({d["_lsn"] for d in documents}) == [d["_lsn"] for d in documents]
@@ -88,7 +88,7 @@ class ChangeFeedContract:
         for number, name in enumerate("aba", start=1):
             await _write(container, "k", name, n=number)
 
-        documents, _ = await _drained(container)
+        documents, _ = await _drain(container)
 
         assert [("b", 2), ("a", 3)] == [(d["id"], d["n"]) for d in documents]
 
@@ -100,7 +100,7 @@ class ChangeFeedContract:
         await _write(container, "k", *(f"doc-{number}" for number in range(25)))
 
         first = await _read(container, max_items=10)
-        rest, _ = await _drained(container, None, first.continuation, max_items=10)
+        rest, _ = await _drain(container, None, first.continuation, max_items=10)
 
         (whole,) = [ids for ids in (_ids(first.documents), _ids(rest)) if "doc-0" in ids]
         assert len(whole) in (25, 26)
@@ -113,7 +113,7 @@ class ChangeFeedContract:
         await _write_numbered(container, 10)
         page = await _read(container, max_items=4)
 
-        rest, _ = await _drained(container, None, page.continuation)
+        rest, _ = await _drain(container, None, page.continuation)
 
         assert list(range(10)) == [d["n"] for d in (*page.documents, *rest)]
         assert page.continuation.startswith('"')
@@ -130,7 +130,7 @@ class ChangeFeedContract:
         empty = await _read(container, start=start)
         await _write(container, "k", "new")
 
-        documents, _ = await _drained(container, None, empty.continuation)
+        documents, _ = await _drain(container, None, empty.continuation)
 
         assert ((), ["new"]) == (empty.documents, _ids(documents))
 
@@ -163,7 +163,7 @@ class ChangeFeedContract:
             pytest.skip("this backend splits when it likes")
         parent = await _the_range(container)
         await _write_numbered(container, 20, "before")
-        _, continuation = await _drained(container, parent)
+        _, continuation = await _drain(container, parent)
         partition = await container.feed.partition_id(parent)
         container.split(partition)
         written = await _write_numbered(container, 20, "after")
@@ -172,7 +172,7 @@ class ChangeFeedContract:
             with pytest.raises(RangeGone):
                 await call
         children = await container.feed.physical_ranges()
-        found = [d["id"] for child in children for d in (await _drained(container, child, continuation))[0]]
+        found = [d["id"] for child in children for d in (await _drain(container, child, continuation))[0]]
 
         assert sorted(written) == sorted(found)
         assert partition not in {await container.feed.partition_id(child) for child in children}
@@ -181,8 +181,8 @@ class ChangeFeedContract:
         """A lease may be narrower than its partition, as after a merge."""
         await _write_numbered(container, 40)
         middle = "20000000000000000000000000000000"
-        low, _ = await _drained(container, FeedRange(min="", max=middle))
-        high, _ = await _drained(container, FeedRange(min=middle, max="FF"))
+        low, _ = await _drain(container, FeedRange(min="", max=middle))
+        high, _ = await _drain(container, FeedRange(min=middle, max="FF"))
 
         assert 40 == len({d["id"] for d in (*low, *high)}) == len(low) + len(high)
         assert low
@@ -212,7 +212,7 @@ class ChangeFeedContract:
     ) -> None:
         """A feed that was set back, such as by a restore, returns a lower `latest_lsn`."""
         await _write_numbered(container, 5, keys=1)
-        _, continuation = await _drained(container)
+        _, continuation = await _drain(container)
         ahead = await _read(container, None, '"5000"')
         reached = await _read(container, None, continuation)
 
@@ -266,7 +266,7 @@ async def _read(
     )
 
 
-async def _drained(
+async def _drain(
     backend: ChangeFeedBackend,
     feed_range: FeedRange | None = None,
     after: str | None = None,

@@ -111,7 +111,7 @@ class LeaseStoreContract:
         """A lock whose owner died goes away by itself."""
         await leases.create({"id": "a", "ttl": 1})
 
-        async def gone() -> bool:
+        async def is_gone() -> bool:
             try:
                 await leases.read("a", "a")
             except OutboxError:
@@ -119,5 +119,5 @@ class LeaseStoreContract:
             return False
 
         async with asyncio.timeout(HUNG_SECONDS):
-            while not await gone():  # noqa: ASYNC110 - the service gives no sign
+            while not await is_gone():  # noqa: ASYNC110 - the service gives no sign
                 await asyncio.sleep(0.1)

@@ -84,21 +84,21 @@ def a_message(name: str) -> OutboundMessage:
     )
 
 
-async def accepted(entity: SubscriptionBackend) -> Session:
+async def accept_session(entity: SubscriptionBackend) -> Session:
     session = await entity.subscription.accept(HUNG_SECONDS)
     assert session is not None
     return session
 
 
-async def received(session: Session) -> Message:
+async def receive_message(session: Session) -> Message:
     message = await session.receive(HUNG_SECONDS)
     assert message is not None
     return message
 
 
-async def settled(session: Session, settlement: Settlement | None = None) -> Message:
+async def settle_next(session: Session, settlement: Settlement | None = None) -> Message:
     """Receive a message and settle it; it is completed, unless the test says otherwise."""
-    message = await received(session)
+    message = await receive_message(session)
     await session.settle(message, settlement or Complete())
     return message
 
@@ -110,7 +110,7 @@ async def holding(
     """Open a subscription, send messages, and hold the first session, or receiver."""
     async with opened(**options) as entity:
         await entity.send(*names)
-        session = await accepted(entity)
+        session = await accept_session(entity)
         yield entity, session
         await session.close()
 
@@ -119,7 +119,7 @@ async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str
     """Complete what the next holders find, and return the id and the delivery count of each message."""
     found = []
     for _ in range(sessions):
-        session = await accepted(entity)
+        session = await accept_session(entity)
         while message := await session.receive(BRIEFLY):
             found.append((message.message_id, message.delivery_count))
             await session.settle(message, Complete())
@@ -142,7 +142,7 @@ class SubscriptionContract:
         async with holding(opened, "a1", "b1", "a2", "b2", "a3") as (entity, session):
             assert "a" == session.id
             for name in ("a1", "a2", "a3"):
-                message = await settled(session)
+                message = await settle_next(session)
                 assert (name, "a", 0) == (message.message_id, message.session_id, message.delivery_count)
             assert await session.receive(BRIEFLY) is None
             assert 2 == entity.stored()
@@ -150,10 +150,10 @@ class SubscriptionContract:
     async def test_a_session_has_one_holder_at_a_time(self, opened: Opened) -> None:
         """No two receivers handle messages of one session (I2)."""
         async with holding(opened, "a1", "b1") as (entity, first):
-            second = await accepted(entity)
+            second = await accept_session(entity)
             assert {"a", "b"} == {first.id, second.id}
             assert await entity.subscription.accept(BRIEFLY) is None
-            third = asyncio.create_task(accepted(entity))
+            third = asyncio.create_task(accept_session(entity))
             await first.close()
             assert first.id == (await third).id
             for session in (second, await third):
@@ -162,18 +162,18 @@ class SubscriptionContract:
     async def test_a_session_that_comes_goes_to_a_call_that_waits(self, opened: Opened) -> None:
         """`accept` waits for a session."""
         async with opened() as entity:
-            waiting = asyncio.create_task(accepted(entity))
+            waiting = asyncio.create_task(accept_session(entity))
             await entity.waited_for()
             await entity.send("a1")
             session = await waiting
-            assert "a1" == (await received(session)).message_id
+            assert "a1" == (await receive_message(session)).message_id
             await session.close()
 
     async def test_a_message_that_comes_goes_to_the_holder_that_waits(self, opened: Opened) -> None:
         """`receive` waits for a message."""
         async with holding(opened, "a1") as (entity, session):
-            await settled(session)
-            waiting = asyncio.create_task(received(session))
+            await settle_next(session)
+            waiting = asyncio.create_task(receive_message(session))
             await entity.send("a2")
             assert "a2" == (await waiting).message_id
 
@@ -185,20 +185,20 @@ class SubscriptionContract:
     async def test_a_cancelled_call_keeps_no_lock(self, opened: Opened) -> None:
         """A process that stops leaves no session locked."""
         async with opened() as entity:
-            waiting = asyncio.create_task(accepted(entity))
+            waiting = asyncio.create_task(accept_session(entity))
             await entity.waited_for()
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             await entity.send("a1", "b1", "c1", "d1", "e1", "f1")
-            calls = [asyncio.create_task(accepted(entity)) for _ in range(6)]
+            calls = [asyncio.create_task(accept_session(entity)) for _ in range(6)]
             for call in calls:
                 await asyncio.sleep(0.12)  # cancel at different moments of the second that opening takes
                 call.cancel()
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if not isinstance(ended, BaseException):
                     await ended.close()
-            held = await asyncio.gather(*(accepted(entity) for _ in range(6)))
+            held = await asyncio.gather(*(accept_session(entity) for _ in range(6)))
             assert set("abcdef") == {session.id for session in held}
             for session in held:
                 await session.close()
@@ -216,7 +216,7 @@ class SubscriptionContract:
             (letter, [("a2", 0)], 1),
         ):
             async with holding(opened, "a1", "a2") as (entity, session):
-                await settled(session, settlement)
+                await settle_next(session, settlement)
                 assert stored == entity.stored()
                 await session.close()
                 assert left == await rest(entity)
@@ -227,8 +227,8 @@ class SubscriptionContract:
     async def test_later_messages_follow_a_dead_letter_in_the_same_hold(self, opened: Opened) -> None:
         """A dead letter stops no session."""
         async with holding(opened, "a1", "a2") as (_, session):
-            await settled(session, DeadLetter(reason="r", description="d"))
-            assert "a2" == (await received(session)).message_id
+            await settle_next(session, DeadLetter(reason="r", description="d"))
+            assert "a2" == (await receive_message(session)).message_id
 
     async def test_a_closed_session_is_free_at_once_and_its_message_not_counted(self, opened: Opened) -> None:
         """
@@ -237,9 +237,9 @@ class SubscriptionContract:
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
             for receives in (True, True, True, False):
-                session = await accepted(entity)
+                session = await accept_session(entity)
                 if receives:
-                    assert 0 == (await received(session)).delivery_count
+                    assert 0 == (await receive_message(session)).delivery_count
                 for _ in range(2):
                     await session.close()
             assert [("a1", 0), ("a2", 0)] == await rest(entity)
@@ -250,7 +250,7 @@ class SubscriptionContract:
             await entity.send("a1", "b1", "c1")
             taken = []
             for _ in range(6):
-                session = await accepted(entity)
+                session = await accept_session(entity)
                 taken.append(session.id)
                 await session.close()
             assert {"a", "b", "c"} == set(taken[:3]) == set(taken[3:])
@@ -260,8 +260,8 @@ class SubscriptionContract:
         async with opened(max_deliveries=2) as entity:
             await entity.send("a1", "a2")
             for count in range(2):
-                session = await accepted(entity)
-                message = await settled(session, Retry())
+                session = await accept_session(entity)
+                message = await settle_next(session, Retry())
                 assert ("a1", count) == (message.message_id, message.delivery_count)
                 await session.close()
             assert [("a2", 0)] == await rest(entity)
@@ -271,14 +271,14 @@ class SubscriptionContract:
     async def test_a_renewed_lock_lasts(self, opened: Opened) -> None:
         """`renew` extends the lock and `trusted_until`."""
         async with holding(opened, "a1", "a2") as (entity, session):
-            message = await received(session)
+            message = await receive_message(session)
             for _ in range(3):
                 await entity.passes(LOCK_SECONDS * 0.7)
                 before = session.trusted_until
                 await session.renew()
                 assert before < session.trusted_until
             await session.settle(message, Complete())
-            assert "a2" == (await received(session)).message_id
+            assert "a2" == (await receive_message(session)).message_id
 
     async def test_a_lock_is_trusted_no_longer_than_it_lasts(self, opened: Opened) -> None:
         """`trusted_until` is never later than the end of the lock (I5)."""
@@ -295,9 +295,9 @@ class SubscriptionContract:
         """A receiver that lost the lock settles nothing (I5)."""
         async with opened(prefetch=0) as entity:
             await entity.send("a1", "a2", "b1", "b2", "c1", "c2")
-            held = await asyncio.gather(*(accepted(entity) for _ in range(3)))
+            held = await asyncio.gather(*(accept_session(entity) for _ in range(3)))
             reading, renewing, settling = held
-            messages = [await received(session) for session in held]
+            messages = [await receive_message(session) for session in held]
             await reading.settle(messages[0], Complete())
             await entity.passes(LOCK_SECONDS + 1)
             for call in (
@@ -317,16 +317,16 @@ class SubscriptionContract:
     async def test_who_lost_the_lock_takes_nothing_from_the_next_holder(self, opened: Opened) -> None:
         """A late settlement or close changes nothing for the next holder (I5)."""
         async with holding(opened, "a1", "a2") as (entity, late):
-            message = await received(late)
+            message = await receive_message(late)
             await entity.passes(LOCK_SECONDS + 1)
-            holder = await accepted(entity)
-            again = await received(holder)
+            holder = await accept_session(entity)
+            again = await receive_message(holder)
             assert ("a1", 1) == (again.message_id, again.delivery_count)
             with pytest.raises(LockLost):
                 await late.settle(message, Complete())
             await late.close()
             await holder.settle(again, Complete())
-            assert "a2" == (await received(holder)).message_id
+            assert "a2" == (await receive_message(holder)).message_id
             await holder.close()
 
     async def test_while_the_broker_is_away_nothing_is_received_and_afterwards_it_is(
@@ -359,18 +359,18 @@ class SubscriptionContract:
         """A client may fetch ahead; neither order nor counts show it."""
         names = [f"a{number}" for number in range(8)]
         async with holding(opened, *names, prefetch=5) as (entity, session):
-            assert names[:2] == [(await settled(session)).message_id for _ in range(2)]
-            await settled(session, Retry())
+            assert names[:2] == [(await settle_next(session)).message_id for _ in range(2)]
+            await settle_next(session, Retry())
             await session.close()
             assert [("a2", 1), *((name, 0) for name in names[3:])] == await rest(entity)
 
     async def test_what_was_delivered_ahead_of_a_lost_lock_is_not_settled(self, opened: Opened) -> None:
         """A client may hand out what it fetched before the lock was lost; its settlement tells (I5)."""
         async with holding(opened, "a1", "a2", prefetch=5) as (entity, session):
-            await settled(session)
+            await settle_next(session)
             await entity.passes(LOCK_SECONDS + 1)
             with pytest.raises(LockLost):
-                await settled(session)
+                await settle_next(session)
             await session.close()
             ((name, count),) = await rest(entity)
             assert "a2" == name
@@ -379,7 +379,7 @@ class SubscriptionContract:
     async def test_a_message_arrives_as_it_was_sent(self, opened: Opened) -> None:
         """Subject, body, content type and properties with their types arrive."""
         async with holding(opened, "a1", "a2") as (_, session):
-            first, second, sent = await settled(session), await settled(session), a_message("a1")
+            first, second, sent = await settle_next(session), await settle_next(session), a_message("a1")
             for name in ("subject", "body", "content_type", "properties"):
                 assert getattr(sent, name) == getattr(first, name)
             assert 0 < first.sequence_number < second.sequence_number
@@ -396,8 +396,8 @@ class SessionlessSubscriptionContract:
         """Each receiver locks one message."""
         async with opened(sessions=False) as entity:
             await entity.send("a1", "a2", "b1")
-            receivers = await asyncio.gather(*(accepted(entity) for _ in range(3)))
-            messages = [await received(receiver) for receiver in receivers]
+            receivers = await asyncio.gather(*(accept_session(entity) for _ in range(3)))
+            messages = [await receive_message(receiver) for receiver in receivers]
             assert {"a1", "a2", "b1"} == {message.message_id for message in messages}
             assert {None} == {receiver.id for receiver in receivers}
             assert await entity.subscription.accept(BRIEFLY) is None
@@ -411,7 +411,7 @@ class SessionlessSubscriptionContract:
         """A receiver locks the next message when it asks for it."""
         async with holding(opened, "a1", "b1", "a2", sessions=False) as (_, receiver):
             for name in ("a1", "b1", "a2"):
-                message = await received(receiver)
+                message = await receive_message(receiver)
                 assert name == message.message_id
                 assert asyncio.get_running_loop().time() < receiver.trusted_until < inf
                 await receiver.settle(message, Complete())
@@ -420,7 +420,7 @@ class SessionlessSubscriptionContract:
     async def test_without_sessions_the_lock_of_a_message_is_renewed_or_lost(self, opened: Opened) -> None:
         """The lock is the message's."""
         async with holding(opened, "a1", sessions=False) as (entity, receiver):
-            message = await received(receiver)
+            message = await receive_message(receiver)
             for _ in range(2):
                 await entity.passes(LOCK_SECONDS * 0.7)
                 await receiver.renew()
@@ -435,9 +435,9 @@ class SessionlessSubscriptionContract:
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for receiving in (True, False):
-                receiver = await accepted(entity)
+                receiver = await accept_session(entity)
                 if receiving:
-                    await received(receiver)
+                    await receive_message(receiver)
                 await receiver.close()
             assert [("a1", 2)] == await rest(entity)
 
@@ -448,8 +448,8 @@ class SessionlessSubscriptionContract:
         async with opened(sessions=False) as entity:
             await entity.send("a1", "b1", "c1")
             for settlement in (Defer(), DeadLetter(reason="r", description="d"), Retry()):
-                receiver = await accepted(entity)
-                await settled(receiver, settlement)
+                receiver = await accept_session(entity)
+                await settle_next(receiver, settlement)
                 await receiver.close()
             assert [("c1", 1)] == await rest(entity)
             assert [("b1", "r", "d")] == await dead_letters_of(entity)
@@ -460,7 +460,7 @@ class SessionlessSubscriptionContract:
         async with opened(sessions=False) as entity:
             await entity.send("a1")
             for tenths in range(4, 8):
-                call = asyncio.create_task(accepted(entity))
+                call = asyncio.create_task(accept_session(entity))
                 await asyncio.sleep(tenths / 10)
                 call.cancel()
                 (ended,) = await asyncio.gather(call, return_exceptions=True)

@@ -63,7 +63,7 @@ async def delete_messages(
                 gone += await _take(receiver, run)
                 left = await receiver.peek_messages(_BATCH, sequence_number=1)
                 # What a probe held when it was broken off is locked for a while
-                if time.monotonic() > until or not any(_is_of(run, one) for one in left if not _expired(one)):
+                if time.monotonic() > until or not any(_is_of(run, one) for one in left if not _is_old(one)):
                     return gone
                 await asyncio.sleep(_EMPTY_SECONDS)
 
@@ -98,7 +98,7 @@ def _is_of(run: str, message: ServiceBusReceivedMessage) -> bool:
     return run in f"{message.session_id} {message.message_id}"
 
 
-def _expired(message: ServiceBusReceivedMessage) -> bool:
+def _is_old(message: ServiceBusReceivedMessage) -> bool:
     ends = message.expires_at_utc
     return ends is not None and ends.replace(tzinfo=UTC) < datetime.now(UTC)
 

@@ -19,9 +19,9 @@ import typer
 from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.redaction import without_secrets
-from cosmos_outbox_testing.verify.report import ENDS, facts_of, folder_of, written
+from cosmos_outbox_testing.verify.report import ENDS, facts_of, folder_of, write_report
 from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell, exit_code
-from cosmos_outbox_testing.verify.site import Site, opened
+from cosmos_outbox_testing.verify.site import Site, open_site
 from cosmos_outbox_worker.cli.output import Table, answer, table_of
 from cosmos_outbox_worker.cli.running import AsJson, command, fail
 from cosmos_outbox_worker.logs import printable
@@ -91,8 +91,8 @@ async def verify(
         options: Any = {"sessions": subscription, "plain": plain_subscription, "seconds": seconds}
         outcomes: list[Outcome] = []
         async with AsyncExitStack() as stack:
-            stack.enter_context(_told_of_ctrl_c())
-            site = await stack.enter_async_context(opened(**options, only=wanted))
+            stack.enter_context(_announce_cleaning())
+            site = await stack.enter_async_context(open_site(**options, only=wanted))
             tell(f"Run {site.run}")
             for area in filter(shares.get, _PARTS):
                 outcomes += await _ran(site, area, tell)
@@ -102,7 +102,7 @@ async def verify(
             tell("Deleting what was written")
         settings = site.connection.settings
         cleared = partial(without_secrets, settings=settings) if name_accounts else site.without_secrets
-        files, code = written(folder, facts, outcomes, cleared), exit_code(outcomes)
+        files, code = write_report(folder, facts, outcomes, cleared), exit_code(outcomes)
     except OutboxError as error:
         fail(error, as_json=as_json)
         raise typer.Exit(_NOT_RUN) from None
@@ -115,7 +115,7 @@ async def verify(
 
 
 @contextmanager
-def _told_of_ctrl_c() -> Iterator[None]:
+def _announce_cleaning() -> Iterator[None]:
     """Say at once what Ctrl-C begins, for to delete what was written takes some seconds."""
     before = signal.getsignal(signal.SIGINT)
 

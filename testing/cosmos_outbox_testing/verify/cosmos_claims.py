@@ -42,7 +42,7 @@ async def _batch(site: Site, name: str, operations: list[Any], **options: Any) -
         fresh = [(kind, arguments, *map(dict, conditions)) for kind, arguments, *conditions in operations]
         return await site.data.execute_item_batch(fresh, site.sdk_key(name), **options)
 
-    said, error = await site.answered(send)
+    said, error = await site.answer_of(send)
     index = getattr(error, "error_index", None)
     return said if said == "ok" or index is None else f"{said} at {index}"
 
@@ -280,7 +280,7 @@ async def ids(site: Site) -> str:
         document = site.document(name, name + end)
         created = await _batch(site, name, _creates(document))  # the SDK itself refuses some elsewhere
         read = partial(site.data.read_item, document["id"], site.sdk_key(name))
-        said, item = await site.answered(read)
+        said, item = await site.answer_of(read)
         answers.append(
             f"{kind}: {created}, {said if said != 'ok' or item['id'] == document['id'] else 'another id'}"
         )
@@ -331,7 +331,7 @@ async def full_feed(site: Site) -> str:
         async for _ in site.data.query_items_change_feed(mode="AllVersionsAndDeletes"):
             break
 
-    said, error = await site.answered(read)
+    said, error = await site.answer_of(read)
     words = all(part in str(error) for part in ("All Versions and Deletes", "must be enabled"))
     return f"{said.partition('/')[0]}, {'All Versions and Deletes must be enabled' if words else 'in other words'}"
 

@@ -43,7 +43,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
             try:
                 async for name, statement, operation in operations:
                     if site.wants(AREA, name):
-                        outcomes.append(outcome := await _measured(site, name, statement, operation))
+                        outcomes.append(outcome := await _measure(site, name, statement, operation))
                         tell(outcome)
             except NotRun as why:
                 missing = Outcome(
@@ -53,7 +53,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     return outcomes
 
 
-async def _measured(site: Site, name: str, statement: str, operation: Operation) -> Outcome:
+async def _measure(site: Site, name: str, statement: str, operation: Operation) -> Outcome:
     began, charged = time.monotonic(), site.request_units
     milliseconds, answers = [], list[object]()
     try:

@@ -96,14 +96,14 @@ async def _change(
     async with outbox.unit_of_work() as uow:
         repository = uow.repository(Account)
         repository.create(account)
-        while not await _stopped(stop, chance.expovariate(1 / mean_pause)):
+        while not await _is_stopped_within(stop, chance.expovariate(1 / mean_pause)):
             for _ in range(chance.choice((1, 1, 1, 2, 5))):
                 account.deposit(chance.randrange(1, 100))
             if version:
                 repository.update(account)
-            events = await _committed(uow.commit)
+            events = await _commit(uow.commit)
             version += 1
-            account = await _known(uow, account)
+            account = await _with_etag(uow, account)
             for position, event in enumerate(events):
                 record(
                     CommittedEvent(
@@ -113,7 +113,7 @@ async def _change(
         uow.rollback()  # of one that was never committed
 
 
-async def _committed(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent, ...]:
+async def _commit(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent, ...]:
     # The outcome of a commit is unknown at times while a partition splits; the same unit then finds it out.
     while True:
         try:
@@ -122,7 +122,7 @@ async def _committed(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEve
             await asyncio.sleep(_RETRY_SECONDS)
 
 
-async def _known(uow: UnitOfWork, account: Account) -> Account:
+async def _with_etag(uow: UnitOfWork, account: Account) -> Account:
     """Return the account with the etag that it has now; a commit whose answer was lost may not know it."""
     while account.etag is None:
         uow.rollback()
@@ -133,7 +133,7 @@ async def _known(uow: UnitOfWork, account: Account) -> Account:
     return account
 
 
-async def _stopped(stop: asyncio.Event, seconds: float) -> bool:
+async def _is_stopped_within(stop: asyncio.Event, seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             await stop.wait()

@@ -97,7 +97,7 @@ class _Job:
     async def run(self) -> list[Outcome]:
         async with Children(self._logs) as children:
             try:
-                topic, effects = await self._done(children)
+                topic, effects = await self._run_job(children)
             except (ChildDied, TimeoutError) as error:
                 last = error.child.tail() if isinstance(error, ChildDied) else ""
                 found = self._site.without_secrets(f"{error} {last[-600:]}")
@@ -108,13 +108,13 @@ class _Job:
             self._outcome("effects", "I1", effects, ("commit to effect p50 ms", effects.p50_ms), ("commit to effect p99 ms", effects.p99_ms)),
         ]  # fmt: skip
 
-    async def _done(self, children: Children) -> tuple[Audit, Audit]:
+    async def _run_job(self, children: Children) -> tuple[Audit, Audit]:
         names = [f"{self._site.run}-{number}" for number in (1, 2)]
         workers = [await self._start(children, "worker", name) for name in names]
         consumers = [await self._start(children, "consumer", names[0], receiver="sdk")]
         consumers.append(await self._start(children, "consumer", names[1], receiver=self._receiver))
         self._tell("two workers and two consumers start")
-        await self._until(children, lambda: self._owned_by(set(names)), _STARTED_SECONDS)
+        await self._until(children, lambda: self._is_owned_by(set(names)), _STARTED_SECONDS)
         await self._load(children, workers, consumers)
         self._tell(
             f"{len(self._committed)} events are committed; waiting for each in the topic and for its effect"
@@ -124,7 +124,7 @@ class _Job:
         await self._grown(children, wanted, self._topic)
         # The other worker sends again what the dead one had not checkpointed: only then is there a copy that could be stored
         alive = {child.name.removeprefix("worker-") for child in workers if not child.killed}
-        await self._until(children, lambda: self._owned_by(alive), _STARTED_SECONDS)
+        await self._until(children, lambda: self._is_owned_by(alive), _STARTED_SECONDS)
         await asyncio.sleep(_WATCH_SECONDS * 2)
         topic, effects = await self._topic(), await self._effects()
         running = [child for child in (*workers, *consumers) if not child.killed]
@@ -175,7 +175,7 @@ class _Job:
         query = "SELECT c.id, c.Owner FROM c WHERE STARTSWITH(c.id, @run) AND IS_DEFINED(c.LeaseToken)"
         return {one["id"]: one.get("Owner") for one in await self._query(self._site.leases, query)}
 
-    async def _owned_by(self, names: set[str]) -> bool:
+    async def _is_owned_by(self, names: set[str]) -> bool:
         owners = await self._owners()
         return bool(owners) and set(owners.values()) <= names
 
@@ -186,7 +186,7 @@ class _Job:
         async with self._own.receiver(subscription_name=self._site.plain, session_id=None) as receiver:
             while messages := await receiver.peek_messages(_PEEKED, sequence_number=after):
                 after = (messages[-1].sequence_number or 0) + 1
-                found += [_arrived(one) for one in messages if _is_deposit(one, self._site.run)]
+                found += [_arrival_of(one) for one in messages if _is_deposit(one, self._site.run)]
         return found
 
     async def _effects(self) -> list[Arrived]:
@@ -278,7 +278,7 @@ def _is_deposit(message: Any, run: str) -> bool:
     return message.subject == "Deposited" and str(message.session_id or "").find(run) >= 0
 
 
-def _arrived(message: Any) -> Arrived:
+def _arrival_of(message: Any) -> Arrived:
     enqueued = message.enqueued_time_utc
     created = json.loads(b"".join(message.body)).get("createdAt")
     return Arrived(

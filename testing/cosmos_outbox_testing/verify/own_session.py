@@ -57,7 +57,7 @@ class OwnSession:
         return self.bus.get_subscription_receiver(self.site.topic, **given)
 
     @asynccontextmanager
-    async def held(self, *names: Any) -> AsyncIterator[tuple[ServiceBusReceiver, list[Any]]]:
+    async def hold(self, *names: Any) -> AsyncIterator[tuple[ServiceBusReceiver, list[Any]]]:
         """Send messages, and hold the session with the first two of them received and not settled."""
         await self.send(*names)
         async with self.receiver() as receiver:
@@ -108,19 +108,19 @@ class OwnSession:
                 return mine
 
 
-def said(message: Any) -> str:
+def name_of(message: Any) -> str:
     """Return the name of a message."""
     return b"".join(message.body).decode()[:40]
 
 
 def names(messages: Iterable[Any]) -> str:
     """Return the names of messages, in their order."""
-    return " ".join(said(one) for one in messages) or "nothing"
+    return " ".join(name_of(one) for one in messages) or "nothing"
 
 
 def counts(messages: Iterable[Any]) -> str:
     """Return names and delivery counts."""
-    return ", ".join(f"{said(one)}: {one.delivery_count}" for one in messages) or "nothing"
+    return ", ".join(f"{name_of(one)}: {one.delivery_count}" for one in messages) or "nothing"
 
 
 async def took(

@@ -127,7 +127,7 @@ class OwnSubscription(SubscriptionBackend):
                     await receiver.complete_message(one)
 
 
-def opened_by(
+def opener_for(
     site: Site, receiving: Callable[..., AbstractAsyncContextManager[Subscription]], *, waits: bool
 ) -> Opened:
     """Return what opens the caller's subscription for a test, by a receiver of one kind; tests that wait for locks are left out unless `waits`."""

@@ -45,7 +45,7 @@ class OwnStore:
         return self._as_written(await self._store.read(document_id, self._key(partition_key), **options))
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        own = [replace(one, document=self._stored(one.document)) for one in writes]
+        own = [replace(one, document=self._as_stored(one.document)) for one in writes]
         result: CommitResult = await self._store.commit(self._key(partition_key), own)
         return result
 
@@ -54,7 +54,7 @@ class OwnStore:
         page: Page = await self._store.list([self._name + one for one in types], partition_key=key, **options)
         return replace(page, documents=tuple(map(self._as_written, page.documents)))
 
-    def _stored(self, document: Mapping[str, Any] | None) -> Document | None:
+    def _as_stored(self, document: Mapping[str, Any] | None) -> Document | None:
         if document is None:
             return None
         return {
@@ -136,15 +136,15 @@ class OwnLeases:
         return self._as_written(await self._leases.read(self._name + document_id, self._name + partition_key))
 
     async def create(self, document: Mapping[str, Any]) -> Document:
-        return self._as_written(await self._leases.create(self._stored(document)))
+        return self._as_written(await self._leases.create(self._as_stored(document)))
 
     async def replace(self, document: Mapping[str, Any], *, etag: str) -> Document:
-        return self._as_written(await self._leases.replace(self._stored(document), etag=etag))
+        return self._as_written(await self._leases.replace(self._as_stored(document), etag=etag))
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
         await self._leases.delete(self._name + document_id, self._name + partition_key, etag=etag)
 
-    def _stored(self, document: Mapping[str, Any]) -> Document:
+    def _as_stored(self, document: Mapping[str, Any]) -> Document:
         return {_TTL: TTL_SECONDS, **document, _ID: self._name + document[_ID]}
 
     def _as_written(self, document: Document) -> Document:

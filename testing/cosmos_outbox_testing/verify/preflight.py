@@ -46,7 +46,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     for number in range(_TRIES):  # what a busy service did not answer is asked again
         found = (await _findings(site)).worst_first()
         known |= {one.message: one for one in found if one.severity is not Severity.UNKNOWN}
-        missing = {_asked(one): one for one in found if one.severity is Severity.UNKNOWN}
+        missing = {_question_of(one): one for one in found if one.severity is Severity.UNKNOWN}
         unknown = {name: one for name, one in missing.items() if number == 0 or name in unknown}
         if not unknown:
             break
@@ -99,7 +99,7 @@ async def _check_subscriptions(site: Site, found: Findings) -> None:
             )
 
 
-def _asked(one: Finding) -> str:
+def _question_of(one: Finding) -> str:
     """Return what is not known, without the error that kept it so."""
     return one.message.partition(" is not known: ")[0]
 

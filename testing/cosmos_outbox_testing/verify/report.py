@@ -83,7 +83,7 @@ def folder_of(path: Path) -> Path:
         ) from error
 
 
-def written(
+def write_report(
     folder: Path, facts: dict[str, Any], outcomes: Sequence[Outcome], cleared: Callable[[str], str]
 ) -> list[Path]:
     """Write both files, each cleared of what it must not hold, and return where they are."""
@@ -120,14 +120,14 @@ def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
             lines += [f"- found: {_cell(one.found)}", *[f"- means: {one.meaning}"] * bool(one.meaning)]
     lines += ["", "## All", "", "| | What | Expected | Found | s | RU |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {one.held} | `{one.area}/{one.name}` {_cell(one.statement)} | {_cell(one.expected)} | {_cell(_found(one))} "
+        f"| {one.held} | `{one.area}/{one.name}` {_cell(one.statement)} | {_cell(one.expected)} | {_cell(_found_text(one))} "
         f"| {one.seconds:.1f} | {one.request_units:.0f} |"
         for one in outcomes
     ]
     return "\n".join(lines)
 
 
-def _found(one: Outcome) -> str:
+def _found_text(one: Outcome) -> str:
     figures = ", ".join(f"{name} {value:g}" for name, value in one.figures.items())
     return "; ".join(filter(None, (one.found, figures)))
 

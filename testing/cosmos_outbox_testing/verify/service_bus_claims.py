@@ -18,9 +18,9 @@ from cosmos_outbox_testing.verify.own_session import (
     OwnSession,
     counts,
     lock_of,
+    name_of,
     names,
     refusal,
-    said,
     took,
 )
 from cosmos_outbox_testing.verify.results import Cost, Outcome, Tell
@@ -144,7 +144,7 @@ async def sessions_missing(own: OwnSession) -> str:
 
 
 async def no_session_id(own: OwnSession) -> str:
-    async with own.held("first") as (_, (first,)):
+    async with own.hold("first") as (_, (first,)):
         await own.send(own.message("none", session_id=None))
         async with asyncio.timeout(ARRIVES_SECONDS):
             while not (found := await own.dead(first.sequence_number or 0)):  # noqa: ASYNC110 - there is no event
@@ -156,7 +156,7 @@ async def no_session_id(own: OwnSession) -> str:
 
 
 async def locked_session(own: OwnSession) -> str:
-    async with own.held("1"):
+    async with own.hold("1"):
         return await refusal(_received(own))
 
 
@@ -168,7 +168,7 @@ async def order_after_abandon(own: OwnSession) -> str:
 
 
 async def order_after_close(own: OwnSession) -> str:
-    async with own.held("1", "2", "3"):
+    async with own.hold("1", "2", "3"):
         pass
     return counts(await own.rest())
 
@@ -182,7 +182,7 @@ async def count_after_lost_lock(own: OwnSession) -> str:
 
 
 async def settled_after_lost_lock(own: OwnSession) -> str:
-    async with own.held("1") as (receiver, (message,)):
+    async with own.hold("1") as (receiver, (message,)):
         await asyncio.sleep(lock_of(receiver.session.locked_until_utc))
         # The SDK would refuse it by this machine's clock, and ask nothing
         setattr(receiver.session, "_locked_until_utc", None)  # noqa: B010 - private
@@ -191,7 +191,7 @@ async def settled_after_lost_lock(own: OwnSession) -> str:
 
 
 async def renewed_lock(own: OwnSession) -> str:
-    async with own.held("1") as (receiver, (message,)):
+    async with own.hold("1") as (receiver, (message,)):
         seconds = lock_of(receiver.session.locked_until_utc)
         await asyncio.sleep(seconds * 0.55)
         await receiver.session.renew_lock()
@@ -218,7 +218,7 @@ async def lock_of_a_message(own: OwnSession) -> str:
 
 
 async def dead_letter(own: OwnSession) -> str:
-    async with own.held("1") as (receiver, (message,)):
+    async with own.hold("1") as (receiver, (message,)):
         await receiver.dead_letter_message(message, reason="reason ☃", error_description="why")
     (dead,) = await own.dead(message.sequence_number or 0)
     before = ("reason ☃", "why", message.sequence_number, message.delivery_count, own.id)
@@ -233,7 +233,7 @@ async def dead_letter(own: OwnSession) -> str:
 
 
 async def dead_letter_order(own: OwnSession) -> str:
-    async with own.held("1", "2") as (receiver, (first, second)):
+    async with own.hold("1", "2") as (receiver, (first, second)):
         for message in (second, first):
             await receiver.dead_letter_message(message, reason="order")
     dead = await own.dead(first.sequence_number or 0)
@@ -251,14 +251,14 @@ async def dead_letter_time_to_live(own: OwnSession) -> str:
 
 
 async def dead_letter_of_a_dead_letter(own: OwnSession) -> str:
-    async with own.held("1") as (receiver, (message,)):
+    async with own.hold("1") as (receiver, (message,)):
         await receiver.dead_letter_message(message, reason="first")
     async with own.dead_letters() as receiver:
         return await refusal(receiver.dead_letter_message(await own.of_plain(receiver), reason="second"))
 
 
 async def deferred_and_expired(own: OwnSession) -> str:
-    async with own.held(own.message("1", time_to_live=timedelta(seconds=6))) as (receiver, (message,)):
+    async with own.hold(own.message("1", time_to_live=timedelta(seconds=6))) as (receiver, (message,)):
         await receiver.defer_message(message)
     await asyncio.sleep(7)
     async with own.receiver() as receiver:
@@ -277,7 +277,7 @@ async def scheduled_in_a_batch(own: OwnSession) -> str:
         await receiver.complete_message(first)
         await receiver.complete_message(second)
     in_time = when is not None and when.replace(tzinfo=UTC) >= due - timedelta(seconds=1)
-    return f"{said(first)}, then {said(second)} {'at its time' if in_time else f'at {when}'}"
+    return f"{name_of(first)}, then {name_of(second)} {'at its time' if in_time else f'at {when}'}"
 
 
 async def scheduled_twice(own: OwnSession) -> str:
@@ -291,7 +291,7 @@ async def scheduled_twice(own: OwnSession) -> str:
 
 async def scheduled_in_the_past(own: OwnSession) -> str:
     past = datetime.now(UTC) - timedelta(hours=1)
-    async with own.held() as (receiver, _):
+    async with own.hold() as (receiver, _):
         await own.send(own.message("1", scheduled_enqueue_time_utc=past))
         return names(await took(receiver))
 
@@ -301,12 +301,12 @@ async def scheduled_and_cancelled(own: OwnSession) -> str:
     async with own.sender() as sender:
         await sender.cancel_scheduled_messages(await sender.schedule_messages(own.message("1"), due))
     await asyncio.sleep(9)
-    async with own.held() as (receiver, _):
+    async with own.hold() as (receiver, _):
         return names(await receiver.receive_messages(1, max_wait_time=BRIEFLY))
 
 
 async def clock(own: OwnSession) -> str:
-    async with own.held("1") as (_, (message,)):
+    async with own.hold("1") as (_, (message,)):
         enqueued = message.enqueued_time_utc.replace(tzinfo=UTC)
         ahead = (enqueued - datetime.now(UTC)).total_seconds()
     return "within a minute" if abs(ahead) < _CLOCK_SECONDS else f"{ahead:.0f} s ahead"
@@ -355,7 +355,7 @@ async def _received(own: OwnSession, **options: Any) -> None:
 
 
 async def _after_lost_lock(own: OwnSession) -> list[Any]:
-    async with own.held("1", "2", "3") as (receiver, _):
+    async with own.hold("1", "2", "3") as (receiver, _):
         await asyncio.sleep(lock_of(receiver.session.locked_until_utc))
     return await own.rest()
 

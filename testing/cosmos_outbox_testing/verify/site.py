@@ -126,9 +126,9 @@ class Site:
 
     async def answer(self, call: Callable[[], Awaitable[Any]]) -> str:
         """Return the status of a request as text: "ok", or "404/0" as status and substatus; a throttled one is sent again."""
-        return (await self.answered(call))[0]
+        return (await self.answer_of(call))[0]
 
-    async def answered(self, call: Callable[[], Awaitable[Any]]) -> tuple[str, Any]:
+    async def answer_of(self, call: Callable[[], Awaitable[Any]]) -> tuple[str, Any]:
         """Return that text, and what was returned: an error of the SDK, where it was one."""
         for _ in range(_THROTTLED_TRIES):
             try:
@@ -142,7 +142,7 @@ class Site:
 
     async def must(self, call: Callable[[], Awaitable[Any]]) -> Any:
         """Return what a request returns; a throttled one is sent again."""
-        said, returned = await self.answered(call)
+        said, returned = await self.answer_of(call)
         if said != "ok":
             raise RuntimeError(f"A request of the probe itself was answered with {said}.") from returned
         return returned
@@ -199,7 +199,7 @@ OWN_METER: ContextVar[Any] = ContextVar("OWN_METER", default=None)
 
 
 @asynccontextmanager
-async def opened(
+async def open_site(
     *, sessions: str, plain: str, seconds: float = 60.0, only: tuple[str, ...] = ()
 ) -> AsyncIterator[Site]:
     """

@@ -26,7 +26,7 @@ from cosmos_outbox_testing.contracts.parked_store import ParkedStoreContract
 from cosmos_outbox_testing.contracts.store import StoreContract
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.own_session import OwnSession
-from cosmos_outbox_testing.verify.own_subscription import opened_by
+from cosmos_outbox_testing.verify.own_subscription import opener_for
 from cosmos_outbox_testing.verify.own_views import (
     OwnFeed,
     OwnLeases,
@@ -73,7 +73,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     together = (
         _Suite("store", "G1", StoreContract, lambda: _store(site), _COMMITS),
         _Suite("leases", "G5", LeaseStoreContract, lambda: _leases(site), _LEASES),
-        _Suite("parked", "G2", ParkedStoreContract, lambda: _parked(site), _PARKED),
+        _Suite("parked", "G2", ParkedStoreContract, lambda: _open_parked(site), _PARKED),
         _Suite("publisher", "G3", PublisherContract, lambda: _topic(site, sdk_only=False), _SENDS),
         _Suite("publisher-sdk-only", "G3", PublisherContract, lambda: _topic(site, sdk_only=True), _BY_SDK),
     )
@@ -138,7 +138,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
     held = Held.HELD
     try:
         for label, function, arguments in tests_of(suite.contract()):
-            why = await _tried(function, suite.fixtures, arguments)
+            why = await _try_test(function, suite.fixtures, arguments)
             left_out += why is None
             tests += why is not None
             failed += [f"{label}: {site.without_secrets(why)}"] if why else []
@@ -163,7 +163,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
     )
 
 
-async def _tried(function: Any, fixtures: Fixtures, arguments: dict[str, Any]) -> str | None:
+async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]) -> str | None:
     """Return "" where a test passes, else why not; None where it is skipped. What passes by itself is tried again."""
     for number in range(_TRIES):
         try:
@@ -212,7 +212,7 @@ def _data_of(site: Site) -> CosmosStore:
 
 
 @asynccontextmanager
-async def _parked(site: Site) -> AsyncIterator[dict[str, Any]]:
+async def _open_parked(site: Site) -> AsyncIterator[dict[str, Any]]:
     if site.parked is None:
         raise NotRun("Name a container of parked keys: OUTBOX_PARKED_CONTAINER.")
     yield {"store": OwnParked(CosmosParked(site.parked), f"{site.name()}-")}
@@ -263,10 +263,10 @@ async def _topic(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]
 @asynccontextmanager
 async def _sessions(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
     if sdk_only:
-        yield {"opened": opened_by(site, ServiceBusSubscription, waits=False)}  # claims wait, by the SDK too
+        yield {"opened": opener_for(site, ServiceBusSubscription, waits=False)}  # claims wait, by the SDK too
         return
     if not site.lean:
         raise NotRun("Install the extra `amqp` to ask the lean receiver, and set nothing that rules it out.")
     from cosmos_outbox_amqp import AmqpSubscription  # noqa: PLC0415 - an extra
 
-    yield {"opened": opened_by(site, AmqpSubscription, waits=True)}
+    yield {"opened": opener_for(site, AmqpSubscription, waits=True)}

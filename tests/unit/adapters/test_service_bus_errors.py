@@ -135,7 +135,9 @@ def test_who_is_refused_is_told_of_key_clock_and_rights_and_not_to_create_what_e
     for error in (
         publish_error(refused, topic="t"),
         receive_error(refused, entity="t"),
-        amqp_errors.receive_error(AmqpError(amqp_errors.denied_by(401), "InvalidSignature"), entity="t"),
+        amqp_errors.receive_error(
+            AmqpError(amqp_errors.denial_condition(401), "InvalidSignature"), entity="t"
+        ),
     ):
         told = str(error)
         assert "correct the key, see that this machine's clock is right, or grant Azure Service Bus" in told
