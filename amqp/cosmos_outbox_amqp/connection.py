@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
     def is_made(self) -> bool:
         return self._transport is not None
 
-    # What the transport says
+    # The events of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
             self._write(HEARTBEAT)
         self._tick = self._loop.call_later(self._tick_seconds, self._on_tick)
 
-    # What the peer says
+    # The frames of the peer
 
     def _on_header(self, header: bytes) -> None:
         if header != self._header:

@@ -44,7 +44,7 @@ class Delivery(NamedTuple):
 
 
 class Attached(NamedTuple):
-    """What the broker gave: the session, and the end of its lock in 100 ns since year 1."""
+    """The broker's answer to an attach: the session, and the end of its lock in 100 ns since year 1."""
 
     session_id: str
     locked_until: int | None
@@ -94,7 +94,7 @@ class Link:
         modes = _UNSETTLED, _SECOND
         self._write(Code.ATTACH, self.name, _HANDLE, RECEIVING, *modes, source, target, *nothing, properties)
 
-    # What this side asks
+    # The requests of this side
 
     async def wait_attached(self) -> Attached:
         """
@@ -178,7 +178,7 @@ class Link:
         window = self._frames & _SERIAL, WINDOW, 0, WINDOW
         self._write(Code.FLOW, *window, _HANDLE, self._received, credit, 0, drain)
 
-    # What the broker says
+    # The frames of the broker
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         match code:

@@ -28,7 +28,7 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What is compared of an event."""
+    """The parts of an event that are compared."""
 
     name: str
     fields: Mapping[str, Any]

@@ -38,7 +38,7 @@ _UNTIL_THE_END = 1e9  # seconds
 
 
 class Outcome(StrEnum):
-    """What became of a delivery."""
+    """The outcome of a delivery."""
 
     HANDLED = "handled"  # it took effect
     REPEATED = "repeated"  # it had taken effect before

@@ -80,7 +80,7 @@ _ANYONE = Process(APPLICATION)  # outside of a run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one commit wrote, and which message was at hand, if a consumer's process wrote it."""
+    """The writes of one commit, and the message at hand if a consumer's process made the commit."""
 
     step: str
     process: Process

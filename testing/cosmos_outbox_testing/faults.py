@@ -48,7 +48,7 @@ class _Executed(Enum):
 @dataclass(frozen=True, slots=True)
 class _Fault:
     """
-    What the caller gets to see, and whether the call is carried out all the same.
+    The error that the caller sees, and whether the call is carried out all the same.
 
     of_one: it is the fault of one message: the topic refuses each batch with it, and the sender halves them to find it.
     of_replica: where writes go it does not happen.
@@ -186,7 +186,7 @@ class _Rule:
 
 
 class Faults:
-    """What is to go wrong, each for so many calls; the first that strikes a call wins."""
+    """The faults of a test, each for a number of calls. The first fault that strikes a call wins."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []

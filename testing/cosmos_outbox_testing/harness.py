@@ -51,7 +51,7 @@ class OutboxHarness:
     """
     All that an application with an outbox has outside of itself, in memory.
 
-    What is stored may be that of another harness: a process that is started again begins with it.
+    Two harnesses may share their storage: a process that is started again begins with it.
 
     Args:
         container: of entities and events. Defaults to a new one, partitioned on /partitionKey.

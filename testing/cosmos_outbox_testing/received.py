@@ -37,7 +37,7 @@ class ReceivedMessage:
     lock_token: uuid.UUID = field(default_factory=uuid.uuid4)
     body_type: str = "data"
     state: int = 0  # active
-    # What the relay does not set, or the broker only does without sessions.
+    # Fields that the relay does not set, or that the broker sets only without sessions.
     auto_renew_error: Exception | None = None
     dead_letter_error_description: str | None = None
     dead_letter_reason: str | None = None

@@ -57,7 +57,7 @@ class Cause:
 
     @property
     def words(self) -> Mapping[str, Any]:
-        """Return what `causes.toml` says of its kind; a newer worker may know more kinds."""
+        """Return the words of `causes.toml` for its kind. A newer worker may know more kinds."""
         return _KINDS.get(self.kind, _KINDS["failing"])
 
     @property
@@ -99,7 +99,7 @@ def cause_of(text: str, **known: Any) -> Cause:
 
 
 def merge_causes(found: Iterable[Cause]) -> tuple[Cause, ...]:
-    """Return each cause once, the worst first, with all that it stops; a mere symptom counts as what else stops the same."""
+    """Return each cause once, the worst first, with all that it stops. A symptom counts as the cause that stops the same range or key."""
     found = [part for one in found for part in [replace(one, stops=(each,)) for each in one.stops] or [one]]
     reasons = {stopped: one for one in found if not one.words["symptom"] for stopped in one.stops}
     groups = defaultdict[tuple[str, ...], list[Cause]](list)
@@ -179,7 +179,7 @@ def of_fleet(sentences: Iterable[str]) -> Iterator[Cause]:
 
 
 def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterator[Cause]:
-    """Yield the causes that leases show; what the owner of the `known` ones wrote, it knows better."""
+    """Yield the causes that leases show. The owner of the `known` leases knows their errors better than the leases do."""
     for name, error in lag.damaged.items():
         yield Cause(kind="lease-damaged", said=error, stops=(_range_of("", token_of(name)),), stands=True)
     for lease in lag.leases:

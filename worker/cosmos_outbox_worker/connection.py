@@ -47,7 +47,7 @@ from cosmos_outbox_worker.settings import Settings, require_service_bus, require
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """The Cosmos DB side of an outbox, open; `service_bus` opens the other side."""
+    """The open Cosmos DB side of an outbox. `service_bus` opens the other side."""
 
     settings: Settings
     client: CosmosClient
@@ -99,7 +99,7 @@ class Connection:
         return await others_on(await self.feed.describe(), processor_name=name, leases=self.leases)
 
     async def lag(self, expiration: timedelta, processor: str | None = None) -> Lag:
-        """Return what waits for the processor, or for another one; a lease not written for this long is free."""
+        """Return the lag of the processor, or of another one. A lease not written for this long is free."""
         name = processor or self.settings.processor_name
         return await estimate_lag(name, feed=self.feed, leases=self.leases, expiration=expiration)
 

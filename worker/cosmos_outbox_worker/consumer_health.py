@@ -151,7 +151,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         )
 
     def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[Cause]:
-        """Yield what keeps messages from being handled; each but the last two keeps the consumer from being ready."""
+        """Yield the causes that keep messages from being handled. Each but the last two keeps the consumer from being ready."""
         least, source = self._stalled_seconds, self._source
         if not self._reached:
             hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."

@@ -32,7 +32,7 @@ _LEAST_SECONDS, _EXPIRATIONS = 600.0, 10
 
 class FleetWatch:
     """
-    What a worker knows of its fleet as a whole, as of the last time that the workers met.
+    A worker's view of its fleet as a whole, as of its last poll of the heartbeats.
 
     Attributes:
         alarms: of this worker.
@@ -137,7 +137,7 @@ def alarms_of(fleet: Iterable[Heartbeat]) -> Iterable[str]:
 
 
 def differences(fleet: Iterable[Heartbeat]) -> Iterator[str]:
-    """Return a sentence on the settings in which live workers differ; one that a version does not have is no difference."""
+    """Return a sentence on the settings in which live workers differ. A setting that a version does not have is no difference."""
     live = [one for one in fleet if not one.silent]
     said = {
         variable(name): {one.worker: one.settings[name] or "unset" for one in live if name in one.settings}

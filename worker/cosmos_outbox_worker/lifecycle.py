@@ -16,7 +16,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Aborted(Exception):
-    """A second signal came while the program was draining; what it holds expires by itself."""
+    """A second signal came while the program was draining. Its leases and locks expire by themselves."""
 
 
 async def run_until_signalled(
@@ -69,7 +69,7 @@ async def end_without_what_stays(logger: logging.Logger, exit_code: Callable[[],
     """
     End the process where a task swallows its cancellation, as a handler may: the loop would wait for it for ever.
 
-    What the program held is given back by now, and the log says which task it was.
+    The program has given back its leases or sessions by now. The log names the task.
     """
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:

@@ -1,7 +1,7 @@
 """
 Named publisher: what OUTBOX_PUBLISHER names, called for a topic and opened; its broker takes the place of Service Bus.
 
-It is called with the topic and the number of lanes, and gives a publisher in the way that suits it:
+The worker calls the named object with the topic and the number of lanes. The object gives a publisher in one of these ways:
 
     def opened(topic: str, lanes: int) -> Publisher                         # or `async def`, or a class
     def opened(topic: str, lanes: int) -> AsyncContextManager[Publisher]    # closed when the worker ends

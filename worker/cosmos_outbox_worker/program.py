@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Program(Generic[ProcessorT, SnapshotT]):
-    """A program; its assembly sets the processor, which reports to it, and the polls."""
+    """A program. Its assembly sets the polls, and the processor that reports to the program."""
 
     processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
@@ -99,7 +99,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
 
 class Parts(NamedTuple):
-    """What every program needs open; `stack` closes it, and what else is opened."""
+    """The open parts that every program needs. `stack` closes them, and the parts that are opened later."""
 
     stack: AsyncExitStack
     telemetry: Telemetry

@@ -19,12 +19,12 @@ def duration_text(length: timedelta) -> str:
 
 
 def readable_time(stored: str | None) -> str | None:
-    """Return a stored time in UTC and to the second, as people read it; anything else unchanged."""
+    """Return a stored time in UTC and to the second, as people read it. Return any other text unchanged."""
     return clock_time(moment) if (moment := moment_of(stored)) else stored
 
 
 def moment_of(stored: str | None) -> datetime | None:
-    """Return a stored time; None where another program wrote something else."""
+    """Return a stored time. Return None where another program wrote something else."""
     with suppress(ConfigurationError):
         return parse_timestamp(stored or "")
     return None

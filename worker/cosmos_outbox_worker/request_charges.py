@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 
 _BY_METHOD = {"GET": "read", "PUT": "replace", "PATCH": "patch", "DELETE": "delete"}
-# What a POST to the documents of a container is, by the header that says so
+# The operation of a POST to the documents of a container, by the header that names it
 _BY_HEADER = {
     "x-ms-cosmos-is-batch-request": "execute_batch",
     "x-ms-documentdb-isquery": "query_items",

@@ -133,7 +133,7 @@ Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 _BusSecret = Annotated[SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")]
 
 
-# What the containers of one worker may have each of its own
+# The settings that each container of one worker may have for itself
 OF_EACH_CONTAINER = ("topic", "lease_container", "parked_container", "processor_name")
 # The one of several containers that a task works for
 CONTAINER: ContextVar[str] = ContextVar("CONTAINER", default="")

@@ -33,7 +33,7 @@ _logger = logging.getLogger("worker")
 
 
 class Workers(Program[Any, Any]):
-    """The workers of several containers; as long as one of them runs, the process does."""
+    """The workers of several containers. The process runs as long as one of them runs."""
 
     def __init__(self, settings: Settings, connection: Connection, first: Telemetry) -> None:
         self._each = {one.cosmos_container: one for one in settings.each()}

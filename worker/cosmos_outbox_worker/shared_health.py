@@ -27,7 +27,7 @@ from cosmos_outbox_worker.settings import Settings
 
 _RATE_SECONDS = 60.0
 _MOST_KEYS = 100
-# What polls ask
+# The subjects of the polls
 WAITS, PARKED, WORKERS = "what waits", "what is parked", "the other workers"
 
 
@@ -62,7 +62,7 @@ class ParkedSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """
-    What the snapshots of a worker and of a consumer have in common: how a process is at one moment.
+    The state of a process at one moment, which the snapshots of a worker and of a consumer share.
 
     container: that a worker reads, or of a consumer's effects, as `database/container`.
     parked: of all processes, as of the last poll; None without a parked container, before the first poll, or while polls fail.
@@ -115,7 +115,7 @@ SnapshotT = TypeVar("SnapshotT", bound=State)
 
 class Vitals(Generic[SnapshotT]):
     """
-    What worker and consumer have in common. All calls but those of the hook come from the event loop.
+    The vitals that worker and consumer share. All calls but those of the hook come from the event loop.
 
     Args:
         settings: what it is named, and how long it may be without progress; it polls four times as often.
@@ -174,7 +174,7 @@ class Vitals(Generic[SnapshotT]):
         self._end = f"The {self.name} has ended." if error is None else f"The {self.name} has ended: {error}"
 
     def note_parked(self, parked: ParkedSummary) -> None:
-        """Note what is parked; of very many keys, only their number."""
+        """Note the parked keys. Of very many keys, keep only the number."""
         if len(parked.keys) > _MOST_KEYS:
             parked = replace(parked, keys=())
         self._parked = (parked, self._utcnow(), self._loop.time())
@@ -196,7 +196,7 @@ class Vitals(Generic[SnapshotT]):
         return math.inf
 
     def _unseen(self, polled_at: float, what: str) -> timedelta:
-        """Return for how long a poll has failed, or had no answer for too long; zero while it succeeds."""
+        """Return for how long a poll has failed, or had no answer for too long. Return zero while it succeeds."""
         since = timedelta(seconds=self._loop.time() - polled_at)
         away = "heartbeats" in self._failing  # they time out sooner
         late = since > self.poll_interval + (self.poll_interval if away else self.stalled_after)
@@ -255,7 +255,7 @@ class Vitals(Generic[SnapshotT]):
 
 
 def summarize_parked(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSummary:
-    """Return what is parked, of all keys that were listed; one that cannot be read hides no other."""
+    """Return a summary of all listed keys. An unreadable key hides no other."""
     keys = tuple(key for key in listed if isinstance(key, ParkedKey))
     unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
     return ParkedSummary(

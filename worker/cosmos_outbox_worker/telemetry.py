@@ -202,7 +202,7 @@ def open_telemetry(
     `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
     default Azure credential.
 
-    It is the telemetry of a worker, or of a `consumer`. `container` is the first of several.
+    The instruments are those of a worker, or of a `consumer`. `container` names the first of several containers.
 
     Raises:
         ConfigurationError: Azure Monitor cannot be used, or the SDK refuses a variable.
@@ -244,7 +244,7 @@ def open_telemetry(
                     metric_readers=readers,
                     span_processors=processors,
                 )
-                # It makes none for a signal that its variable switches off.
+                # The package sets no provider for a signal that its OTEL variable switches off.
                 tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
             if not isinstance(tracers, TracerProvider):
                 tracers = TracerProvider(resource=resource, shutdown_on_exit=False)

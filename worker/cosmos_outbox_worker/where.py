@@ -37,7 +37,7 @@ _FIELDS = "c.id, c.type, c._ts, c.version, c.meta, c.data.action, c.messageId"  
 @dataclass(frozen=True, slots=True)
 class KeyReport:
     """
-    What is known of a key: as programs read it, as sentences, and a row for each event or message, the newest first.
+    The answer about a key: as programs read it, as sentences, and a row for each event or message, the newest first.
 
     known: anything is stored of it; else a sentence says that nothing is.
     """

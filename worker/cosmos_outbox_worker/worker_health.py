@@ -168,7 +168,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self.fleet.note_record(record, now)
 
     def note_restart(self) -> None:
-        """Note that it ended and is tried again; the record that it hears next says why."""
+        """Note that the worker ended and is tried again. The next record says why."""
         self._end, self._balanced_at, self.processor = "", None, None
         self.fails("leases", _STARTING)
 
@@ -201,7 +201,7 @@ class WorkerVitals(Vitals[Snapshot]):
         )
 
     def note_workers(self, *fleet: Heartbeat, strangers: Iterable[Heartbeat] = ()) -> Iterable[Record]:
-        """Note the workers, this one first, and those of other processors; return the alarms about the fleet."""
+        """Note the workers, this one first, and those of other processors. Return the alarms about the fleet."""
         self._others = (fleet[1:], self._loop.time())
         self.fleet.compare(fleet, strangers, self._loop.time())
         return self.fleet.alarms
@@ -248,7 +248,7 @@ class WorkerVitals(Vitals[Snapshot]):
             yield Cause(kind="ceiling", said=said, since=self._held_since)
 
     def _with_ages_now(self, lag: Lag, polled_at: float) -> Lag:
-        # What waited in a range that could not be read is older by now; where nothing waited, something may.
+        # Changes that waited in an unreadable range are older by now. Where none waited at the last read, one may wait now.
         leases = []
         for one in lag.leases:
             age, seen_at = self._ages[one.lease]

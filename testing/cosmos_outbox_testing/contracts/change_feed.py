@@ -1,4 +1,4 @@
-"""What every ChangeFeed keeps."""
+"""The promises of every ChangeFeed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every LeaseStore keeps."""
+"""The promises of every LeaseStore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every ParkedStore keeps."""
+"""The promises of every ParkedStore."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class ParkedStoreContract:
         assert () == await store.queue("l", epoch="now", first=0, limit=3)
 
     async def test_a_store_tells_which_of_some_documents_are_there(self, store: ParkedStore) -> None:
-        """What is held already is not held twice."""
+        """An event that is held already is not held twice."""
         await store.commit(KEY, [create("a"), create("b"), create('odd "c" \' d')])
         assert {"a", 'odd "c" \' d'} == await store.present(KEY, ["a", "x", 'odd "c" \' d'])
         assert frozenset() == await store.present("l", ["a"])

@@ -1,4 +1,4 @@
-"""What every Publisher keeps."""
+"""The promises of every Publisher."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Store keeps."""
+"""The promises of every Store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every Subscription keeps."""
+"""The promises of every Subscription."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ class Children:
                 self.check()
             return await task
         except Exception:
-            # What failed may only have noticed the death of a child before we did.
+            # The failed part may only have noticed the death of a child before we did.
             await asyncio.wait(watchers, timeout=_LATE_NEWS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self.check()
             raise

@@ -14,7 +14,7 @@ from cosmos_outbox_testing.verify.site import TTL_SECONDS, key_of
 
 
 class Ledger(Entity):
-    """What was booked for one account: a line for each deposit, in their order. A text, for no index is kept of its lines."""
+    """The bookings of one account: a line for each deposit, in their order. A text, for no index is kept of its lines."""
 
     ttl = timedelta(seconds=TTL_SECONDS)
     account: str

@@ -100,7 +100,7 @@ class OwnSubscription(SubscriptionBackend):
         pytest.skip("No service goes away when it is told to.")
 
     def come_back(self) -> None:
-        """It was not away."""
+        """Do nothing: the broker was not away."""
 
     async def dead_letters(self) -> Letters:
         return [

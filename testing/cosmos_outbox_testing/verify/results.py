@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Held(StrEnum):
-    """What became of a claim or of a part."""
+    """The outcome of a claim or of a part."""
 
     HELD = "held"
     DIFFERENT = "different"  # the answer is another one, and no guarantee rests on it

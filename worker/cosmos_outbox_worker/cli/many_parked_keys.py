@@ -45,7 +45,7 @@ class Choice:
 @dataclass(slots=True, kw_only=True)
 class Results:
     """
-    What became of many keys.
+    The outcome of an action on many keys.
 
     done: keys; `amount` is the sum of what the action returned for them.
     gone: keys that were not parked any more; an earlier run did them, or a worker.
@@ -59,7 +59,7 @@ class Results:
 
 
 class StillParked(Exception):
-    """A key stays parked; says why."""
+    """A key stays parked. The message says why."""
 
 
 async def for_each(

@@ -62,13 +62,13 @@ class Table:
 
 
 def print_json(value: object) -> None:
-    """Print one line of JSON; a duration is a number of seconds."""
+    """Print one line of JSON. A duration becomes a number of seconds."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=_json_value) + "\n")
     sys.stdout.flush()
 
 
 def answer(facts: object, *shown: Table | str, as_json: bool) -> None:
-    """Print the facts for programs, or what is shown of them to people; a text is no markup, and steers no terminal."""
+    """Print the facts for programs, or tables and texts for people. A text is no markup and steers no terminal."""
     if as_json:
         container = {"container": CONTAINER.get()} if CONTAINER.get() else {}
         print_json({**container, **facts} if isinstance(facts, Mapping) else facts)

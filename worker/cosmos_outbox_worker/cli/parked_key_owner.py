@@ -55,7 +55,7 @@ class OutboxOwner:
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
-        """Return what an event is about, and its payload; None if it was too large to be copied."""
+        """Return the action of an event, and its payload. The payload is None if it was too large to be copied."""
         return event.data.get("action"), event.event.get("data")
 
     @staticmethod
@@ -66,7 +66,7 @@ class OutboxOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOwner:
-    """The processes of a consumer, which hold messages; `keys` has its handlers take those that are released."""
+    """The processes of a consumer, which hold messages. A release by `keys` calls the consumer's handlers."""
 
     outbox: Connection
     keys: ParkedKeys
@@ -89,7 +89,7 @@ class ConsumerOwner:
 
     @staticmethod
     def error(failure: Failure) -> str:
-        """Return why a key is parked; what a handler raises often says little without its class."""
+        """Return why a key is parked. The class is named, for a handler's error often says little without it."""
         return failure.error if failure.reason == BY_HAND else f"{failure.reason}: {failure.error}"
 
 

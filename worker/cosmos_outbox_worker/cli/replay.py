@@ -204,7 +204,7 @@ def limit_to_sent(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
     """
-    What a replay did.
+    The result of a replay.
 
     left_out: how many events were not sent because they were dropped, or are held.
     left_to_workers: there are events that the workers have not sent yet.
@@ -265,7 +265,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
         if isinstance(record, EventRejected):
             refused[record.partition_key, record.event_id] = record
 
-    # It parks nothing, so every refusal counts, and it goes on behind it
+    # This relay parks no event: every refusal counts, and the relay goes on behind the refused event
     relay = Relay(publisher, believed=_EVERY_REFUSAL, notify=hear)
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:

@@ -87,7 +87,7 @@ def command(
     """
     Make an asynchronous function a command, which ends with an exit code.
 
-    It gets the option --container. Where there are several containers, one is needed, unless `each` has the command run for each of
+    The command gets the option --container. Where there are several containers, one is needed, unless `each` has the command run for each of
     them without it: then the worst exit code is that of all. None is for a command that opens no container.
     """
 

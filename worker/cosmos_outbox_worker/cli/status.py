@@ -101,7 +101,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
 
 
 def _rows(listing: Listing, lag: Lag, still: Collection[str]) -> list[dict[str, Any]]:
-    """Return a row for each lease of a listing; the estimator says which of them are held, and what waits."""
+    """Return a row for each lease of a listing. The estimator says which leases have an owner, and what waits."""
     leases, damaged = readable(listing.documents)
     measured = {one.lease: one for one in lag.leases}
     rows = []
@@ -155,7 +155,7 @@ def _of_parked(parked: ParkedSummary | None, held: str) -> dict[str, Any]:
 
 
 def _head(name: str, figures: Mapping[str, object], parked: ParkedSummary | None, held: str) -> str:
-    """Return a line of figures; of what is parked only where a container of parked keys is set."""
+    """Return a line of figures. Parked keys are counted only where a container of parked keys is set."""
     if parked is not None:
         figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}
     said = (f"{what} {'unknown' if it is None else text_of(it)}" for what, it in figures.items())

@@ -95,7 +95,7 @@ def _message(name: str, model: type[BaseModel], ref: Json, headers: Json) -> Jso
 
 
 def _add(document: Json, action: str, place: str, message: Json, channel: Json) -> None:
-    """Add a message, its channel and its operation; two messages of one name and version are one, with either payload."""
+    """Add a message, its channel and its operation. Two messages of one name and version become one, with either payload."""
     place, messages = f"{action}.{_key(place)}", document["components"]["messages"]
     name = f"{place}.{_key(message['name'])}.v{message[VERSION] or 'any'}"
     if name in messages:

@@ -2,8 +2,8 @@
 Breaking changes: which change between two descriptions of a service breaks what, and what to do instead.
 
 A payload is a set of facts, such as that `total` may be null. What it breaks that a fact is gained or lost is a row of `breaking_changes.toml`.
-What is sent is guarded in both directions: consumers that are not deployed yet have to take the new events, and the new class those that
-are stored. What is handled is guarded in one: a consumer has to take all that it took.
+A sent event is guarded in both directions: consumers that are not deployed yet have to take the new events, and the new class those that
+are stored. A handled message is guarded in one: a consumer has to take all that it took.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", typ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """A change that breaks a consumer, or what is stored; `field` is empty if it is of the whole event."""
+    """A change that breaks a consumer or stored events. `field` is empty if the change is of the whole event."""
 
     event: str
     field: str
@@ -34,7 +34,7 @@ class Break:
 
 
 class Fact(NamedTuple):
-    """What a schema says of a field."""
+    """A statement of a schema about a field."""
 
     field: str
     kind: str
@@ -42,7 +42,7 @@ class Fact(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """What is sent or handled of one subject: facts by schema version (None: any), versions with an upcaster, topics if known."""
+    """The messages of one subject that a service sends or handles: facts by schema version (None: any), versions with an upcaster, topics if known."""
 
     facts: dict[int | None, frozenset[Fact]]
     upcasts: set[int]

@@ -19,7 +19,7 @@ from cosmos_outbox_worker.named_object import import_named, raise_text
 
 
 class Declarations(NamedTuple):
-    """What modules declare: events with the types of the entities whose code makes them, and consumers."""
+    """The declarations of modules: consumers, and events with the types of the entities whose code makes them."""
 
     info: Mapping[str, str]
     events: Mapping[type[DomainEvent], Sequence[str]]

@@ -58,7 +58,7 @@ def worse(*, if_: bool) -> bool | Severity:
 
 
 def finding(key: str, it: object, found: object = None, *, severity: Severity | None = None) -> Finding:
-    """Return the finding of a check, in the words of `checks.toml`; it is named by what stands before the dot of its key."""
+    """Return the finding of a check in the words of `checks.toml`. The part of the key before the dot names the check."""
     name, _, part = key.partition(".")
     words = _WORDS[name][part]
     return Finding(
@@ -82,7 +82,7 @@ def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
 
 
 class Findings:
-    """What was found so far."""
+    """The findings of the checks that were asked so far."""
 
     def __init__(self, *found: Finding) -> None:
         self._found = [*found]
@@ -100,7 +100,7 @@ class Findings:
         self._found += [one for it in subjects for one in findings_of(checks, it)]
 
     async def attempt(self, operation: str, attempt: Callable[[], Awaitable[AnswerT]]) -> AnswerT | None:
-        """Return what an operation returns; where it is refused or gets no answer, that is a finding."""
+        """Return the result of an operation. Add a finding if the service refuses the operation or does not answer."""
         try:
             return await attempt()
         except (OutboxError, AzureError) as error:

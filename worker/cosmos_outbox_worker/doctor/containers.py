@@ -88,7 +88,7 @@ PARKED: Checks[Container] = {
 async def read_container(
     outbox: Connection, container: ContainerProxy, checks: Checks[Container], found: Findings
 ) -> Container:
-    """Read a container and judge it; one that does not answer is nothing to judge."""
+    """Read a container and judge it. A container that does not answer is not judged."""
 
     async def read() -> Mapping[str, Any]:
         async with our_errors():

@@ -244,7 +244,7 @@ async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
 def gaps(
     physical: Sequence[FeedRange], leases: Sequence[Lease], damaged: Sequence[FeedRange | None]
 ) -> tuple[FeedRange, ...]:
-    """Return what no lease covers; nothing if a damaged lease does not say what it covers."""
+    """Return the ranges that no lease covers. Return none if a damaged lease does not say what it covers."""
     known = [feed_range for feed_range in damaged if feed_range is not None]
     if len(known) < len(damaged):
         return ()

@@ -34,7 +34,7 @@ _BY_PARTITION_KEY = ("/partitionKey",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
     """
-    What is parked; `most` keys of one lease may be.
+    The parked keys of a container. Of one lease, `most` keys may be parked.
 
     strangers: keys of other processors and containers, by the name of their owner.
     """
