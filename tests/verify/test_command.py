@@ -215,12 +215,16 @@ def test_what_was_not_foreseen_is_no_difference(run: Run, monkeypatch: pytest.Mo
     assert "It could not be run: KeyError: 'regions'" in run("--only", "cosmos/not-found", code=3)[0].stderr
 
 
-def test_after_ctrl_c_nothing_is_left(verified: OutboxEmulators, tmp_path: Path):
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_leaves_nothing(
+    ending: signal.Signals, verified: OutboxEmulators, tmp_path: Path
+):
+    (tmp_path / "verify.md").write_text("All that was asked held.")  # of an earlier run
     called = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, *COSMOS, "--output", str(tmp_path)]
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(called, **pipes) as process:  # noqa: S603
         assert any("cosmos/conflict" in line for line in process.stdout)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(ending)
         assert "Cleaning up: deleting what was written\n" == process.stderr.readline()
         process.stdout.read()
         assert 130 == process.wait(HUNG_SECONDS)

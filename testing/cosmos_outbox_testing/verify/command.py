@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import signal
@@ -71,7 +72,7 @@ async def verify(
     Ask account and namespace whether they answer as this library believes. Exit code 0: all held, 1: a difference without consequence, 2: a promise is broken, 3: it could not be run.
 
     Uses the OUTBOX_ variables of a worker, with the identity that runs this. Name containers, a topic and two subscriptions that nothing else
-    uses; it creates none. All that is written carries the run's id, and is deleted at the end, also after Ctrl-C. An option that is not known
+    uses; it creates none. All that is written carries the run's id, and is deleted at the end, also after Ctrl-C and SIGTERM. An option that is not known
     is exit code 2 too, without a report.
     """
     logging.getLogger("azure").setLevel(logging.CRITICAL)
@@ -91,7 +92,7 @@ async def verify(
         options: Any = {"sessions": subscription, "plain": plain_subscription, "seconds": seconds}
         outcomes: list[Outcome] = []
         async with AsyncExitStack() as stack:
-            stack.enter_context(_announce_cleaning())
+            stack.enter_context(_end_by_signals())
             site = await stack.enter_async_context(open_site(**options, only=wanted))
             tell(f"Run {site.run}")
             for area in filter(shares.get, _PARTS):
@@ -115,21 +116,32 @@ async def verify(
 
 
 @contextmanager
-def _announce_cleaning() -> Iterator[None]:
-    """Say at once what Ctrl-C begins, for to delete what was written takes some seconds."""
-    before = signal.getsignal(signal.SIGINT)
+def _end_by_signals() -> Iterator[None]:
+    """Delete what was written also after SIGTERM, as after Ctrl-C; say at once what begins, for it takes some seconds."""
+    loop, task, before = asyncio.get_running_loop(), asyncio.current_task(), signal.getsignal(signal.SIGINT)
+    terminated = False
 
     def hear(number: int, frame: Any) -> None:
+        nonlocal terminated
         os.write(2, b"Cleaning up: deleting what was written\n")  # a stream may be in the middle of a line
-        if callable(before):
+        if number == signal.SIGINT and callable(before):
             before(number, frame)
+        elif task and not terminated:
+            terminated = True
+            loop.call_soon_threadsafe(task.cancel)
 
     if callable(before):  # else Ctrl-C is ignored, as it is of what runs in the background
         signal.signal(signal.SIGINT, hear)
+    signal.signal(signal.SIGTERM, hear)
     try:
         yield
+    except asyncio.CancelledError:
+        if terminated:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _shares(wanted: tuple[str, ...]) -> dict[str, float]:

@@ -90,7 +90,9 @@ class OwnSubscription(SubscriptionBackend):
 
     async def passes(self, seconds: float) -> None:
         if self._lock_seconds > _LONGEST_LOCK_SECONDS:
-            pytest.skip("Locks are long to wait for.")
+            pytest.skip(
+                f"A lock lasts longer than {_LONGEST_LOCK_SECONDS:.0f} s, or the suite waits for none."
+            )
         await asyncio.sleep(seconds / LOCK_SECONDS * self._lock_seconds)
 
     async def waited_for(self) -> None:

@@ -67,8 +67,14 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     ]
     charged = site.request_units - charged
     if not outcomes:
+        unseen = "" if site.bus else "OUTBOX_TOPIC is not set: no topic was looked at."
         held = Outcome(
-            name="resources", area=AREA, held=Held.HELD, statement=_STATEMENT, request_units=charged
+            name="resources",
+            area=AREA,
+            held=Held.HELD,
+            statement=_STATEMENT,
+            found=unseen,
+            request_units=charged,
         )
         outcomes = [replace(held, seconds=time.monotonic() - started)]
     for outcome in outcomes:

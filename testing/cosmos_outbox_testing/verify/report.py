@@ -66,9 +66,12 @@ async def _tier(site: Site) -> str:
         return str((await client.get_namespace_properties()).messaging_sku)
 
 
+FILES = ("verify.json", "verify.md")
+
+
 def folder_of(path: Path) -> Path:
     """
-    Return the folder, made where it is missing.
+    Return the folder, made where it is missing, without the report of an earlier run: that one says nothing about this run.
 
     Raises:
         UsageError: no file can be written there, which a run of minutes should not find out at its end.
@@ -76,6 +79,8 @@ def folder_of(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path):
+            for name in FILES:
+                (path / name).unlink(missing_ok=True)
             return path
     except OSError as error:
         raise UsageError(
@@ -89,15 +94,11 @@ def write_report(
     """Write both files, each cleared of what it must not hold, and return where they are."""
     code = exit_code(outcomes)
     rows = [asdict(outcome) for outcome in outcomes]
-    texts = {
-        "verify.json": json.dumps(
-            {"exit_code": code, **facts, "outcomes": rows}, indent=1, ensure_ascii=False
-        ),
-        "verify.md": markdown(facts, outcomes),
-    }
-    for name, text in texts.items():
-        (folder / name).write_text(cleared(text) + "\n", encoding="utf-8")
-    return [folder / name for name in texts]
+    data = json.dumps({"exit_code": code, **facts, "outcomes": rows}, indent=1, ensure_ascii=False)
+    files = [folder / name for name in FILES]
+    for file, text in zip(files, (data, markdown(facts, outcomes)), strict=True):
+        file.write_text(cleared(text) + "\n", encoding="utf-8")
+    return files
 
 
 def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
