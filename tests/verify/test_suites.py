@@ -116,4 +116,5 @@ async def test_a_test_that_is_refused_for_now_is_tried_again_and_one_that_fails_
     assert "" == await suites._try_test(passes_later, fixtures, {})
     assert "AssertionError" in str(await suites._try_test(fails, fixtures, {"text": "another"}))
     assert "assert store == text" in str(await suites._try_test(fails, fixtures, {"text": "another"}))
-    assert await suites._try_test(skipped, fixtures, {}) is None
+    with pytest.raises(pytest.skip.Exception, match="no faults"):  # told to the caller with its reason
+        await suites._try_test(skipped, fixtures, {})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
+from azure.servicebus.exceptions import SessionLockLostError
 
 from cosmos_outbox.message_format import OutboundMessage, amqp_text
 from cosmos_outbox.partition_key import FeedRange
@@ -160,17 +162,20 @@ class OwnTopic(PublisherBackend):
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
         messages: list[ServiceBusReceivedMessage] = []
-        async with self._client.get_subscription_receiver(
-            self._topic,
-            self._subscription,
-            session_id=session_id,
-            receive_mode=ServiceBusReceiveMode.RECEIVE_AND_DELETE,
-        ) as receiver:
-            while not messages or messages[-1].message_id != last.message_id:
-                if not (more := await receiver.receive_messages(100, max_wait_time=60)):
-                    break
-                messages += more
-            messages += await receiver.receive_messages(1, max_wait_time=0.1)  # one too many must show
+        options: Any = {"session_id": session_id, "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE}
+        while True:
+            with suppress(SessionLockLostError):  # on a busy machine; what was received stays received
+                async with self._client.get_subscription_receiver(
+                    self._topic, self._subscription, **options
+                ) as receiver:
+                    while not messages or messages[-1].message_id != last.message_id:
+                        if not (more := await receiver.receive_messages(100, max_wait_time=60)):
+                            break
+                        messages += more
+                    messages += await receiver.receive_messages(
+                        1, max_wait_time=0.1
+                    )  # one too many must show
+                break
         return [_as_sent(message) for message in messages]
 
     def recover(self) -> None:
