@@ -88,6 +88,9 @@ class Batch:
     tokens: frozenset[str]
     deletes: frozenset[str]
     texts: dict[str, str]  # of the logs, once it is written
+    unguarded: frozenset[
+        str
+    ]  # logs that the store refuses, as the etag that they were last written under is unknown
     sent_at: float
 
     @property

@@ -281,12 +281,12 @@ class LostAnswers(RuleBasedStateMachine):
             self.network.commit_faults[0] = None  # only an event tells our own write from another's
 
     def _begin(self, unit: Unit, writes: Sequence[Write]) -> None:
-        self.guessed = {name for name in unit.texts if unit.logs[name].etag is None}
         unit.batch = Batch(
             writes=writes,
             tokens=frozenset(unit.tokens),
             deletes=frozenset(unit.deletes),
             texts={name: log.text for name, log in unit.logs.items() if name not in unit.deletes},
+            unguarded=frozenset(name for name in unit.texts if unit.logs[name].etag is None),
             sent_at=self.loop.time() + self.asleep,
         )
         self.batches.append(unit.batch)
@@ -306,7 +306,7 @@ class LostAnswers(RuleBasedStateMachine):
         assert unit.batch is not None
         assert document_id is not None
         stored = self.look().texts.get(document_id)
-        in_the_way = stored != unit.texts.get(document_id) or document_id in self.guessed
+        in_the_way = stored != unit.texts.get(document_id) or document_id in unit.batch.unguarded
         assert in_the_way, "refused, and no other commit was in the way"
         self.never |= unit.batch.tokens
         self._forget(unit)
