@@ -18,7 +18,7 @@ from typing import ClassVar
 import pytest
 from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cosmos_outbox import (
     CommitOutcomeUnknown,
@@ -256,12 +256,15 @@ class LostAnswers(RuleBasedStateMachine):
         self.append(unit, place, kind)
         self.commit(unit, faults, stale)
 
-    @rule(place=places, kind=kinds)
-    def append_to_what_is_in_doubt_and_commit(self, place: int, kind: TokenKind) -> None:
-        for number, unit in enumerate(self.units):
-            if unit.batch is not None:
-                return self.append_and_commit(number, place, kind, [], [])
-        return None
+    @precondition(lambda self: any(unit.batch is not None for unit in self.units))
+    @rule(place=places, kind=kinds, deletes=st.booleans())
+    def change_what_is_in_doubt_and_commit(self, place: int, kind: TokenKind, *, deletes: bool) -> None:
+        in_doubt = [number for number, unit in enumerate(self.units) if unit.batch is not None]
+        for number in in_doubt[:1]:
+            if deletes:
+                self.delete_and_commit(number, place, [], [])
+            else:
+                self.append_and_commit(number, place, kind, [], [])
 
     @rule(unit=units, place=places, faults=commit_faults, stale=read_faults)
     def delete_and_commit(
@@ -373,7 +376,7 @@ class LostAnswers(RuleBasedStateMachine):
     ("backend", "few", "many", "steps"),
     [
         ("memory", 16, 160, 40),
-        ("memory, three paths", 5, 40, 40),
+        ("memory, three paths", 4, 40, 30),
         ("emulator", 2, 10, 15),
         ("emulator, three paths", 2, 10, 10),
     ],
