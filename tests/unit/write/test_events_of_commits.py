@@ -101,10 +101,9 @@ async def test_each_event_is_written_by_the_first_commit_that_is_written_after_i
             do = {"changed": note.change, "tagged": note.tag_as, "filed": note.file_as}[change]
             do(str(number))
             model.record(f"Note{change.capitalize()}", str(number))
-        if not model.unwritten(note.text) and wanted == "answer lost":
-            outcome = "written"  # without an event, nothing but the answer tells
-        else:
-            outcome = wanted
+        # Without an event, nothing but the answer tells
+        proven = model.unwritten(note.text) or wanted != "answer lost"
+        outcome = wanted if proven else "written"
         commit_faults, read_faults, _ = OUTCOMES[outcome]
         network.commit_faults, network.read_faults = commit_faults * 40, read_faults * 40
         expected = model.commit(outcome, note.text)
