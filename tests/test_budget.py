@@ -30,7 +30,7 @@ MAXIMA = {
     "ports": 274,
     "relay": 984,
     "sessions": 599,
-    "testing": 5_536,
+    "testing": 5_524,
     "the modules of the root": 1_297,
     "worker": 3_249,
     "worker/cli": 1_502,

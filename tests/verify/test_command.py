@@ -215,14 +215,22 @@ def test_what_was_not_foreseen_is_no_difference(run: Run, monkeypatch: pytest.Mo
     assert "It could not be run: KeyError: 'regions'" in run("--only", "cosmos/not-found", code=3)[0].stderr
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("ending", "ctrl_c"),
+    [
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_IGN),  # as of what a shell runs in the background
+    ],
+)
 def test_a_run_that_is_ended_leaves_nothing(
-    ending: signal.Signals, verified: OutboxEmulators, tmp_path: Path
+    ending: signal.Signals, ctrl_c: Any, verified: OutboxEmulators, tmp_path: Path
 ):
     (tmp_path / "verify.md").write_text("All that was asked held.")  # of an earlier run
     called = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, *COSMOS, "--output", str(tmp_path)]
-    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(called, **pipes) as process:  # noqa: S603
+    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, ctrl_c)
+    with subprocess.Popen(called, **options) as process:  # noqa: S603
         assert any("cosmos/conflict" in line for line in process.stdout)
         process.send_signal(ending)
         assert "Cleaning up: deleting what was written\n" == process.stderr.readline()

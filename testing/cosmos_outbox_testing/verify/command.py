@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import signal
@@ -20,7 +19,7 @@ import typer
 from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.redaction import without_secrets
-from cosmos_outbox_testing.verify.report import ENDS, facts_of, folder_of, write_report
+from cosmos_outbox_testing.verify.report import ENDS, facts_of, prepare_folder, write_report
 from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell, exit_code
 from cosmos_outbox_testing.verify.site import Site, open_site
 from cosmos_outbox_worker.cli.output import Table, answer, table_of
@@ -88,7 +87,7 @@ async def verify(
         if dry_run:
             answer(*_plan(seconds, (subscription, plain_subscription), shares), as_json=as_json)
             return
-        folder = folder_of(output or Path())
+        folder = prepare_folder(output or Path())
         options: Any = {"sessions": subscription, "plain": plain_subscription, "seconds": seconds}
         outcomes: list[Outcome] = []
         async with AsyncExitStack() as stack:
@@ -117,31 +116,22 @@ async def verify(
 
 @contextmanager
 def _end_by_signals() -> Iterator[None]:
-    """Delete what was written also after SIGTERM, as after Ctrl-C; say at once what begins, for it takes some seconds."""
-    loop, task, before = asyncio.get_running_loop(), asyncio.current_task(), signal.getsignal(signal.SIGINT)
-    terminated = False
+    """Let SIGTERM do what Ctrl-C does, and say at once that what was written is being deleted, for that takes some seconds."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    interrupt = before[signal.SIGINT]
 
     def hear(number: int, frame: Any) -> None:
-        nonlocal terminated
         os.write(2, b"Cleaning up: deleting what was written\n")  # a stream may be in the middle of a line
-        if number == signal.SIGINT and callable(before):
-            before(number, frame)
-        elif task and not terminated:
-            terminated = True
-            loop.call_soon_threadsafe(task.cancel)
+        (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
 
-    if callable(before):  # else Ctrl-C is ignored, as it is of what runs in the background
-        signal.signal(signal.SIGINT, hear)
     signal.signal(signal.SIGTERM, hear)
+    if callable(interrupt):  # else Ctrl-C is ignored, as it is of what runs in the background
+        signal.signal(signal.SIGINT, hear)
     try:
         yield
-    except asyncio.CancelledError:
-        if terminated:
-            raise KeyboardInterrupt from None
-        raise
     finally:
-        signal.signal(signal.SIGINT, before)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _shares(wanted: tuple[str, ...]) -> dict[str, float]:

@@ -71,7 +71,7 @@ class OwnSubscription(SubscriptionBackend):
         return _OwnReceived(session, self)
 
     async def empty(self) -> None:
-        """Complete what the run has left; a test finds the session of somebody else, and says so."""
+        """Complete the messages that earlier tests of the run left. A session of another program stays: `accept` refuses it."""
         ours = True
         while ours and (session := await self._received.accept(_BRIEFLY)) is not None:
             ours = str(session.id).startswith(self._own.site.run)

@@ -172,9 +172,8 @@ class OwnTopic(PublisherBackend):
                         if not (more := await receiver.receive_messages(100, max_wait_time=60)):
                             break
                         messages += more
-                    messages += await receiver.receive_messages(
-                        1, max_wait_time=0.1
-                    )  # one too many must show
+                    # One too many must show
+                    messages += await receiver.receive_messages(1, max_wait_time=0.1)
                 break
         return [_as_sent(message) for message in messages]
 

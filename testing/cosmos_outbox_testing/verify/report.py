@@ -69,9 +69,9 @@ async def _tier(site: Site) -> str:
 FILES = ("verify.json", "verify.md")
 
 
-def folder_of(path: Path) -> Path:
+def prepare_folder(path: Path) -> Path:
     """
-    Return the folder, made where it is missing, without the report of an earlier run: that one says nothing about this run.
+    Return the folder. Make it where it is missing, and delete the report of an earlier run, which says nothing about this one.
 
     Raises:
         UsageError: no file can be written there, which a run of minutes should not find out at its end.
