@@ -1,4 +1,4 @@
-"""Words that a stranger trips over: each with the word to use instead, and the length of a commit's subject."""
+"""Words that a stranger trips over, each with what to write instead, and the length of a commit's subject."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from tests.support.pages import PAGES, ROOT
 LONGEST_SUBJECT = 72
 LATEST = 50
 
-# What to write instead; the glossary has the words of the field.
+# Each with what to write instead. The glossary has the words of the field.
+_ACTOR = "the worker, the owner, the operator, the caller or the reader"
 PLAIN_WORDS = {
     "anew": "again",
     "beforehand": "before",
@@ -29,17 +30,34 @@ PLAIN_WORDS = {
     "whereby": "by which",
     "wherein": "in which",
     "whilst": "while",
-}
-_PRIVATE = re.compile(rf"\b(?:{'|'.join(PLAIN_WORDS)})\b", re.IGNORECASE)
-TREES = ("cosmos_outbox", "worker", "testing", "emulators", "amqp")
-TEXTS = sorted({*PAGES, *(path for tree in TREES for path in (ROOT / tree).rglob("*.py"))})
+} | dict.fromkeys(
+    [
+        *("nobody", "somebody", "anybody", "everybody", "no one", "someone", "anyone", "everyone"),
+        *("whoever", "whosoever"),
+    ],
+    _ACTOR,
+)
+_REFUSED = re.compile(rf"\b(?:{'|'.join(PLAIN_WORDS)})\b", re.IGNORECASE)
+TREES = ("cosmos_outbox", "worker", "testing", "emulators", "amqp", "infra")
+READ_BY_PEOPLE = {".bicep", ".json", ".kql", ".py", ".yaml", ".yml", ""}
+SOURCES = [
+    path
+    for tree in TREES
+    for path in (ROOT / tree).rglob("*")
+    if path.is_file() and path.suffix in READ_BY_PEOPLE
+]
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_text_uses_plain_words(path: Path):
-    found = {word.lower() for word in _PRIVATE.findall(path.read_text())}
+@pytest.mark.parametrize("path", sorted({*PAGES, *SOURCES}), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_text_uses_plain_words_and_names_its_actors(path: Path):
+    found = {word.lower() for word in _REFUSED.findall(path.read_text())}
 
     assert {} == {word: PLAIN_WORDS[word] for word in found}
+
+
+def test_the_sources_whose_words_are_checked_are_of_each_tree_and_kind():
+    assert {*TREES} == {path.relative_to(ROOT).parts[0] for path in SOURCES}
+    assert {".bicep", ".kql", ".py", ".yaml"} <= {path.suffix for path in SOURCES}
 
 
 @pytest.mark.skipif(

@@ -3,7 +3,7 @@
 // lists that at no scope, so whether a role on a container is enough for it is not known; this one is. It shows the names
 // and indexes of databases and containers, and no document.
 //
-// An account takes one change of its roles at a time, hence the chain of dependsOn. What is not deployed is no link of it:
+// An account takes one change of its roles at a time, so there is a chain of dependsOn. What is not deployed is no link of it:
 // beside one with a condition, or a loop over what may be empty, the chain names the last one without.
 param accountName string
 param databaseName string
