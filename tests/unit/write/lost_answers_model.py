@@ -15,9 +15,9 @@ from enum import StrEnum
 from itertools import chain
 from typing import Any
 
-from cosmos_outbox import DomainEvent, Entity, UnitOfWork
-from cosmos_outbox.partition_key import PartitionKey
+from cosmos_outbox import DomainEvent, UnitOfWork
 from cosmos_outbox.ports import Document, Write
+from tests.unit.write.store_under_test import TextOnKey
 
 
 class TokenKind(StrEnum):
@@ -49,13 +49,8 @@ EVENTS = {
 }
 
 
-class Log(Entity):
-    key: PartitionKey
-    text: str = ""
-
-    @property
-    def partition_key(self) -> PartitionKey:
-        return self.key
+class Log(TextOnKey):
+    """An entity to whose text tokens are appended."""
 
 
 class DictLog:

@@ -17,7 +17,7 @@ import looptime
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
-from cosmos_outbox import Backoff, RetryOptions, Store
+from cosmos_outbox import Backoff, Entity, RetryOptions, Store
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import ChangeFeed, Document, StartFrom
@@ -69,6 +69,17 @@ def run_on(backend: str, machine: type[RuleBasedStateMachine], *, few: int, many
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+class TextOnKey(Entity):
+    """An entity with a text, in the partition that its machine chooses."""
+
+    key: PartitionKey
+    text: str = ""
+
+    @property
+    def partition_key(self) -> PartitionKey:
+        return self.key
 
 
 class StoreUnderTest:

@@ -20,38 +20,22 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from cosmos_outbox import (
     Commit,
     Conflict,
-    Entity,
     NotFound,
     Outbox,
     PreconditionFailed,
     SoftDeletable,
     UsageError,
 )
-from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import Document
-from tests.unit.write.store_under_test import Backend, StoreUnderTest, run_on
+from tests.unit.write.store_under_test import Backend, StoreUnderTest, TextOnKey, run_on
 
 
-class Letter(SoftDeletable):
+class Letter(SoftDeletable, TextOnKey):
     """Is marked as deleted, unless it is deleted for good."""
 
-    key: PartitionKey
-    text: str = ""
 
-    @property
-    def partition_key(self) -> PartitionKey:
-        return self.key
-
-
-class Stamp(Entity):
+class Stamp(TextOnKey):
     """Is always deleted for good."""
-
-    key: PartitionKey
-    text: str = ""
-
-    @property
-    def partition_key(self) -> PartitionKey:
-        return self.key
 
 
 @dataclass(frozen=True, kw_only=True)
