@@ -29,7 +29,7 @@ from azure.servicebus.exceptions import OperationTimeoutError
 from pydantic import BaseModel
 
 from benchmarks.emulated import ACTION, BODY_TEXT, DATABASE, Emulated, commit_events, emulated
-from benchmarks.processes import peak_mb, running_worker, spawned
+from benchmarks.processes import peak_mb, running_worker, spawn
 from benchmarks.report import beside, percentile, report, show, spread
 from cosmos_outbox import Outbox, UnitOfWork
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
@@ -134,17 +134,45 @@ class Meter:
             self.done.set()
 
 
+class Latencies:
+    """Milliseconds until each effect. The first of every slot only open what the others use, and are not counted."""
+
+    def __init__(self, wanted: int) -> None:
+        self.warm, self.done = asyncio.Event(), asyncio.Event()
+        self._wanted, self._all = wanted, list[float]()
+        self._began: dict[str, float] = {}
+
+    @property
+    def counted(self) -> list[float]:
+        return self._all[SLOTS:]
+
+    def begin(self, name: str) -> None:
+        self._began[name] = time.perf_counter()
+
+    def end(self, name: str) -> None:
+        self._all.append((time.perf_counter() - self._began[name]) * 1000)
+        if len(self._all) == SLOTS:
+            self.warm.set()
+        if len(self._all) >= SLOTS + self._wanted:
+            self.done.set()
+
+
 @asynccontextmanager
 async def consuming(
     client: CosmosClient,
     bus: ServiceBusClient,
     topic: str,
     container: str,
-    hook: Callable[[Record], None],
+    handled: Callable[[MessageHandled], None],
     *,
     receiver: str,
 ) -> AsyncIterator[None]:
-    """Run a consumer in this process, on one of the receivers."""
+    """Run a consumer in this process, on one of the receivers; `handled` hears of each message that was."""
+
+    def hook(record: Record) -> None:
+        if isinstance(record, MessageHandled) and record.outcome == "handled":
+            handled(record)
+
     outbox = Outbox(await open_store(client, DATABASE, container))
     consumer = Consumer("bench", outbox, on_failure="dead_letter")
 
@@ -182,11 +210,7 @@ async def consumer_run(
     await fill(bus, topic, sessions=sessions, in_session=in_session)
     meter = Meter(sessions * in_session)
 
-    def hook(record: Record) -> None:
-        if isinstance(record, MessageHandled) and record.outcome == "handled":
-            meter.count()
-
-    async with consuming(system.client, bus, topic, container, hook, receiver=receiver):
+    async with consuming(system.client, bus, topic, container, lambda _: meter.count(), receiver=receiver):
         await meter.done.wait()
     return meter.run
 
@@ -263,7 +287,7 @@ async def measure_idle(
 ) -> dict[str, float]:
     """Return what percentage of a core a consumer takes whose slots are all free."""
     topic, container = system.new_session_topic(), await new_container(system)
-    async with consuming(system.client, bus, topic, container, lambda record: None, receiver=receiver):
+    async with consuming(system.client, bus, topic, container, lambda _: None, receiver=receiver):
         await asyncio.sleep(4)  # it has started, and closed what it opened in vain
         cpu, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
@@ -291,21 +315,14 @@ async def _latencies(
     system: Emulated, bus: ServiceBusClient, *, rate: int, seconds: float, receiver: str
 ) -> list[float]:
     topic, container = system.new_session_topic(), await new_container(system)
-    sent: dict[str, float] = {}
-    latencies: list[float] = []
-    wanted, warm, all_done = int(rate * seconds), asyncio.Event(), asyncio.Event()
-
-    def hook(record: Record) -> None:
-        if isinstance(record, MessageHandled) and record.outcome == "handled":
-            latencies.append((time.perf_counter() - sent[record.message_id]) * 1000)
-            if len(latencies) == SLOTS:
-                warm.set()
-            if len(latencies) >= SLOTS + wanted:
-                all_done.set()
+    wanted = int(rate * seconds)
+    latencies = Latencies(wanted)
 
     sessions = min(_LATENCY_SESSIONS, SLOTS)
     async with (
-        consuming(system.client, bus, topic, container, hook, receiver=receiver),
+        consuming(
+            system.client, bus, topic, container, lambda it: latencies.end(it.message_id), receiver=receiver
+        ),
         bus.get_topic_sender(topic) as sender,
         asyncio.timeout(seconds * 10 + 120),
     ):
@@ -316,19 +333,19 @@ async def _latencies(
             for session in (n % sessions for n in range(first, first + count)):
                 message = _message(f"s{session}", numbers[session])
                 numbers[session] += 1
-                sent[str(message.message_id)] = time.perf_counter()
+                latencies.begin(str(message.message_id))
                 batch.append(message)
             await sender.send_messages(batch)
 
         # Each session is opened before the load begins, and stays open
         await send(sessions, 0)
-        await warm.wait()
+        await latencies.warm.wait()
         started, step = time.perf_counter(), max(1, rate // 50)
         for number in range(0, wanted, step):
             await asyncio.sleep(max(0.0, started + number / rate - time.perf_counter()))
             await send(step, number)
-        await all_done.wait()
-    return latencies[SLOTS:]
+        await latencies.done.wait()
+    return latencies.counted
 
 
 async def measure_effects(
@@ -351,39 +368,30 @@ async def _effects(
 ) -> tuple[list[float], float]:
     """Return the latencies in ms, and how many seconds after the last commit was due all had their effect."""
     data, topic, leases = await system.new_events(0), system.new_session_topic(), await system.new_leases()
-    events = system.database.get_container_client(data)
-    sent: dict[str, float] = {}
-    latencies: list[float] = []
-    wanted, warm, all_done = int(rate * seconds), asyncio.Event(), asyncio.Event()
-
-    def hook(record: Record) -> None:
-        if isinstance(record, MessageHandled) and record.outcome == "handled":
-            latencies.append((time.perf_counter() - sent[record.key]) * 1000)
-            if len(latencies) == SLOTS:
-                warm.set()
-            if len(latencies) >= SLOTS + wanted:
-                all_done.set()
+    events, container = system.database.get_container_client(data), await new_container(system)
+    wanted = int(rate * seconds)
+    latencies = Latencies(wanted)
 
     async def commit(number: int) -> None:
-        sent[f"key-{number}"] = time.perf_counter()
+        latencies.begin(f"key-{number}")
         await commit_events(events, f"key-{number}", number, 1)
 
     async with (
         running_worker(system, data=data, leases=leases, topic=topic) as worker,
-        consuming(system.client, bus, topic, await new_container(system), hook, receiver=receiver),
+        consuming(system.client, bus, topic, container, lambda it: latencies.end(it.key), receiver=receiver),
         asyncio.timeout(seconds * 10 + 120),
         asyncio.TaskGroup() as group,
     ):
         worker.go()
         for number in range(SLOTS):
             await commit(number)
-        await warm.wait()
+        await latencies.warm.wait()
         started = time.perf_counter()
         for number in range(wanted):
             await asyncio.sleep(max(0.0, started + number / rate - time.perf_counter()))
             group.create_task(commit(SLOTS + number))
-        await all_done.wait()
-    return latencies[SLOTS:], time.perf_counter() - started - seconds
+        await latencies.done.wait()
+    return latencies.counted, time.perf_counter() - started - seconds
 
 
 async def measure_memory(
@@ -393,7 +401,7 @@ async def measure_memory(
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sizes.many, in_session=1)
     where = system.cosmos, system.servicebus, topic, container, receiver, str(sizes.many)
-    process, pipe = spawned(_run_consumer, *where)
+    process, pipe = spawn(_run_consumer, *where)
     try:
         peak: float = await asyncio.to_thread(pipe.recv)
     finally:
@@ -411,14 +419,10 @@ async def _peak_of_consumer(*where: str) -> float:
     cosmos, servicebus, topic, container, receiver, messages = where
     meter = Meter(int(messages))
 
-    def hook(record: Record) -> None:
-        if isinstance(record, MessageHandled) and record.outcome == "handled":
-            meter.count()
-
     async with (
         open_cosmos_client(connection_string=cosmos) as client,
         open_service_bus_client(connection_string=servicebus) as bus,
-        consuming(client, bus, topic, container, hook, receiver=receiver),
+        consuming(client, bus, topic, container, lambda _: meter.count(), receiver=receiver),
     ):
         collect_seldom()
         await meter.done.wait()

@@ -26,7 +26,7 @@ class Worker:
 
     def __init__(self, system: Emulated, name: str, *, data: str, leases: str, topic: str) -> None:
         self._system, self._leases = system, leases
-        self._process, self._pipe = spawned(
+        self._process, self._pipe = spawn(
             _run_relay, system.cosmos, system.servicebus, data, leases, topic, name
         )
 
@@ -70,7 +70,7 @@ async def running_worker(system: Emulated, *, data: str, leases: str, topic: str
 @asynccontextmanager
 async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
     """Run the bare loop beside, as one who cares for latency would write it."""
-    process, _ = spawned(_run_loop, system.cosmos, system.servicebus, data, topic)
+    process, _ = spawn(_run_loop, system.cosmos, system.servicebus, data, topic)
     try:
         yield
     finally:
@@ -78,7 +78,7 @@ async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator
         process.join()
 
 
-def spawned(target: Callable[..., None], *arguments: str) -> tuple[SpawnProcess, Connection]:
+def spawn(target: Callable[..., None], *arguments: str) -> tuple[SpawnProcess, Connection]:
     """Start a process with our end of a pipe to it; `target` gets the other end, and the arguments."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

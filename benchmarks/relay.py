@@ -276,7 +276,7 @@ async def _latencies(
     return latencies[warm * in_commit :]
 
 
-async def compare(system: Emulated, sizes: Sizes) -> float:
+async def compare_workers(system: Emulated, sizes: Sizes) -> float:
     """Return how many times as fast two workers are as one, on 4 partitions."""
     data = await system.new_events(sizes.scale_events, in_commit=20, partitions=4)
     speeds = {}
@@ -392,7 +392,7 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
         result |= await compare_with_sample(system, bus, data, sizes)
         result |= await measure_latencies(system, bus, sizes)
         result |= await measure_seldom(system, bus, sizes)
-        result["scale_2_workers"] = await compare(system, sizes)
+        result["scale_2_workers"] = await compare_workers(system, sizes)
         result["backlog"] = await measure_backlog(system, sizes)
         result["slow_broker"] = await measure_slow_broker(system, sizes)
         result["peak_mb_large"] = await measure_large(system, sizes)
