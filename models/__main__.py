@@ -11,10 +11,7 @@ The jar of TLC is named by TLA2TOOLS. Where it or Java is missing, nothing is ch
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from models.tlc import LONG_RUN, SHORT_RUN, Tlc, find_tlc, say, why_missing
 
 FOLDER = Path(__file__).parent
 CHECKS = FOLDER / "checks.toml"
@@ -109,23 +108,15 @@ def checks() -> list[Check]:
     ]
 
 
-def run(check: Check, java: str, jar: str) -> Outcome:
+def run(check: Check, tlc: Tlc) -> Outcome:
     """Run TLC on a check."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder, "checked.cfg")
         configuration.write_text(check.configuration())
-        # A counterexample is found before Java's better compiler has paid for itself.
-        tuned = (
-            ["-XX:+UseParallelGC"]
-            if check.breaks is None
-            else ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-        )
-        command = [java, *tuned, "-Xmx2g", f"-Djava.io.tmpdir={folder}", "-cp", jar, "tlc2.TLC"]
-        command += ["-workers", "1", "-noGenerateSpecTE", "-metadir", folder, "-config", str(configuration)]
-        output = subprocess.run(  # noqa: S603 - its words are ours
-            [*command, f"MC{check.module}"], cwd=FOLDER, capture_output=True, text=True, check=False
-        ).stdout
+        words = ["-metadir", folder, "-config", str(configuration), f"MC{check.module}"]
+        tuned = LONG_RUN if check.breaks is None else SHORT_RUN  # a counterexample is found in seconds
+        output = tlc.run(*words, tuned=(*tuned, "-Xmx2g"), folder=FOLDER, temporary=folder).stdout
     figures, depth = _FIGURES.findall(output), _DEPTH.search(output)
     generated, states = (int(number.replace(",", "")) for number in figures[-1]) if figures else (0, 0)
     found = _BROKEN.search(output)
@@ -149,21 +140,19 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="check only what has one of these in its module or sentence")
     parser.add_argument("--show", action="store_true", help="print what TLC said, with the counterexample")
     arguments = parser.parse_args()
-    java, jar = shutil.which("java"), os.environ.get("TLA2TOOLS", "")
-    if java is None or not Path(jar).is_file():
-        missing = "java is not in PATH" if java is None else "TLA2TOOLS names no jar of TLC"
-        _say(f"models: nothing was checked, for {missing}")
+    tlc = find_tlc()
+    if tlc is None:
+        say(why_missing())
         return 0
-    tool = java
     chosen = [check for check in checks() if _is_chosen(check, arguments.words)]
     began, failed = time.monotonic(), 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for outcome in pool.map(lambda check: run(check, tool, jar), chosen):
-            _say(outcome.line())
+        for outcome in pool.map(lambda check: run(check, tlc), chosen):
+            say(outcome.line())
             failed += not outcome.as_expected
             if arguments.show or not outcome.as_expected:
-                _say(outcome.output)
-    _say(f"{len(chosen)} checks, {failed} not as expected, {time.monotonic() - began:.0f} s")
+                say(outcome.output)
+    say(f"{len(chosen)} checks, {failed} not as expected, {time.monotonic() - began:.0f} s")
     return 1 if failed or not chosen else 0
 
 
@@ -175,11 +164,6 @@ def _written(value: object) -> str:
     if isinstance(value, bool):
         return str(value).upper()
     return f'"{value}"' if isinstance(value, str) and not value.startswith("{") else str(value)
-
-
-def _say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

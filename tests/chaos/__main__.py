@@ -19,10 +19,11 @@ from rich.console import Console
 
 from cosmos_outbox_testing.verify.child_processes import Children
 from demo.child_processes import show_tails, with_children
+from models.tlc import find_tlc, say, why_missing
 from tests.chaos.run import ChaosOptions, Outcome, run_chaos
 from tests.chaos.script import Kind
 from tests.chaos.traced_fleet import fleet_traces
-from tests.support.traces import MISSING, check_all, say, tools
+from tests.support.traces import check_all
 
 
 def main() -> int:
@@ -41,8 +42,9 @@ def main() -> int:
         "--traces", action="store_true", help="check what the emulators saw against the model of the relay"
     )
     given = parser.parse_args()
-    if given.traces and tools() is None:
-        say(MISSING)
+    tlc = find_tlc()
+    if given.traces and tlc is None:
+        say(why_missing())
         return 0
     seed = random.randrange(1_000_000) if given.seed is None else given.seed
     with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +56,7 @@ def main() -> int:
             record=Path(folder, "record.jsonl") if given.traces else None,
         )
         code = asyncio.run(_run(options))
-        if options.record is None or (tlc := tools()) is None:
+        if options.record is None or tlc is None:
             return code
         return code if check_all(fleet_traces(options.record), tlc) else 1
 

@@ -14,10 +14,8 @@ from cosmos_outbox.partition_key import FeedRange
 from tests.chaos.traced_fleet import WIPES, fleet_traces
 from tests.support.effort import LONG
 from tests.support.mistaken_code import run_with
-from tests.support.traces import Trace, check, tools
+from tests.support.traces import TLC, Trace, check, needs_tlc
 
-TOOLS = tools()
-needs_tlc = pytest.mark.skipif(TOOLS is None, reason="needs Java, and the jar that TLA2TOOLS names")
 pytestmark = pytest.mark.looptime(False)
 LOW, MIDDLE, HIGH = "", "10", "20"
 
@@ -93,13 +91,13 @@ LEFT_OUT: list[tuple[list[int], str | None]] = [
 
 @needs_tlc
 def test_a_record_is_accepted_unless_what_makes_it_right_is_missing(tmp_path: Path):
-    assert TOOLS is not None
+    assert TLC is not None
     traces = [
         trace
         for left_out, _ in LEFT_OUT
         for trace in traces_of([line for n, line in enumerate(LINES) if n not in left_out], tmp_path)
     ]
-    refused = [(verdict.refused or "null").splitlines()[-1] for verdict in check(traces, TOOLS)]
+    refused = [(verdict.refused or "null").splitlines()[-1] for verdict in check(traces, TLC)]
     assert [action for _, action in LEFT_OUT] == [(json.loads(line) or {}).get("action") for line in refused]
 
 

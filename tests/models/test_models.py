@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from models.__main__ import FOLDER, Check, checks, run
+from models.tlc import Tlc
 
 MODULES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.tla"))}
 README = (FOLDER / "README.md").read_text()
@@ -82,7 +83,9 @@ def test_a_mistake_that_is_not_found_and_a_guarantee_that_breaks_are_noticed(
     java = tmp_path / "java"
     java.write_text(f"#!/bin/sh\ncat <<'END'\n{said}END\n")
     java.chmod(0o755)
-    outcome = run(Check(sentence="a check", module="Store", breaks=breaks), str(java), "tla2tools.jar")
+    outcome = run(
+        Check(sentence="a check", module="Store", breaks=breaks), Tlc(java=str(java), jar="tla2tools.jar")
+    )
 
     assert as_expected == outcome.as_expected
 

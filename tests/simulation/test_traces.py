@@ -13,10 +13,8 @@ import pytest
 from tests.simulation.traces import trace_of
 from tests.support.effort import LONG
 from tests.support.mistaken_code import run_with
-from tests.support.traces import Trace, check, tools
+from tests.support.traces import TLC, Trace, check, needs_tlc
 
-TOOLS = tools()
-needs_tlc = pytest.mark.skipif(TOOLS is None, reason="needs Java, and the jar that TLA2TOOLS names")
 pytestmark = pytest.mark.looptime(False)
 # A mistake of the planted ones, and a seed that meets it
 MISTAKES: list[tuple[str, int]] = [
@@ -44,8 +42,8 @@ def test_a_run_ends_well_and_its_trace_is_the_same_each_time(seed: int):
 
 
 def refused(trace: Trace) -> bool:
-    assert TOOLS is not None
-    (verdict,) = check([trace], TOOLS)
+    assert TLC is not None
+    (verdict,) = check([trace], TLC)
     assert verdict.refused is None or "is no step of the model" in verdict.refused, verdict.refused
     return verdict.refused is not None
 

@@ -7,11 +7,7 @@ A line is one action: its `actor`, its `action`, and values. TLC reads many trac
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,8 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MODELS = Path(__file__).parents[2] / "models"
-MISSING = "nothing was checked against the models, for Java or the file that TLA2TOOLS names is missing"
+import pytest
+
+from models.__main__ import FOLDER
+from models.tlc import SHORT_RUN, Tlc, find_tlc, say
+
+TLC = find_tlc()
+needs_tlc = pytest.mark.skipif(TLC is None, reason="needs Java, and the jar that TLA2TOOLS names")
+
 _AT_ONCE, _SHOWN = 2, 8
 _MOST_LINES = 4000  # of the traces that one TLC gets: it needs a second to start
 _REACHED = re.compile(r'<<"reached", (\d+), (\d+), (TRUE|FALSE)>>')
@@ -50,33 +52,15 @@ class Verdict:
     refused: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """Java, and the jar of TLC."""
-
-    java: str
-    jar: Path
-
-
-def tools() -> Tools | None:
-    """Return what TLC needs; None where Java is missing, or TLA2TOOLS names no file."""
-    java, jar = shutil.which("java"), Path(os.environ.get("TLA2TOOLS", "missing"))
-    return Tools(java=java, jar=jar) if java is not None and jar.is_file() else None
-
-
-def check(traces: Sequence[Trace], tlc: Tools) -> list[Verdict]:
+def check(traces: Sequence[Trace], tlc: Tlc) -> list[Verdict]:
     """Ask TLC whether traces of one module are behaviours of its model."""
     with tempfile.TemporaryDirectory() as folder:
-        for file in MODELS.glob("*.*"):
+        for file in FOLDER.glob("*.*"):
             Path(folder, file.name).symlink_to(file)
         recorded = ",\n".join(_written(trace.lines, ",\n") for trace in traces)
         text = f"---- MODULE Recorded ----\nTraces == <<\n{recorded}>>\n====\n"
         Path(folder, "Recorded.tla").write_text(text)
-        tuned = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx1g", f"-Djava.io.tmpdir={folder}"]
-        command = [tlc.java, *tuned, "-cp", str(tlc.jar), "tlc2.TLC", "-workers", "1", "-noGenerateSpecTE"]
-        ended = subprocess.run(  # noqa: S603 - its words are ours
-            [*command, traces[0].module], cwd=folder, capture_output=True, text=True, check=False
-        )
+        ended = tlc.run(traces[0].module, tuned=(*SHORT_RUN, "-Xmx1g"), folder=Path(folder), temporary=folder)
     if ended.returncode and len(traces) > 1:  # an error in one says nothing of the others
         return [verdict for trace in traces for verdict in check([trace], tlc)]
     reached = dict.fromkeys(range(1, len(traces) + 1), 0)
@@ -90,7 +74,7 @@ def check(traces: Sequence[Trace], tlc: Tools) -> list[Verdict]:
     ]
 
 
-def check_all(traces: Iterable[Trace], tlc: Tools) -> bool:
+def check_all(traces: Iterable[Trace], tlc: Tlc) -> bool:
     """Check traces in batches, tell each batch and what was refused, and return whether none was."""
     began, done, lines, refused = time.monotonic(), 0, 0, 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -106,11 +90,6 @@ def check_all(traces: Iterable[Trace], tlc: Tools) -> bool:
             say(f"{first.module}: {first.name} to {last.name}, {len(verdicts)} traces")
     say(f"{done} traces of {lines} lines, {refused} refused, {time.monotonic() - began:.0f} s")
     return refused == 0
-
-
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def _batches(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
