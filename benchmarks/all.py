@@ -12,13 +12,15 @@ import argparse
 import json
 import os
 import platform
+import statistics
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.charts import draw
 from benchmarks.goals import BENCHMARKS, GOALS, Goal
 from benchmarks.report import say
 
@@ -31,7 +33,8 @@ _HEAD = """# Figures
 
 Measured by `make bench BENCH=all` of the repository against the emulators: no TLS and no network, so on Azure more of the time is
 spent outside of the library. Only ratios are shown. Both sides of each were measured in the same run, in turn: most are medians of
-several rounds, the CPU of a commit is that of all rounds, and five that share 100 leases were measured once.
+several rounds, the CPU of a commit is that of all rounds, and five that share 100 leases were measured once. Where a benchmark ran more
+than once, its median stands here, with the lowest and the highest run.
 `make bench BENCH=NAME` prints how a figure came about.
 
 | Benchmark | What | Measured | Goal |
@@ -42,8 +45,8 @@ What misses its goal, and why:
 
 """
 _WHERE = """
-| Benchmark | When | Python | Cores | Load before |
-|---|---|---|---|---|
+| Benchmark | When | Python | Cores | Load before | Runs |
+|---|---|---|---|---|---|
 """
 
 
@@ -67,23 +70,40 @@ def run(name: str) -> Mapping[str, Any]:
     return figures
 
 
+def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the medians of several runs of one benchmark, and under "spread" the lowest and highest of each."""
+    if len(runs) == 1:
+        return runs[0]
+    numbers = {
+        key: [run[key] for run in runs] for key, one in runs[0].items() if isinstance(one, int | float)
+    }
+    medians = {key: statistics.median(values) for key, values in numbers.items()}
+    return {**runs[0], **medians, "spread": {key: [min(all_), max(all_)] for key, all_ in numbers.items()}}
+
+
 def table(measured: Mapping[str, Any]) -> str:
     """Return the page of the ratios, and of why some miss their goals."""
     rows, missed = list[str](), list[str]()
     for goal in GOALS:
         value = goal.of(measured["figures"])
         if goal.ratio and value is not None:
-            rows.append(f"| `{goal.benchmark}` | {goal.says} | {value:g} | {_judged(goal, value)} |\n")
+            low, high = measured["figures"][goal.benchmark].get("spread", {}).get(goal.key, (value, value))
+            shown = f"{value:g}" if low == high else f"{value:g} ({low:g} to {high:g})"
+            rows.append(f"| `{goal.benchmark}` | {goal.says} | {shown} | {_judged(goal, value)} |\n")
             if goal.why and not goal.is_met_by(value):
                 missed.append(f"- `{goal.benchmark}.{goal.key}` ({value:g}): {goal.why}\n")
     where = []
     for name, run_at in measured["runs"].items():
         skipped = measured["figures"].get(name, {}).get("skipped")
         found = (
-            [f"not measured: {skipped}", "", "", ""] if skipped else [str(value) for value in run_at.values()]
+            [f"not measured: {skipped}", "", "", "", ""]
+            if skipped
+            else [str(value) for value in run_at.values()]
         )
         where.append(f"| {' | '.join([f'`{name}`', *found])} |\n")
-    return _HEAD + "".join(rows) + (_MISSED if missed else "") + "".join(missed) + _WHERE + "".join(where)
+    return "".join(
+        [_HEAD, *rows, _MISSED if missed else "", *missed, _WHERE, *where, draw(measured["figures"])]
+    )
 
 
 def _judged(goal: Goal, value: float) -> str:
@@ -110,6 +130,7 @@ def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--guard", action="store_true", help="compare with the figures that landed last")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="run each N times, keep the medians")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)} (default: all)")
     options = parser.parse_args()
     figures, runs = {}, {}
@@ -119,8 +140,9 @@ def main() -> None:
             "python": platform.python_version(),
             "cores": os.cpu_count(),
             "load": round(os.getloadavg()[0], 1),
+            "runs": options.runs,
         }
-        figures[name] = run(name)
+        figures[name] = merge([run(name) for _ in range(options.runs)])
     say("")
     for line in judgements(figures):
         say(line)

@@ -49,7 +49,7 @@ class Goal:
         return "none" if self.at_least is None else f">= {self.at_least}"
 
 
-BENCHMARKS = ("commit", "relay", "changefeed", "processor", "consume", "priority", "emulators")
+BENCHMARKS = ("commit", "relay", "changefeed", "processor", "consume", "growth", "priority", "emulators")
 
 GOALS = (
     Goal(
@@ -365,6 +365,22 @@ GOALS = (
             ("consume", "peak_mb_sdk", "a consumer of 10,000 sessions, the SDK's receivers"),
             ("consume", "peak_mb_lean", "... the lean receiver"),
         )
+    ),
+    Goal(
+        benchmark="growth",
+        key="cpu_ratio_64_partitions",
+        says="CPU of an event of a worker of 64 partitions over that of one",
+        at_most=2.5,
+    ),
+    Goal(
+        benchmark="growth",
+        key="cpu_ratio_64_sessions",
+        says="CPU of a message of a consumer of 64 sessions over that of one",
+    ),
+    Goal(
+        benchmark="growth",
+        key="rate_ratio_two_workers",
+        says="events a second of two workers over one, each reply 30 ms later, on two cores that they share with the emulators",
     ),
     Goal(
         benchmark="priority",

@@ -2,8 +2,8 @@
 What the relay costs: beside the bare SDKs, beside the design of Microsoft's .NET sample, and as its backlog grows.
 
 Emulators run in a process of their own. The relay and the bare loop take turns, and the least disturbed round of each
-counts; so do the ways of the table of CPU, which prints the median and the most disturbed round too. The sample's design and the runs of
-one and two workers have one round each. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
+counts; so do the ways of the table of CPU, which prints the median and the most disturbed round too. The sample's design has
+one round. `python -m benchmarks.relay [--quick]`; the last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from azure.servicebus import ServiceBusReceiveMode
 from azure.servicebus.aio import ServiceBusClient
 
 from benchmarks.emulated import Emulated, commit_events, emulated
-from benchmarks.processes import Worker, running_loop, running_worker
+from benchmarks.processes import running_loop, running_worker
 from benchmarks.report import beside, percentile, report, show, spread
 from benchmarks.ways import PAGE, RELAY_PAGE, bare_loop, relay, sample_design
 from cosmos_outbox.adapters.servicebus import encoding
@@ -32,7 +32,6 @@ DELAYS_MS = (0, 5, 20)
 LATENCY_ROUNDS = 2
 SLOW_ACK_MS = 200
 LARGE_TEXT, MANY_LEASES = "x" * 40_000, 100
-PARTITIONS = (1, 4, 16, 64)
 EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
 RANGES = 4
 WARM_COMMITS = 16  # reach all of the ranges
@@ -276,38 +275,6 @@ async def _latencies(
     return latencies[warm * in_commit :]
 
 
-async def compare_workers(system: Emulated, sizes: Sizes) -> float:
-    """Return how many times as fast two workers are as one, on 4 partitions."""
-    data = await system.new_events(sizes.scale_events, in_commit=20, partitions=4)
-    speeds = {}
-    for workers in (1, 2):
-        leases, topic = await system.new_leases(), system.new_topic()
-        places = [
-            Worker(system, f"worker-{n}", data=data, leases=leases, topic=topic) for n in range(workers)
-        ]
-        try:
-            await _until_shared(system, leases, workers)
-            started = time.perf_counter()
-            for place in places:
-                place.go()
-            await system.until_published(topic, sizes.scale_events)
-            speeds[workers] = sizes.scale_events / (time.perf_counter() - started)
-        finally:
-            for place in places:
-                place.kill()
-        show(f"(d) {workers} worker(s), 4 partitions", f"{speeds[workers]:.0f} messages/s")
-    return round(speeds[2] / speeds[1], 2)
-
-
-async def _until_shared(system: Emulated, leases: str, workers: int) -> None:
-    container = system.database.get_container_client(leases)
-    while True:
-        owners = [item.get("Owner") async for item in container.read_all_items() if "LeaseToken" in item]
-        if len(owners) == 4 and None not in owners and len(set(owners)) == workers:  # noqa: PLR2004 - partitions
-            return
-        await asyncio.sleep(0.1)
-
-
 async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float]:
     """Return how much memory a worker takes whose topic is slow while very many events wait."""
     events = sizes.backlog[-1]
@@ -337,22 +304,6 @@ async def measure_large(system: Emulated, sizes: Sizes) -> float:
         used = await worker.stop()
     show(f"(i) {sizes.large_events} events of 40 KB, {MANY_LEASES} leases", f"peak {used['peak_mb']:.1f} MB")
     return round(used["peak_mb"], 1)
-
-
-async def measure_growth(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
-    """Return what an event costs one worker as its events come from more partitions."""
-    rows = []
-    for partitions in PARTITIONS:
-        data = await system.new_events(sizes.scale_events, in_commit=EVENTS_IN_COMMIT, partitions=partitions)
-        meter = await relayed(system, data, sizes.scale_events, page=RELAY_PAGE)
-        row = {
-            "partitions": partitions,
-            "per_second": round(meter.per_second),
-            "cpu_ms": round(meter.cpu_ms, 3),
-        }
-        show(f"(j) {partitions} partitions", f"{row['per_second']} messages/s, {row['cpu_ms']} ms CPU/event")
-        rows.append(row)
-    return rows
 
 
 async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
@@ -392,11 +343,9 @@ async def measure(sizes: Sizes) -> dict[str, Any]:
         result |= await compare_with_sample(system, bus, data, sizes)
         result |= await measure_latencies(system, bus, sizes)
         result |= await measure_seldom(system, bus, sizes)
-        result["scale_2_workers"] = await compare_workers(system, sizes)
         result["backlog"] = await measure_backlog(system, sizes)
         result["slow_broker"] = await measure_slow_broker(system, sizes)
         result["peak_mb_large"] = await measure_large(system, sizes)
-        result["growth"] = await measure_growth(system, sizes)
         return result
 
 

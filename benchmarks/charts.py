@@ -1,0 +1,73 @@
+"""The rows of `benchmarks.growth` as charts and tables of the figures page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.growth import DELAYS_MS, FLEET_PARTITIONS
+
+Rows = Sequence[Mapping[str, float]]
+
+_KNEES = f"""
+## How cost grows
+
+A worker reads one page of each partition at a time and sends while it reads, so a few partitions fill its core. Beyond that knee each
+partition adds a poll, a checkpoint and a smaller page, and an event costs more. A consumer handles the messages of a session one after another, so
+its rate grows with the sessions until its core is full. With more sessions than slots (32), a session waits until another has ended.
+
+A slow network costs one process little, for it waits for its {FLEET_PARTITIONS} partitions at the same time. More processes need more CPU
+for each event, because each has a smaller share of every page. They share two cores with the emulators, which end the growth here. Start another
+worker when the first needs more than half of its core, or to survive the loss of one.
+"""
+
+
+def draw(figures: Mapping[str, Any]) -> str:
+    """Return the section of the page; nothing where the growth was not measured."""
+    rows = figures.get("growth")
+    if not rows:
+        return ""
+    fleets = [rows[f"fleet_{delay}ms"] for delay in DELAYS_MS]
+    delays = ", ".join(str(delay) for delay in DELAYS_MS)
+    return _KNEES + "".join(
+        [
+            _chart("Events a second of one worker by partitions", [rows["partitions"]], "events a second"),
+            _chart("Messages a second of one consumer by sessions", [rows["sessions"]], "messages a second"),
+            _chart(f"Events a second of a fleet by processes, at {delays} ms", fleets, "events a second"),
+            "\n| | Count | A second | CPU ms each |\n|---|---|---|---|\n",
+            *_table("partitions of one worker", rows["partitions"]),
+            *_table("sessions of one consumer", rows["sessions"]),
+            *(
+                line
+                for delay, fleet in zip(DELAYS_MS, fleets, strict=True)
+                for line in _table(f"processes, replies {delay} ms later", fleet)
+            ),
+        ]
+    )
+
+
+def _chart(title: str, lines: Sequence[Rows], unit: str) -> str:
+    counts = ", ".join(f'"{row["count"]:g}"' for row in lines[0])
+    drawn = [f"line [{', '.join(f'{rate:.0f}' for rate in _rates(rows))}]" for rows in lines]
+    highest = max(max(_rates(rows)) for rows in lines)
+    chart = (
+        f'title "{title}"',
+        f"x-axis [{counts}]",
+        f'y-axis "{unit}" 0 --> {_round_up(highest):g}',
+        *drawn,
+    )
+    return "\n    ".join(["\n```mermaid\nxychart-beta", *chart]) + "\n```\n"
+
+
+def _rates(rows: Rows) -> list[float]:
+    return [row["per_second"] for row in rows]
+
+
+def _round_up(highest: float) -> float:
+    step = 10.0 ** math.floor(math.log10(highest))
+    return math.ceil(highest / step) * step
+
+
+def _table(what: str, rows: Rows) -> list[str]:
+    return [f"| {what} | {row['count']:g} | {row['per_second']:.0f} | {row['cpu_ms']:g} |\n" for row in rows]
