@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
@@ -64,84 +64,69 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve_options() -> OneLineParser:
     parser = OneLineParser(add_help=False)
-    start = parser.add_argument_group("options of serve")
+    add = parser.add_argument_group("options of serve").add_argument
     for name in ("cosmos", "servicebus"):
-        start.add_argument(
-            f"--{name}-port", type=_port, default=0, metavar="PORT", help="default: a free one"
-        )
-    start.add_argument("--host", default=HOST, help=f"the address to listen on (default {HOST})")
-    start.add_argument(
-        "--control-port", type=_port, metavar="PORT", help=f"default: {CONTROL_PORT}, or a free one"
-    )
-    start.add_argument(
+        add(f"--{name}-port", type=_port, default=0, metavar="PORT", help="default: a free one")
+    add("--host", default=HOST, help=f"the address to listen on (default {HOST})")
+    add("--control-port", type=_port, metavar="PORT", help=f"default: {CONTROL_PORT}, or a free one")
+    add(
         "--partitions",
         type=_count,
         default=1,
         metavar="N",
         help="of each new container, at least (default 1)",
     )
-    start.add_argument(
+    add(
         "--config", type=Path, metavar="FILE", help="Service Bus entities: JSON, also Microsoft's Config.json"
     )
-    start.add_argument(
-        "--seed", type=Path, metavar="FILE", help="Cosmos DB databases, containers and items: JSON"
-    )
-    start.add_argument(
-        "--data", type=Path, metavar="DIR", help="keep everything in this folder (default: nothing on disk)"
-    )
-    start.add_argument(
-        "--cosmos-latency-ms", type=_milliseconds, default=0.0, metavar="MS", help="added to every reply"
-    )
-    start.add_argument(
+    add("--seed", type=Path, metavar="FILE", help="Cosmos DB databases, containers and items: JSON")
+    add("--data", type=Path, metavar="DIR", help="keep everything in this folder (default: nothing on disk)")
+    add("--cosmos-latency-ms", type=_milliseconds, default=0.0, metavar="MS", help="added to every reply")
+    add(
         "--servicebus-latency-ms",
         type=_milliseconds,
         default=0.0,
         metavar="MS",
         help="added to every ack of a send",
     )
-    start.add_argument(
-        "--tls", action="store_true", help="https and amqps, with a certificate whose path is printed"
-    )
-    start.add_argument(
+    add("--tls", action="store_true", help="https and amqps, with a certificate whose path is printed")
+    add(
         "--servicebus-https-port",
         type=_port,
         metavar="PORT",
         help="with --tls: HTTP management and WebSockets at this port too; SDKs look for them at 443",
     )
-    start.add_argument(
+    add(
         "--strict-ids",
         action="store_true",
         help="refuse ids of items that the service's gateway was seen to refuse",
     )
-    start.add_argument(
+    add(
         "--deviate",
         choices=(*cosmos_deviations.DEVIATIONS, *servicebus_deviations.DEVIATIONS),
         metavar="NAME",
         help="answer otherwise than Azure in one way, to prove a verifier",
     )
-    start.add_argument("--json", action="store_true", help="print one line of JSON")
+    add("--json", action="store_true", help="print one line of JSON")
     return parser
 
 
-def _port(text: str) -> int:
-    port = int(text)
-    if not 0 <= port <= 65535:
-        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535, not {port}")
-    return port
+def _number(least: int, most: int, kind: type[int | float] = int) -> Callable[[str], float]:
+    """Return what reads a number within bounds."""
+
+    def read(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"must be a number from {least} to {most}, not {text}")
+        return number
+
+    return read
 
 
-def _count(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= 1000:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 1000, not {count}")
-    return count
-
-
-def _milliseconds(text: str) -> float:
-    milliseconds = float(text)
-    if not 0 <= milliseconds <= 60_000:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 60000, not {text}")
-    return milliseconds
+_port, _count, _milliseconds = _number(0, 65535), _number(1, 1000), _number(0, 60_000, float)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

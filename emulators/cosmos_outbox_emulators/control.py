@@ -82,7 +82,9 @@ class ControlServer:
                 web.post(
                     "/cosmos/restore", _answer(lambda fields: self._container(fields).restore_snapshot())
                 ),
-                web.post("/cosmos/failover", _answer(lambda _: self._fail_over())),
+                web.post(
+                    "/cosmos/failover", _answer(lambda _: {"write_host": fail_over(self._cosmos.account)})
+                ),
                 web.post("/cosmos/keys", _answer(lambda fields: _keys(self._cosmos.account.keys, fields))),
                 web.post("/cosmos/clock", _answer(self._advance)),
                 web.post("/cosmos/lag", _answer(self._lag)),
@@ -143,8 +145,7 @@ class ControlServer:
         return read[0]
 
     def _containers(self) -> Iterator[Container]:
-        for database in self._cosmos.account.databases.values():
-            yield from database.containers.values()
+        return (owner for owner in self._cosmos.account.owners() if isinstance(owner, Container))
 
     def _advance(self, fields: Fields) -> Any:
         self._clock.advance(_number(fields, "advance_s"))
@@ -160,9 +161,6 @@ class ControlServer:
             raise ValueError("'buckets' must be an object of percentages")  # noqa: TRY004  # one error type for all bad input
         shares = {name: _number(buckets, name) for name in buckets}
         self._cosmos.gateway.throttle(self._container(fields), _number(fields, "request_units"), shares)
-
-    def _fail_over(self) -> Any:
-        return {"write_host": fail_over(self._cosmos.account)}
 
     def _add_cosmos_fault(self, fields: Fields) -> None:
         self._cosmos.faults.add(fields)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cosmos_outbox_emulators.certificate import server_context
 from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
@@ -30,16 +30,15 @@ from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
 T = TypeVar("T")
+Server = TypeVar("Server", CosmosServer, ServiceBusServer)
 
 
-class CosmosEmulator:
-    """A running Cosmos DB emulator: where it is, and what a test may do to it."""
+class _Emulator(Generic[Server]):
+    """What both emulators have in common."""
 
-    def __init__(self, server: CosmosServer, clock: AdjustableClock, loop: asyncio.AbstractEventLoop) -> None:
-        self._server = server
-        self._clock = clock
-        self._loop = loop
-        self._deviating = Deviating(server, cosmos_deviations.DEVIATIONS)
+    _server: Server
+    _loop: asyncio.AbstractEventLoop
+    _deviating: Deviating[Any]
 
     @property
     def connection_string(self) -> str:
@@ -48,6 +47,20 @@ class CosmosEmulator:
     @property
     def secondary_connection_string(self) -> str:
         return self._server.connection_string_of("secondary")
+
+    def deviate(self, name: str | None) -> None:
+        """Answer otherwise than Azure in one way, in the place of the one before; None ends it."""
+        _call(self._loop, lambda: self._deviating.switch(name))
+
+
+class CosmosEmulator(_Emulator[CosmosServer]):
+    """A running Cosmos DB emulator: where it is, and what a test may do to it."""
+
+    def __init__(self, server: CosmosServer, clock: AdjustableClock, loop: asyncio.AbstractEventLoop) -> None:
+        self._server = server
+        self._clock = clock
+        self._loop = loop
+        self._deviating = Deviating(server, cosmos_deviations.DEVIATIONS)
 
     def regenerate_key(self, which: str) -> None:
         """Replace the "primary" or the "secondary" key: requests that are signed with the old one get 401."""
@@ -167,16 +180,12 @@ class CosmosEmulator:
         """Remove every fault rule."""
         _call(self._loop, self._server.faults.clear)
 
-    def deviate(self, name: str | None) -> None:
-        """Answer otherwise than Azure in one way, in the place of the one before; None ends it."""
-        _call(self._loop, lambda: self._deviating.switch(name))
-
     def requests(self) -> dict[str, int]:
         """Return how many requests came in so far, by operation."""
         return _call(self._loop, lambda: dict(self._server.gateway.counts))
 
 
-class ServiceBusEmulator:
+class ServiceBusEmulator(_Emulator[ServiceBusServer]):
     """
     A running Service Bus emulator: where it is, and what a test may do to it.
 
@@ -187,14 +196,6 @@ class ServiceBusEmulator:
         self._server = server
         self._loop = loop
         self._deviating = Deviating(server.broker, servicebus_deviations.DEVIATIONS)
-
-    @property
-    def connection_string(self) -> str:
-        return self._server.connection_string
-
-    @property
-    def secondary_connection_string(self) -> str:
-        return self._server.connection_string_of("secondary")
 
     def regenerate_key(self, which: str) -> None:
         """
@@ -248,10 +249,6 @@ class ServiceBusEmulator:
         """End every fault, an outage too."""
         _call(self._loop, self._server.broker.faults.clear)
 
-    def deviate(self, name: str | None) -> None:
-        """Answer otherwise than Azure in one way, in the place of the one before; None ends it."""
-        _call(self._loop, lambda: self._deviating.switch(name))
-
     def stats(self) -> dict[str, Any]:
         """
         Return all counters: connections, faults, and of each topic what was published and what its subscriptions hold.
@@ -297,9 +294,6 @@ def servicebus_in_thread(*, tls: Path | None = None) -> Iterator[ServiceBusEmula
 
 def _context(folder: Path | None) -> ssl.SSLContext | None:
     return None if folder is None else server_context(folder)
-
-
-Server = TypeVar("Server", CosmosServer, ServiceBusServer)
 
 
 async def _entered(server: Server) -> Server:

@@ -90,14 +90,8 @@ class Container:
             raise bad_request(f"No snapshot was taken of {self.path}.")
         for index, old in enumerate(self.partitions):
             found = [part for part in self._snapshot if part[0] < old.high and old.low < part[1]]
-            self.partitions[index] = new = Partition(
-                range_id=old.range_id,
-                low=old.low,
-                high=old.high,
-                parents=old.parents,
-                lsn=max(lsn for _, _, lsn, _ in found),
-                items=[item for *_, items in found for item in items if old.low <= item.epk < old.high],
-            )
+            items = [item for *_, items in found for item in items if old.low <= item.epk < old.high]
+            self.partitions[index] = new = old.with_items(items, max(lsn for _, _, lsn, _ in found))
             if self.on_commit:
                 gone = {item.key: None for item in old.changes_after(0)}
                 self.on_commit(new, {**gone, **{item.key: item for item in new.changes_after(0)}})
@@ -118,20 +112,12 @@ class Container:
         self.properties = properties
         if before == self.default_ttl:
             return
-        self.partitions = [
-            Partition(
-                range_id=old.range_id,
-                low=old.low,
-                high=old.high,
-                parents=old.parents,
-                lsn=old.lsn,
-                items=[
-                    dataclasses.replace(item, expires_at=expiry(item.body, item.timestamp, self.default_ttl))
-                    for item in old.changes_after(0)
-                ],
+        for index, old in enumerate(self.partitions):
+            items = (
+                dataclasses.replace(item, expires_at=expiry(item.body, item.timestamp, self.default_ttl))
+                for item in old.changes_after(0)
             )
-            for old in self.partitions
-        ]
+            self.partitions[index] = old.with_items(items, old.lsn)
 
     def id_of(self, rid: str) -> str | None:
         """Return the id of the item with a resource id."""
@@ -163,9 +149,9 @@ class Container:
         """
         Find the partition with this range id, or answer 410 as the service does after a split or a merge.
         """
-        for partition in self.partitions:
-            if partition.range_id == range_id:
-                return partition
+        found = self.find(range_id)
+        if found is not None:
+            return found
         left = self._completing.get(range_id, 0)
         if left > 0:
             self._completing[range_id] = left - 1
@@ -206,10 +192,13 @@ class Container:
             )
             self.split(widest.range_id)
 
+    def find(self, range_id: str | None) -> Partition | None:
+        return next((partition for partition in self.partitions if partition.range_id == range_id), None)
+
     def _existing(self, range_id: str) -> Partition:
-        for partition in self.partitions:
-            if partition.range_id == range_id:
-                return partition
+        found = self.find(range_id)
+        if found is not None:
+            return found
         known = ", ".join(partition.range_id for partition in self.partitions)
         raise bad_request(f"There is no range {range_id}; the ranges are {known}.")
 

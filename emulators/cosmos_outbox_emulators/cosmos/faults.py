@@ -99,13 +99,10 @@ _BOUNDS = (
     ("op_index", 0, 99),
 )
 _TYPES: Mapping[str, tuple[type, ...]] = {
-    "operation": (str,),
-    "container": (str,),
-    "partition": (str,),
+    **dict.fromkeys(("operation", "container", "partition", "when"), (str,)),
     "probability": (int, float),
     "delay_s": (int, float),
     "drop": (bool,),
-    "when": (str,),
 }
 
 

@@ -19,7 +19,6 @@ from cosmos_outbox_emulators.cosmos.auth import check_item_id, check_signature
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.faults import FaultRule
-from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.protocol import (
     Reply,
     Request,
@@ -69,10 +68,6 @@ class Gateway:
             check_item_id(route.segments)
         self.counts[route.kind] += 1
         return replace(route, segments=self.account.by_name(route.segments))
-
-    def _addressed(self, container: Container, request: Request, route: Route) -> Partition | None:
-        range_id = self.partition_of(request, route)
-        return next((one for one in container.partitions if one.range_id == range_id), None)
 
     def partition_of(self, request: Request, route: Route) -> str | None:
         """
@@ -152,7 +147,7 @@ class Gateway:
         try:
             reply = self._execute_on(container, request, route, fault, now)
         except CosmosError as error:
-            partition = self._addressed(container, request, route)
+            partition = container.find(self.partition_of(request, route))
             # A session learns from a refusal too, but not from one for its own sake
             if partition is not None and error.status in (404, 409, 412) and not error.substatus:
                 reads = route.kind is RequestKind.READ

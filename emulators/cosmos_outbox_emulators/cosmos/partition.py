@@ -47,6 +47,12 @@ class Partition:
         for item in sorted(items, key=lambda item: item.lsn):
             self._insert(item)
 
+    def with_items(self, items: Iterable[Item], lsn: int) -> Partition:
+        """Return the partition with these items in the place of its own."""
+        return Partition(
+            range_id=self.range_id, low=self.low, high=self.high, parents=self.parents, lsn=lsn, items=items
+        )
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -48,6 +48,9 @@ class RequestKind(StrEnum):
     READFEED = "readfeed"
 
 
+WRITES = frozenset(("create", "upsert", "replace", "delete", "patch", "batch"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """

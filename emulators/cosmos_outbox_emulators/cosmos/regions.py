@@ -9,15 +9,10 @@ from urllib.parse import urlsplit
 
 from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
-from cosmos_outbox_emulators.cosmos.protocol import Request, RequestKind
+from cosmos_outbox_emulators.cosmos.protocol import WRITES, Request, RequestKind
 
 _HOSTS = {"127.0.0.1": "Local", "localhost": "Local 2"}
 _WRITE_FORBIDDEN = 3
-_WRITES = frozenset(
-    {
-        RequestKind.CREATE, RequestKind.UPSERT, RequestKind.REPLACE, RequestKind.DELETE, RequestKind.PATCH, RequestKind.BATCH,
-    }
-)  # fmt: skip
 
 
 def fail_over(account: Account) -> str:
@@ -45,7 +40,7 @@ def locations(account: Account, origin: str) -> dict[str, Any]:
 
 def refuse_writes_elsewhere(account: Account, request: Request, kind: RequestKind) -> None:
     """Refuse a write that was sent to the region that takes none."""
-    if account.write_host in (None, urlsplit(request.origin).hostname) or kind not in _WRITES:
+    if account.write_host in (None, urlsplit(request.origin).hostname) or kind not in WRITES:
         return
     text = "The requested operation cannot be performed at this region."
     raise CosmosError(403, text, substatus=_WRITE_FORBIDDEN)

@@ -7,22 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from cosmos_outbox_emulators.servicebus.primitives import (
-    Array,
-    Byte,
-    Described,
-    Float,
-    Int,
-    Long,
-    Opaque,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
+from cosmos_outbox_emulators.servicebus import primitives
 
 _u16 = struct.Struct(">H").unpack_from
 _u32 = struct.Struct(">I").unpack_from
@@ -87,7 +72,7 @@ def _unknown(data: bytes, position: int) -> tuple[Any, int]:
 def _described(data: bytes, position: int) -> tuple[Any, int]:
     descriptor, position = _DECODERS[data[position]](data, position + 1)
     value, position = _DECODERS[data[position]](data, position + 1)
-    return Described(descriptor, value), position
+    return primitives.Described(descriptor, value), position
 
 
 def _constant(value: Any) -> Decoder:
@@ -108,7 +93,7 @@ def _opaque(code: int, width: int) -> Decoder:
         # A slice would be short and silent: an array could then declare 2^32 elements of nothing.
         if end > len(data):
             raise DecodeError("an AMQP value ends beyond the data")
-        return Opaque(bytes((code,)) + data[position:end]), end
+        return primitives.Opaque(bytes((code,)) + data[position:end]), end
 
     return read
 
@@ -141,8 +126,8 @@ def _string(raw: bytes) -> str:
     return str(raw, "utf-8")
 
 
-def _symbol(raw: bytes) -> Symbol:
-    return Symbol(str(raw, "ascii"))
+def _symbol(raw: bytes) -> primitives.Symbol:
+    return primitives.Symbol(str(raw, "ascii"))
 
 
 def _bounds(data: bytes, position: int, *, large: bool) -> tuple[int, int, int]:
@@ -192,7 +177,7 @@ def _map(large: bool) -> Decoder:
 def _array(large: bool) -> Decoder:
     def decoder(data: bytes, position: int) -> tuple[Any, int]:
         count, position, end = _bounds(data, position, large=large)
-        out = Array()
+        out = primitives.Array()
         if count == 0:
             return out, end
         described, descriptor = data[position] == 0, None
@@ -205,7 +190,7 @@ def _array(large: bool) -> Decoder:
         read = _DECODERS[code]
         for _ in range(count):
             value, position = read(data, position)
-            out.append(Described(descriptor, value) if described else value)
+            out.append(primitives.Described(descriptor, value) if described else value)
         if position != end:
             raise DecodeError("the size of an AMQP array contradicts its elements")
         return out, end
@@ -217,25 +202,27 @@ def _decoder_table() -> list[Decoder]:
     table: list[Decoder] = [_unknown] * 256
     table[0x00] = _described
     table[0x40], table[0x41], table[0x42] = _constant(None), _constant(value=True), _constant(value=False)
-    table[0x43], table[0x44], table[0x45] = _constant(UInt(0)), _constant(ULong(0)), _empty_list
-    table[0x50] = lambda data, position: (UByte(data[position]), position + 1)
-    table[0x51] = _fixed(1, _i8, Byte)
-    table[0x52] = lambda data, position: (UInt(data[position]), position + 1)
-    table[0x53] = lambda data, position: (ULong(data[position]), position + 1)
-    table[0x54], table[0x55], table[0x56] = _fixed(1, _i8, Int), _fixed(1, _i8, Long), _boolean
-    table[0x60], table[0x61] = _fixed(2, _u16, UShort), _fixed(2, _i16, Short)
+    table[0x43], table[0x44] = _constant(primitives.UInt(0)), _constant(primitives.ULong(0))
+    table[0x45], table[0x56] = _empty_list, _boolean
+    table[0x50] = lambda data, position: (primitives.UByte(data[position]), position + 1)
+    table[0x51] = _fixed(1, _i8, primitives.Byte)
+    table[0x52] = lambda data, position: (primitives.UInt(data[position]), position + 1)
+    table[0x53] = lambda data, position: (primitives.ULong(data[position]), position + 1)
+    table[0x54], table[0x55] = _fixed(1, _i8, primitives.Int), _fixed(1, _i8, primitives.Long)
+    table[0x60], table[0x61] = _fixed(2, _u16, primitives.UShort), _fixed(2, _i16, primitives.Short)
     table[0x70], table[0x71], table[0x72] = (
-        _fixed(4, _u32, UInt),
-        _fixed(4, _i32, Int),
-        _fixed(4, _f32, Float),
+        _fixed(4, _u32, primitives.UInt),
+        _fixed(4, _i32, primitives.Int),
+        _fixed(4, _f32, primitives.Float),
     )
     table[0x73], table[0x74] = _opaque(0x73, 4), _opaque(0x74, 4)
     table[0x80], table[0x81], table[0x82] = (
-        _fixed(8, _u64, ULong),
-        _fixed(8, _i64, Long),
+        _fixed(8, _u64, primitives.ULong),
+        _fixed(8, _i64, primitives.Long),
         _fixed(8, _f64, float),
     )
-    table[0x83], table[0x84], table[0x94] = _fixed(8, _i64, Timestamp), _opaque(0x84, 8), _opaque(0x94, 16)
+    table[0x83] = _fixed(8, _i64, primitives.Timestamp)
+    table[0x84], table[0x94] = _opaque(0x84, 8), _opaque(0x94, 16)
     table[0x98] = _uuid
     table[0xA0], table[0xA1], table[0xA3] = _small(bytes), _small(_string), _small(_symbol)
     table[0xB0], table[0xB1], table[0xB3] = _large(bytes), _large(_string), _large(_symbol)

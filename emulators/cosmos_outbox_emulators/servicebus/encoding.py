@@ -7,22 +7,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from cosmos_outbox_emulators.servicebus.primitives import (
-    Array,
-    Byte,
-    Described,
-    Float,
-    Int,
-    Long,
-    Opaque,
-    Short,
-    Symbol,
-    Timestamp,
-    UByte,
-    UInt,
-    ULong,
-    UShort,
-)
+from cosmos_outbox_emulators.servicebus import primitives
 
 pack_u32 = struct.Struct(">I").pack
 pack_i64 = struct.Struct(">q").pack
@@ -72,21 +57,21 @@ def _encode_list(value: list[Any]) -> bytes:
 
 # Every element of an array has the constructor of the array, so the widest form of each type is used.
 _ARRAY_ELEMENTS: dict[type, tuple[bytes, Callable[[Any], bytes]]] = {
-    Timestamp: (b"\x83", pack_i64),
-    Long: (b"\x81", pack_i64),
+    primitives.Timestamp: (b"\x83", pack_i64),
+    primitives.Long: (b"\x81", pack_i64),
     int: (b"\x81", pack_i64),
-    ULong: (b"\x80", struct.Struct(">Q").pack),
-    Int: (b"\x71", struct.Struct(">i").pack),
-    UInt: (b"\x70", pack_u32),
-    UShort: (b"\x60", struct.Struct(">H").pack),
-    Short: (b"\x61", struct.Struct(">h").pack),
-    UByte: (b"\x50", struct.Struct(">B").pack),
-    Byte: (b"\x51", struct.Struct(">b").pack),
-    Float: (b"\x72", struct.Struct(">f").pack),
+    primitives.ULong: (b"\x80", struct.Struct(">Q").pack),
+    primitives.Int: (b"\x71", struct.Struct(">i").pack),
+    primitives.UInt: (b"\x70", pack_u32),
+    primitives.UShort: (b"\x60", struct.Struct(">H").pack),
+    primitives.Short: (b"\x61", struct.Struct(">h").pack),
+    primitives.UByte: (b"\x50", struct.Struct(">B").pack),
+    primitives.Byte: (b"\x51", struct.Struct(">b").pack),
+    primitives.Float: (b"\x72", struct.Struct(">f").pack),
     float: (b"\x82", struct.Struct(">d").pack),
     bool: (b"\x56", struct.Struct(">?").pack),
     uuid.UUID: (b"\x98", lambda value: value.bytes),
-    Symbol: (b"\xb3", lambda value: pack_u32(len(value)) + value.encode("ascii")),
+    primitives.Symbol: (b"\xb3", lambda value: pack_u32(len(value)) + value.encode("ascii")),
     str: (b"\xb1", lambda value: pack_u32(len(value.encode())) + value.encode()),
     bytes: (b"\xb0", lambda value: pack_u32(len(value)) + value),
     dict: (b"\xd1", lambda value: _encode_wide(encode_map_items(value), len(value) * 2)),
@@ -98,19 +83,19 @@ def _encode_wide(data: bytes, count: int) -> bytes:
     return pack_u32(len(data) + 4) + pack_u32(count) + data
 
 
-def _encode_array(value: Array) -> bytes:
+def _encode_array(value: primitives.Array) -> bytes:
     if not value:
         return b"\xe0\x02\x00\x40"
     first, constructor = value[0], b""
-    if isinstance(first, Described):
+    if isinstance(first, primitives.Described):
         constructor = b"\x00" + encode(first.descriptor)
-        value = Array(item.value for item in value)
+        value = primitives.Array(item.value for item in value)
         first = value[0]
-    if type(first) is Opaque:
+    if type(first) is primitives.Opaque:
         code, body = first.raw[:1], b"".join([item.raw[1:] for item in value])
     elif first is None:
         code, body = b"\x40", b""
-    elif type(first) is Array:
+    elif type(first) is primitives.Array:
         parts = [_array_body(item) for item in value]
         code, body = b"\xf0", b"".join(parts)
     else:
@@ -120,12 +105,12 @@ def _encode_array(value: Array) -> bytes:
     return b"\xf0" + pack_u32(len(constructor) + len(body) + 4) + pack_u32(len(value)) + constructor + body
 
 
-def _array_body(value: Array) -> bytes:
+def _array_body(value: primitives.Array) -> bytes:
     encoded = _encode_array(value)
     return encoded[1:] if encoded[0] == 0xF0 else b"\x00\x00\x00\x05\x00\x00\x00\x00\x40"
 
 
-def _encode_described(value: Described) -> bytes:
+def _encode_described(value: primitives.Described) -> bytes:
     return b"\x00" + encode(value.descriptor) + encode(value.value)
 
 
@@ -133,24 +118,24 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda value: b"\x40",
     bool: lambda value: b"\x41" if value else b"\x42",
     str: lambda value: _sized(value.encode(), 0xA1, 0xB1),
-    Symbol: lambda value: _sized(value.encode("ascii"), 0xA3, 0xB3),
+    primitives.Symbol: lambda value: _sized(value.encode("ascii"), 0xA3, 0xB3),
     bytes: lambda value: _sized(value, 0xA0, 0xB0),
-    ULong: _unsigned(b"\x44", 0x53, b"\x80", struct.Struct(">Q").pack),
-    UInt: _unsigned(b"\x43", 0x52, b"\x70", pack_u32),
-    UShort: _prefixed(b"\x60", ">H"),
-    UByte: _prefixed(b"\x50", ">B"),
-    Long: _signed(0x55, b"\x81", pack_i64),
+    primitives.ULong: _unsigned(b"\x44", 0x53, b"\x80", struct.Struct(">Q").pack),
+    primitives.UInt: _unsigned(b"\x43", 0x52, b"\x70", pack_u32),
+    primitives.UShort: _prefixed(b"\x60", ">H"),
+    primitives.UByte: _prefixed(b"\x50", ">B"),
+    primitives.Long: _signed(0x55, b"\x81", pack_i64),
     int: _signed(0x55, b"\x81", pack_i64),
-    Int: _signed(0x54, b"\x71", struct.Struct(">i").pack),
-    Short: _prefixed(b"\x61", ">h"),
-    Byte: _prefixed(b"\x51", ">b"),
-    Timestamp: _prefixed(b"\x83", ">q"),
-    Float: _prefixed(b"\x72", ">f"),
+    primitives.Int: _signed(0x54, b"\x71", struct.Struct(">i").pack),
+    primitives.Short: _prefixed(b"\x61", ">h"),
+    primitives.Byte: _prefixed(b"\x51", ">b"),
+    primitives.Timestamp: _prefixed(b"\x83", ">q"),
+    primitives.Float: _prefixed(b"\x72", ">f"),
     float: _prefixed(b"\x82", ">d"),
     uuid.UUID: lambda value: b"\x98" + value.bytes,
-    Array: _encode_array,
+    primitives.Array: _encode_array,
     list: _encode_list,
     dict: _encode_map,
-    Described: _encode_described,
-    Opaque: lambda value: value.raw,
+    primitives.Described: _encode_described,
+    primitives.Opaque: lambda value: value.raw,
 }

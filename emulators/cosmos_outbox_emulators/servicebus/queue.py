@@ -162,13 +162,17 @@ class Queue:
             entry = ready.popleft()
             if self._expire(entry, now):
                 continue
-            token = self._random.getrandbits(128).to_bytes(16, "little")
-            if receiver.receive_and_delete:
-                del self.entries[entry.sequence]
-                self.completed += 1
-            else:
-                self.lock(entry, token, session, now)
-            receiver.deliver(entry, token)
+            receiver.deliver(entry, self._take(entry, receiver.receive_and_delete, session, now))
+
+    def _take(self, entry: Entry, receive_and_delete: bool, session: Session | None, now: float) -> bytes:
+        """Lock or delete what is given out, and return its lock token."""
+        token = self._random.getrandbits(128).to_bytes(16, "little")
+        if receive_and_delete:
+            del self.entries[entry.sequence]
+            self.completed += 1
+        else:
+            self.lock(entry, token, session, now)
+        return token
 
     def lock(self, entry: Entry, token: bytes, session: Session | None, now: float) -> None:
         entry.token = token
@@ -380,13 +384,7 @@ class Queue:
         now, out = self._timers.now(), []
         for entry in found:
             del self._deferred[entry.sequence]
-            token = self._random.getrandbits(128).to_bytes(16, "little")
-            if receive_and_delete:
-                del self.entries[entry.sequence]
-                self.completed += 1
-            else:
-                self.lock(entry, token, session, now)
-            out.append((token, entry))
+            out.append((self._take(entry, receive_and_delete, session, now), entry))
         return out
 
     # What an earlier start kept

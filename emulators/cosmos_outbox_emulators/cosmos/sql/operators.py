@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos.errors import bad_request
@@ -43,26 +44,20 @@ def _truth(value: Any) -> Any:
     return value if isinstance(value, bool) else UNDEFINED
 
 
-def disjunction(left: Expression, right: Expression) -> Expression:
-    def either(document: Any) -> Any:
+def _junction(left: Expression, right: Expression, *, decides: bool) -> Expression:
+    """Join two conditions of which one with this value decides, whatever the other is."""
+
+    def joined(document: Any) -> Any:
         first = _truth(left(document))
-        if first is True:
-            return True
+        if first is decides:
+            return decides
         second = _truth(right(document))
-        return second if second is True or first is False else UNDEFINED
+        return second if second is decides or first is not UNDEFINED else UNDEFINED
 
-    return either
+    return joined
 
 
-def conjunction(left: Expression, right: Expression) -> Expression:
-    def both(document: Any) -> Any:
-        first = _truth(left(document))
-        if first is False:
-            return False
-        second = _truth(right(document))
-        return second if second is False or first is True else UNDEFINED
-
-    return both
+disjunction, conjunction = partial(_junction, decides=True), partial(_junction, decides=False)
 
 
 def negation(operand: Expression) -> Expression:
