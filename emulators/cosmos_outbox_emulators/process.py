@@ -119,7 +119,7 @@ _TITLES = {
 def _announce(found: dict[str, str], others: dict[str, str], *, as_json: bool) -> None:
     """Say where the servers are; `others` are the connection strings of the keys after the first."""
     lines = [f"{_TITLES[name]:<13}{text}" for name, text in found.items()]
-    lines += [f"{f'  as {name}':<13}{text}" for name, text in others.items()]
+    lines += [f"{f'  as {name}':<12} {text}" for name, text in others.items()]
     shown = {**found, "servicebus_keys": others} if others else found
     text = json.dumps(shown) if as_json else "\n".join([*lines, "Ctrl-C stops them."])
     # Where a server listens on all addresses, a client is told the one that is always there.

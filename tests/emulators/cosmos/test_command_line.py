@@ -137,6 +137,23 @@ async def test_a_second_pair_of_emulators_is_steered_at_another_address():
         assert 0 == await process.wait()
 
 
+async def test_a_connection_string_stands_behind_a_space_however_long_the_name_of_its_key_is(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps({"sas_keys": {"Root": "one", "a": "two", "nomanage": "three", "no manage at all": "four"}})
+    )
+    process = await start("--config", str(config))
+    lines = [(await process.stdout.readline()).decode() for _ in range(6)]
+    process.terminate()
+    await process.communicate()
+    strings = [
+        line.partition(" Endpoint=sb://")[0].split(maxsplit=1) for line in lines if "Endpoint=sb" in line
+    ]
+    assert [["Service", "Bus"], ["as", "a"], ["as", "nomanage"], ["as", "no manage at all"]] == [
+        [word.strip() for word in words] for words in strings
+    ]
+
+
 @pytest.mark.parametrize("name", ["creations-overwrite", "large-messages"])
 async def test_an_option_lets_either_service_deviate_from_the_start(name):
     process = await start("--json", "--deviate", name)
