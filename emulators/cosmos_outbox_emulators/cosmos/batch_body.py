@@ -61,7 +61,7 @@ def is_binary(body: bytes) -> bool:
 
 def operations_of(body: bytes) -> list[BatchOperation]:
     """Read the operations of a request; one that is no operation is refused by its number."""
-    batch = _rows(body) if is_binary(body) else jsontext.decode(body)
+    batch = rows(body) if is_binary(body) else jsontext.decode(body)
     if not isinstance(batch, list) or not batch:
         raise bad_request("Batch request has no operations.")
     if len(batch) > MOST_OPERATIONS:
@@ -77,8 +77,20 @@ def results_body(results: Sequence[Result], *, binary: bool) -> bytes:
     )
 
 
-def _rows(body: bytes) -> list[Mapping[str, Any]]:
-    rows: list[Mapping[str, Any]] = []
+def as_rows(results: bytes) -> bytes:
+    """Return as rows the results that are given as JSON."""
+    return hybrid_row.write(hybrid_row.RESULT, map(_from_json, jsontext.decode(results)))
+
+
+def _from_json(result: Mapping[str, Any]) -> hybrid_row.Row:
+    body, text = result.get("resourceBody"), result.get("message")
+    content = text and text.encode() if body is None else jsontext.encode(body)
+    return {"subStatusCode": 0, **result, "resourceBody": content}
+
+
+def rows(body: bytes) -> list[Mapping[str, Any]]:
+    """Return the operations of a binary body as JSON has them."""
+    operations: list[Mapping[str, Any]] = []
     for index, row in enumerate(hybrid_row.read(hybrid_row.OPERATION, body)):
         if row.get("resourceType") != _DOCUMENT:
             raise bad_request(f"Operation {index} of the batch is not about a document.")
@@ -90,8 +102,8 @@ def _rows(body: bytes) -> list[Mapping[str, Any]]:
         read = {**row, "operationType": _NUMBERED.get(row.get("operationType", -1))}
         if "resourceBody" in row:
             read["resourceBody"] = jsontext.decode(row["resourceBody"])
-        rows.append(read)
-    return rows
+        operations.append(read)
+    return operations
 
 
 def _operation(index: int, fields: Any) -> BatchOperation:

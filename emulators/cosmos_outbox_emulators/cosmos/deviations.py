@@ -17,18 +17,16 @@ from typing import Any
 
 from multidict import CIMultiDict
 
-from cosmos_outbox_emulators.cosmos import jsontext
+from cosmos_outbox_emulators.cosmos import batch_body, jsontext
 from cosmos_outbox_emulators.cosmos.documents import LARGEST_REQUEST_BYTES
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
-from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, RequestKind, Route
+from cosmos_outbox_emulators.cosmos.protocol import WRITES, Reply, Request, RequestKind, Route
 from cosmos_outbox_emulators.cosmos.server import Answer, Around, CosmosServer
 from cosmos_outbox_emulators.deviating import Switch
 
 _LAG_S, _LATENCY_S, _AHEAD_S = 3.0, 0.2, 3600.0
 _LONGEST_KEY_HEADER = 2000  # a key of 2,047 bytes has a longer one, no ordinary key has
-_WRITES = (
-    RequestKind.CREATE, RequestKind.UPSERT, RequestKind.REPLACE, RequestKind.PATCH, RequestKind.BATCH,
-)  # fmt: skip
+_WRITES = WRITES - {"delete"}  # those with a body
 
 
 # Writes
@@ -186,7 +184,12 @@ def _compress(answer: Answer, request: Request, route: Route) -> Reply:
 def _hide_charge(answer: Answer, request: Request, route: Route) -> Reply:
     reply = answer(request, route)
     reply.headers.pop("x-ms-request-charge", None)
-    return reply
+    if route.kind is not RequestKind.BATCH or reply.status >= 300:
+        return reply
+    results = json.loads(reply.body)
+    for result in results:
+        result.pop("requestCharge", None)
+    return replace(reply, body=jsontext.encode(results))
 
 
 def _with_body(request: Request, body: Any) -> Request:
@@ -223,7 +226,15 @@ def _never_expire(server: CosmosServer) -> Around:
 
 
 def _stands(around: Around) -> Switch[CosmosServer]:
-    return lambda server: _set(server, around=around)
+    """Switch a deviation on; of a batch it sees and makes JSON, also where the client, as that for .NET, has rows."""
+
+    def translate(answer: Answer, request: Request, route: Route) -> Reply:
+        if route.kind is not RequestKind.BATCH or not batch_body.is_binary(request.body):
+            return around(answer, request, route)
+        reply = around(answer, _with_body(request, batch_body.rows(request.body)), route)
+        return replace(reply, body=batch_body.as_rows(reply.body)) if reply.status < 300 else reply
+
+    return lambda server: _set(server, around=translate)
 
 
 @contextmanager
@@ -270,7 +281,7 @@ DEVIATIONS: Mapping[str, Switch[CosmosServer]] = {
     "empty-etag": _stands(partial(_feed, _empty_etag)),
     "stale-reads": _stale,
     "charges-hidden": _stands(_hide_charge),
-    "compressed": _stands(_compress),
+    "compressed": lambda server: _set(server, around=_compress),
     "slow": lambda server: _set(server, latency_s=_LATENCY_S),
     "clock-ahead": _ahead,
 }

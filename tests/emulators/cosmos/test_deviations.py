@@ -7,15 +7,19 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cosmos_outbox_emulators.cosmos import hybrid_row
 from cosmos_outbox_emulators.cosmos.deviations import DEVIATIONS
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.deviating import Deviating
 from tests.emulators.cosmos.driver import Driver, documents, put, substatus
+
+NUMBERS = {"Create": 0, "Replace": 5}  # of operations, in the rows of the SDK for .NET
 
 
 class Deviated(Driver):
@@ -37,6 +41,25 @@ class Deviated(Driver):
 def batch(of: Deviated, *operations: object) -> list[int]:
     reply = of.batch("k", list(operations))
     return [one["statusCode"] for one in json.loads(reply.body)] if reply.status < 300 else [reply.status]
+
+
+def in_rows(of: Deviated, *operations: dict[str, Any]) -> list[hybrid_row.Row]:
+    """Send a batch as the SDK for .NET does, and return the rows of its results."""
+    given = [{**one, "resourceType": 2, "operationType": NUMBERS[one["operationType"]]} for one in operations]
+    encoded = [{**one, "resourceBody": json.dumps(one["resourceBody"]).encode()} for one in given]
+    reply = of.batch("k", hybrid_row.write(hybrid_row.OPERATION, encoded))
+    return hybrid_row.read(hybrid_row.RESULT, reply.body)
+
+
+def of_dotnet(of: Deviated) -> object:
+    """Say what a client for .NET sees of a batch that fails, of its first item, and of one that is written."""
+    failed = {**put("Replace", "none"), "id": "c", "ifMatch": '"old"'}
+    of.upsert("k", "c")
+    rows = in_rows(of, put("Create", "a"), failed)
+    kept = of.item("GET", "k", "a").status
+    (written,) = in_rows(of, put("Create", "b"))
+    assert "b" == json.loads(written["resourceBody"])["id"]
+    return [row["statusCode"] for row in rows], kept, "requestCharge" in written
 
 
 def half(of: Deviated) -> object:
@@ -113,7 +136,8 @@ def stale(of: Deviated) -> object:
 
 
 def charged(of: Deviated) -> object:
-    return "x-ms-request-charge" in of.upsert("k", "a").headers
+    results = json.loads(of.batch("k", [put("Create", "b")]).body)
+    return "x-ms-request-charge" in of.upsert("k", "a").headers, "requestCharge" in results[0]
 
 
 def plain(of: Deviated) -> object:
@@ -145,8 +169,11 @@ def plain(of: Deviated) -> object:
         ("304-without-etag", etags, ('"2"', '"9"'), ('"2"', None)),
         ("empty-etag", etags, ('"2"', '"9"'), ("", "")),
         ("stale-reads", stale, 200, 404),
-        ("charges-hidden", charged, True, False),
+        ("charges-hidden", charged, (True, True), (False, False)),
         ("compressed", plain, (False, "a"), (True, "a")),
+        ("half-batches", of_dotnet, ([424, 412], 404, True), ([424, 412], 200, True)),
+        ("412-is-409", of_dotnet, ([424, 412], 404, True), ([424, 409], 404, True)),
+        ("charges-hidden", of_dotnet, ([424, 412], 404, True), ([424, 412], 404, False)),
         ("slow", lambda of: of.server.latency_s, 0.0, 0.2),
         ("clock-ahead", lambda of: of.account.clock() - of.clock(), 0.0, 3600.0),
     ],
