@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from cosmos_outbox_emulators.cosmos import indexing, offers, partition_key
+from cosmos_outbox_emulators.cosmos import definition, offers
 from cosmos_outbox_emulators.cosmos.container import Container, Replication
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, conflict
 from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
@@ -23,10 +23,6 @@ _OWNER_MISSING = 1003
 _LONGEST_ID = 255
 _MOST_PARTITIONS = 1000
 _KEY_BYTES = 64
-_UNSUPPORTED = (
-    *("vectorEmbeddingPolicy", "fullTextPolicy", "computedProperties"),
-    *("clientEncryptionPolicy", "ttlPropertyPath"),
-)
 
 
 class Database:
@@ -119,11 +115,11 @@ class Account:
         """
         database = self.database(database_name)
         name = _valid_name(body.get("id"))
-        partition_key.parse_definition(body.get("partitionKey"))  # is refused before a name that is taken
+        body = definition.completed(body)  # is refused before a name that is taken
         if name in database.containers:
             raise conflict()
         raw_rid = database.raw_rid + (next(self._rids) | 0x80000000).to_bytes(4, "big")
-        properties = self._container_properties(body, database, raw_rid)
+        properties = self._described(body, database, raw_rid)
         if throughput is None and database.offer is None:
             throughput = offers.manual(offers.DEFAULT_THROUGHPUT)
         wanted = offers.partitions_of_new(throughput) if throughput else 1
@@ -144,14 +140,8 @@ class Account:
         container = self.container(database_name, name, as_owner=False)
         if body.get("id", name) != name:
             raise bad_request("The id of a container cannot be changed.")
-        properties = self._container_properties(
-            {"partitionKey": container.properties["partitionKey"], **body, "id": name},
-            self.database(database_name),
-            container.raw_rid,
-        )
-        if properties["partitionKey"] != container.properties["partitionKey"]:
-            raise bad_request("The partition key of a container cannot be changed.")
-        container.replace_properties(properties)
+        new = definition.replaced(container.properties, {**body, "id": name})
+        container.replace_properties(self._described(new, self.database(database_name), container.raw_rid))
         return container
 
     def delete_container(self, database_name: str, name: str) -> None:
@@ -182,20 +172,10 @@ class Account:
         self.databases[database].containers[properties["id"]] = container
         return container
 
-    def _container_properties(self, body: JsonObject, database: Database, raw_rid: bytes) -> JsonObject:
-        for name in _UNSUPPORTED:
-            if body.get(name):
-                raise bad_request(f"This emulator does not support '{name}'.")
-        policy = body.get("uniqueKeyPolicy")
-        if isinstance(policy, dict) and policy.get("uniqueKeys"):
-            raise bad_request("This emulator does not support unique keys.")
+    def _described(self, body: JsonObject, database: Database, raw_rid: bytes) -> JsonObject:
         rid = _text(raw_rid)
         return {
-            **{name: value for name, value in body.items() if name != "defaultTtl"},
-            "indexingPolicy": indexing.completed(body.get("indexingPolicy")),
-            **_default_ttl(body.get("defaultTtl")),
-            "id": _valid_name(body.get("id")),
-            "partitionKey": partition_key.parse_definition(body.get("partitionKey")),
+            **{name: value for name, value in body.items() if value is not None},
             "_rid": rid,
             "_self": f"{database.properties['_self']}colls/{rid}/",
             **self._stamp(),
@@ -279,11 +259,3 @@ def _valid_name(name: Any) -> str:
     if any(character in name for character in "/\\?#"):
         raise bad_request("The id must not contain '/', '\\', '?' or '#'.")
     return name
-
-
-def _default_ttl(ttl: Any) -> JsonObject:
-    if ttl is None:
-        return {}
-    if not isinstance(ttl, int) or isinstance(ttl, bool) or not (ttl == -1 or 0 < ttl <= 2_147_483_647):
-        raise bad_request("The defaultTtl must be -1 or a positive number of seconds.")
-    return {"defaultTtl": ttl}

@@ -43,6 +43,8 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
     Answer a query of one partition key or one range, or of several if the rows need no merging; or make the plan to merge them.
     """
     headers = request.headers
+    if "a-im" in headers:
+        raise bad_request("This emulator does not filter the change feed by a query.")
     query = sql.parse_request(request.body)
     if is_on(headers, QUERY_PLAN):
         sql.plan.check_features(query, headers.get("x-ms-cosmos-supported-query-features", ""))

@@ -11,6 +11,7 @@ from cosmos_outbox_emulators.cosmos.jsontext import JsonObject
 
 _ETAG = {"path": '/"_etag"/?'}
 _MODES = ("consistent", "lazy", "none")
+_SPATIAL_TYPES = ("LineString", "MultiPolygon", "Point", "Polygon")
 
 
 def completed(policy: Any) -> JsonObject:
@@ -20,6 +21,11 @@ def completed(policy: Any) -> JsonObject:
     if not isinstance(policy, dict | None):
         raise bad_request("The indexing policy must be a JSON object.")
     policy = policy or {}
+    for unserved in ("vectorIndexes", "fullTextIndexes"):
+        if policy.get(unserved):
+            raise bad_request(f"This emulator does not support '{unserved}' of the indexing policy.")
+    for index in _paths(policy, "spatialIndexes"):
+        _check_spatial(index)
     mode = str(policy.get("indexingMode", "consistent")).lower()
     if mode not in _MODES:
         raise bad_request(f"The indexing mode {mode[:50]} is invalid.")
@@ -35,6 +41,19 @@ def completed(policy: Any) -> JsonObject:
         "includedPaths": included,
         "excludedPaths": excluded,
     }
+
+
+def _check_spatial(index: JsonObject) -> None:
+    path, types = index["path"][:50], index.get("types")
+    if not types:
+        raise bad_request(
+            "The spatial data types array cannot be empty. Assign at least one spatial type for the 'types' array for the path "
+            f"'{path}'."
+        )
+    if not isinstance(types, list) or any(kind not in _SPATIAL_TYPES for kind in types):
+        raise bad_request(
+            f"The spatial data types for the path '{path}' must be of {', '.join(_SPATIAL_TYPES)}."
+        )
 
 
 def _paths(policy: JsonObject, name: str) -> list[JsonObject]:

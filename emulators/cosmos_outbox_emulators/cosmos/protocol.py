@@ -9,7 +9,7 @@ from enum import StrEnum
 from functools import lru_cache
 from urllib.parse import unquote
 
-from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
+from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request, not_found
 
 CROSS_PARTITION = "x-ms-documentdb-query-enablecrosspartition"
 CROSS_PARTITION_DISABLED = (
@@ -25,6 +25,7 @@ _KNOWN_VALUES = {
     "x-ms-documentdb-content-serialization-format": ("jsontext", "cosmosbinary"),
     **dict.fromkeys((CROSS_PARTITION, "x-ms-documentdb-query-enable-scan"), ("true", "false")),
 }
+_TRIGGERS = tuple(f"x-ms-documentdb-{when}-trigger-include" for when in ("pre", "post"))
 _DEFAULT_PAGE = 100
 _LARGEST_PAGE = 1000
 _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
@@ -185,6 +186,11 @@ def check_headers(headers: Mapping[str, str]) -> None:
         value = headers.get(name)
         if value and value.lower() not in known:  # the SDK for .NET sends an empty one where it has none
             raise bad_request(f"The value '{value[:50]}' specified for the header '{name}' is invalid.")
+    for name in _TRIGGERS:
+        if headers.get(name):
+            raise not_found(
+                f"The trigger '{headers[name][:50]}' does not exist in this emulator, which has none."
+            )
     if headers.get("x-ms-version", _OLDEST_VERSION) < _OLDEST_VERSION:
         raise bad_request("Invalid API version. Ensure a valid x-ms-version header value is passed.")
 

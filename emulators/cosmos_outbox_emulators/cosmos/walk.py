@@ -27,6 +27,8 @@ class Walk:
     def __init__(self, partitions: Sequence[Partition], window: Window) -> None:
         self.as_of: dict[str, int] = {}  # by range id, where a replica lags
         self.partitions = partitions
+        # Of the ranges that a client visits one by one, the first alone has the row of a query without FROM
+        self.is_first = not partitions or partitions[0].low <= window.low
         self._window = window
         self.whole: tuple[Segment, ...] = ((window.low, window.high, 0),)
 

@@ -21,10 +21,11 @@ from cosmos_outbox_emulators.cosmos.sql.expressions import Aggregate
 from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES
 from cosmos_outbox_emulators.cosmos.sql.parser import MOST_ROWS, Query, ResumeFilter
 from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, Aggregated, SortKey, sort_key
-from cosmos_outbox_emulators.cosmos.walk import Segment, Walk
+from cosmos_outbox_emulators.cosmos.walk import Listed, Segment, Walk
 
 _CONTENT = (int, int, bool, (int, float), str, str, str)  # of a sort key, by its rank
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
+_NO_ITEM = {"_rid": "AQ=="}  # what a query without FROM reads, and finds nothing in
 _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
 
 
@@ -59,6 +60,8 @@ def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = 
         if continuation
         else _Resume(segments=walk.whole, skip=query.offset, left=query.most)
     )
+    if not query.source.origin:
+        walk = Listed([_NO_ITEM] if walk.is_first else [])
     if query.aggregates or query.groups:
         return QueryPage(rows=list(islice(_aggregate(query, walk.items()), *_slice(resume))))
     if query.order or query.distinct:
@@ -175,33 +178,21 @@ def _is_reversed(query: Query) -> bool:
 
 
 def _is_resumed(row: _Row, query: Query, resume: ResumeFilter) -> bool:
-    place = _place(row, query, resume.keys)
-    if place or resume.sequence is None:
-        return place > 0 or (place == 0 and not resume.exclude)
-    age = row.item.sequence - resume.sequence
-    return age <= 0 if _is_reversed(query) else age >= 0
+    place = _place(row, query, resume)
+    return place > 0 or (place == 0 and (resume.sequence is not None or not resume.exclude))
 
 
 def _behind(rows: Iterable[_Row], query: Query, resume: _Resume) -> Iterator[_Row]:
-    for row in rows:
-        if resume.sequence is None or _is_behind(row, query, resume):
-            yield row
+    return (row for row in rows if resume.sequence is None or _place(row, query, resume) > 0)
 
 
-def _is_behind(row: _Row, query: Query, resume: _Resume) -> bool:
-    place = _place(row, query, resume.keys)
-    if place or resume.sequence is None:
-        return place >= 0
-    age = row.item.sequence - resume.sequence
-    return age < 0 if _is_reversed(query) else age > 0
-
-
-def _place(row: _Row, query: Query, keys: Sequence[SortKey]) -> int:
-    """Return 1 for a row that comes behind the values in the query's order, -1 before them, 0 for one that has them."""
-    for (_, descending), key, last in zip(query.order, row.keys, keys, strict=True):
+def _place(row: _Row, query: Query, resume: ResumeFilter | _Resume) -> int:
+    """Return above 0 for a row that comes behind the values in the query's order and then by age, below 0 before them, 0 at them."""
+    for (_, descending), key, last in zip(query.order, row.keys, resume.keys, strict=True):
         if key != last:
             return 1 if (key < last) is descending else -1
-    return 0
+    age = 0 if resume.sequence is None else row.item.sequence - resume.sequence
+    return -age if _is_reversed(query) else age
 
 
 def _encode(query: Query, resume: _Resume) -> str:

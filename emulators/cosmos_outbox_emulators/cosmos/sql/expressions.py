@@ -193,6 +193,8 @@ class ExpressionParser:
             return constant(_CONSTANTS[token.text.upper()])
         if self.peek("("):
             return self._call(token.text)
+        if token.word == "UDF" and self.peek("."):
+            raise bad_request("This emulator has no user-defined functions, so no 'udf.' in a query.")
         self.roots.add(token.text)
         return path(self._steps())
 

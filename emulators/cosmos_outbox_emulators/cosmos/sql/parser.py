@@ -20,6 +20,8 @@ from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, SortKey, sort_k
 
 MOST_ROWS = 4_294_967_295
 _LONGEST_QUERY = 512 * 1024
+_CLAUSES = ("WHERE", "GROUP", "ORDER", "OFFSET")  # behind FROM
+_NO_SOURCE = "\0"  # no name has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,8 @@ class _QueryParser(ExpressionParser):
                 groups=tuple(text for _, text in groups),
             ),
         )
+        if columns is None and not origin:
+            raise bad_request("'SELECT *' is not valid if FROM clause is omitted.")
         if groups and (order or columns is None):
             raise bad_request("'SELECT *' is not allowed with GROUP BY, nor is ORDER BY.")
         if aggregates or groups:
@@ -238,7 +242,7 @@ class _QueryParser(ExpressionParser):
         name = self._implied_name(first) or f"${number}"
         inside = (self.aggregates or [])[before:]
         alone = inside[0] if self._is_call(first, inside) else None
-        if self.accept("AS") or (self.at(TokenKind.NAME) and not self.peek("FROM")):
+        if self.accept("AS") or (self.at(TokenKind.NAME) and not self.peek("FROM", *_CLAUSES)):
             token = self.take()
             if token.kind is not TokenKind.NAME:
                 raise bad_request("AS must be followed by a name.")
@@ -262,12 +266,13 @@ class _QueryParser(ExpressionParser):
         return last.text if last.kind is TokenKind.NAME else str(last.value)
 
     def _source(self) -> str:
-        self.expect("FROM")
+        if self.accept("FROM") is None:
+            return _NO_SOURCE
         source = self.take()
         if source.kind is not TokenKind.NAME:
             raise bad_request("FROM must name the container.")
         self.accept("AS")
-        reserved = self.peek("WHERE", "ORDER", "OFFSET", "GROUP", "JOIN", "IN")
+        reserved = self.peek(*_CLAUSES, "JOIN", "IN")
         if self.peek("JOIN", "IN", ".", "["):
             raise bad_request("This emulator reads whole documents: no JOIN, no IN after FROM.")
         return self.take().text if self.at(TokenKind.NAME) and not reserved else source.text
