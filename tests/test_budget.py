@@ -32,10 +32,10 @@ MAXIMA = {
     "sessions": 599,
     "testing": 5_524,
     "the modules of the root": 1_297,
-    "worker": 3_249,
-    "worker/cli": 1_502,
+    "worker": 3_251,
+    "worker/cli": 1_512,
     "worker/contract": 251,
-    "worker/doctor": 650,
+    "worker/doctor": 652,
     "write": 1_827,
 }
 _FREE = {

@@ -149,7 +149,7 @@ def test_a_dropped_message_takes_no_effect_and_a_key_can_be_parked_by_hand(outbo
     assert "released 1, messages handled 1" in said
     assert [2] == invoices(outbox)
     said = outbox.run("parked", "park", "b", "--reason", "wait", "--yes", *OF, **CONSUMER).stdout
-    assert "'b' is parked; the consumers hold its messages within 15 seconds." in said
+    assert "'b' is parked; running consumers hold its messages within 15 seconds." in said
     assert ["b"] == [key["key"] for key in outbox.rows("parked", "list", *OF, **CONSUMER)]
 
 

@@ -7,10 +7,16 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from azure.cosmos.aio import DatabaseProxy
 
+from cosmos_outbox.adapters.cosmos.feed import CosmosChangeFeed
 from cosmos_outbox.adapters.cosmos.leases import CosmosLeases
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
+from cosmos_outbox.parking import Scope
+from cosmos_outbox.parking.seen_leases_note import note_first_run
 from cosmos_outbox_worker.causes import cause_of
 from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat
+from tests.cli.test_parked import PARKED
 from tests.support.local import Local
 
 pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::ResourceWarning")]
@@ -191,11 +197,55 @@ def test_a_container_that_is_missing_exits_2_with_its_name(outbox: Local):
     assert 0 == without["waiting"], "the rest is known"
 
 
+ASKED_OF_A_PROCESSOR = (
+    "status",
+    "where ada",
+    "parked list",
+    "parked release --all --yes",
+    "parked release ada --yes",
+    "parked drop --all --reason x --yes",
+    "parked park ada --reason x --yes",
+    "replay --since beginning --dry-run",
+    "leases reset --to beginning --dry-run",
+)
+
+
 def test_a_processor_that_is_misspelled_is_not_taken_for_one_that_has_nothing_to_do(outbox: Local):
-    assert 0 == outbox.json("status")["waiting"]
+    """Where none has leases yet, no name is known to be wrong; and what is parked for a name is there without its leases."""
+    misspelled = {"OUTBOX_PROCESSOR_NAME": "outbocks", **PARKED}
+    outbox.commit("ada")
+    for command in ("status", "where ada", "parked list"):
+        outbox.run(*command.split(), **misspelled)
     outbox.run("bootstrap")
-    said = outbox.json("status", code=5, OUTBOX_PROCESSOR_NAME="outbocks")["error"]["message"]
-    assert "No processor 'outbocks' has leases; these have: outbox." in said
+    for command in ASKED_OF_A_PROCESSOR:
+        said = outbox.json(*command.split(), code=5, **misspelled)["error"]["message"]
+        assert "'outbocks' has no leases" in said, command
+        assert "These have leases: outbox. Set OUTBOX_PROCESSOR_NAME" in said, command
+    found = outbox.json("doctor", code=5, **misspelled)["findings"]
+    assert [("error", "processor-name"), ("note", "other-processors")] == [
+        (one["severity"], one["check"]) for one in found
+    ]
+    outbox.run("doctor", code=4, **misspelled | {"OUTBOX_TOPIC": ""})
+    outbox.run("bootstrap", **misspelled)
+    outbox.run(*ASKED_OF_A_PROCESSOR[6].split(), **misspelled)
+
+    async def delete(leases: Any) -> None:
+        for item in [item async for item in leases.read_all_items()]:
+            if item["id"].startswith("outbocks"):
+                await leases.delete_item(item["id"], item["id"])
+
+    outbox.on_leases(delete)
+    assert ["ada"] == [row["key"] for row in outbox.rows("parked", "list", **misspelled)]
+    outbox.run("parked", "release", "ada", "--yes", **misspelled)
+    outbox.run("parked", "list", code=5, **misspelled)
+
+    async def note(database: DatabaseProxy) -> None:
+        data, parked = map(database.get_container_client, ("data", "parked"))
+        rid = (await CosmosChangeFeed(data, account_host="localhost").describe()).container_rid
+        await note_first_run(CosmosParked(parked), Scope(processor="outbocks", container=rid))
+
+    outbox.on_database(note)
+    assert [] == outbox.rows("parked", "list", **misspelled), "there may be records of its events"
 
 
 @pytest.mark.parametrize("seconds", ["inf", "nan", "1e300"])

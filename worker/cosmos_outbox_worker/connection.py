@@ -98,6 +98,10 @@ class Connection:
         name = self.settings.processor_name
         return await others_on(await self.feed.describe(), processor_name=name, leases=self.leases)
 
+    async def others_alone(self) -> tuple[str, ...]:
+        """Return the other processors that have leases if this one has none: its name is misspelled, or its workers never started."""
+        return () if (await self.leases.list(f"{await self.prefix()}..")).documents else await self.others()
+
     async def lag(self, expiration: timedelta, processor: str | None = None) -> Lag:
         """Return the lag of the processor, or of another one. A lease not written for this long is free."""
         name = processor or self.settings.processor_name

@@ -16,7 +16,7 @@ from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.running import AsJson, Expiration
 from cosmos_outbox_worker.doctor.check import Findings, Severity
 from cosmos_outbox_worker.doctor.programs import check_application, check_consumer, check_worker, no_access
-from cosmos_outbox_worker.exit_codes import ExitCode
+from cosmos_outbox_worker.exit_codes import WORST_FIRST, ExitCode
 from cosmos_outbox_worker.logs import names_no_leak
 
 _EXIT_CODES = {
@@ -24,6 +24,7 @@ _EXIT_CODES = {
     Severity.UNKNOWN: ExitCode.UNANSWERED,
     Severity.WARNING: ExitCode.WARNED,
     Severity.NOTE: ExitCode.DONE,
+    "processor-name": ExitCode.NO_MATCH,
 }
 
 
@@ -38,7 +39,8 @@ async def doctor(
     as_json: AsJson = False,
 ) -> None:
     """
-    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 4: errors, 3: a service did not answer.
+    Compare the live resources with what the outbox needs. Exit code 0: no finding but notes, 1: warnings, 4: errors, 5: an error of
+    the processor's name alone, 3: a service did not answer.
 
     Tries what a worker needs, with the identity that runs this: creates a document in the lease container and in that of parked
     keys, and deletes it. With --api, tries what an application does with the data container, and nothing else. With --consumer,
@@ -67,4 +69,5 @@ async def doctor(
     answer(
         {"counts": counts, "findings": rows}, table_of(rows, empty="There are no findings."), as_json=as_json
     )
-    raise typer.Exit(_EXIT_CODES[findings[0].severity] if findings else 0)
+    codes = [_EXIT_CODES.get(one.check) or _EXIT_CODES[one.severity] for one in findings]
+    raise typer.Exit(min(codes, key=WORST_FIRST.index, default=ExitCode.DONE))

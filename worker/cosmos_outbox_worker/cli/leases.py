@@ -16,6 +16,8 @@ from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import LeaseStore, StartFrom
 from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, answer, confirm, table_of
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Expiration, Yes, command, command_each, connect
+from cosmos_outbox_worker.connection import Connection
+from cosmos_outbox_worker.doctor.check import finding
 from cosmos_outbox_worker.exit_codes import ExitCode
 from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.readable_times import clock_time, readable_time
@@ -43,6 +45,7 @@ async def reset(
     """
     start = start_given(to)
     async with connect() as outbox:
+        await require_leases(outbox)
         prefix, free_after = await outbox.prefix(), timedelta(seconds=expiration)
         act = partial(reset_leases, start, prefix=prefix, store=outbox.leases, expiration=free_after)
         rows = await act(dry_run=True)  # reports errors before the question
@@ -78,6 +81,18 @@ async def bootstrap(
         )
     if left:
         raise typer.Exit(ExitCode.WRONG)
+
+
+async def require_leases(outbox: Connection) -> None:
+    """
+    Refuse a processor that has no leases where others have; where none has any, no name is wrong yet.
+
+    Raises:
+        NothingMatches: its name is misspelled, or its workers never started.
+    """
+    if others := await outbox.others_alone():
+        told = finding("processor-name.unknown", outbox.settings.processor_name, ", ".join(others))
+        raise NothingMatches(f"{told.message} {told.fix}")
 
 
 async def leases_for(

@@ -229,7 +229,7 @@ async def park(
         parked = await keys.park(key, reason=reason)
     said = f"{key!r} was parked already, with {number_text(parked.held, f'held {noun}')}."
     if parked.failure is not None and parked.failure.reason == BY_HAND:
-        said = f"{key!r} is parked; the {owner.who} hold its {noun}s within 15 seconds."
+        said = f"{key!r} is parked; running {owner.who} hold its {noun}s within 15 seconds."
     answer(_key_row(parked, owner), said, as_json=as_json)
 
 

@@ -17,9 +17,11 @@ from azure.core.credentials_async import AsyncTokenCredential
 from cosmos_outbox.errors import KeyNotParked, error_text
 from cosmos_outbox.parking import Failure, ParkedEvent, ParkedKeys, Parking
 from cosmos_outbox.parking.parked_documents import BY_HAND
+from cosmos_outbox.parking.seen_leases_note import has_run
 from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.records import AttemptFailed, Record
 from cosmos_outbox.retries import RetryOptions, retry_reads
+from cosmos_outbox_worker.cli.leases import require_leases
 from cosmos_outbox_worker.cli.running import connect, open_consumer
 from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.logs import printable
@@ -125,11 +127,16 @@ async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
 
     Raises:
         ConfigurationError: one line for every error in the environment; or there is no such consumer.
+        NothingMatches: no such processor is known, and others are.
         KeyNotParked: as in the block; where the container of a consumer has hierarchical keys, it says how they are named.
     """
     if consumer is None:
         async with connect() as outbox:
-            yield OutboxOwner(outbox=outbox, keys=await outbox.parked_keys())
+            keys = await outbox.parked_keys()
+            # What is parked for a name outlives its leases, and records outlive the keys
+            if not (await has_run(await outbox.parked_store(), await outbox.scope()) or await keys.list()):
+                await require_leases(outbox)
+            yield OutboxOwner(outbox=outbox, keys=keys)
         return
     async with open_consumer(consumer, handles=True) as (outbox, settings, opened_one):
         store = await retry_reads(outbox.parked_store, RetryOptions())

@@ -29,8 +29,8 @@ from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.ceiling import Ceiling
 from cosmos_outbox.relay.sending_lanes import event_page
 from cosmos_outbox.stored_documents import StoredEvent, stored_event
-from cosmos_outbox_worker.cli.leases import leases_for, start_given
-from cosmos_outbox_worker.cli.output import NothingMatches, answer, confirm, number_text
+from cosmos_outbox_worker.cli.leases import leases_for, require_leases, start_given
+from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, answer, confirm, number_text
 from cosmos_outbox_worker.cli.running import AsJson, DryRun, Yes, command, connect
 from cosmos_outbox_worker.exit_codes import ExitCode
 
@@ -64,17 +64,15 @@ async def replay_command(
     start = start_given(since)
     async with AsyncExitStack() as stack:
         outbox = await stack.enter_async_context(connect())
-        ranges, named = None, None if key is None else await outbox.key_of(key)
-        if named is not None:
-            ranges = [await outbox.feed.range_of(named)]
+        named = None if key is None else await outbox.key_of(key)
+        ranges = None if named is None else [await outbox.feed.range_of(named)]
+        meant = None if named is None else key_text(named)
+        await require_leases(outbox)
         leases, _ = await leases_for(start, prefix=await outbox.prefix(), store=outbox.leases)
         if start is StartFrom.NOW:
             raise UsageError("No event was written since 'now' yet; name a time, or 'beginning'.")
-        if not leases:  # they say what is sent already
-            raise NothingMatches(
-                f"Processor {outbox.settings.processor_name!r} has no leases, so it is not known what its workers have sent. Set "
-                "OUTBOX_PROCESSOR_NAME to the workers' value."
-            )
+        if not leases:
+            raise NothingMatches(f"{NO_LEASES} They say what is sent already.")
         parked = await outbox.parked_keys() if outbox.parked else None
         send: Send | None = None  # a dry run
         if not dry_run:
@@ -89,10 +87,7 @@ async def replay_command(
                     outbox.feed,
                     start=start,
                     ranges=ranges,
-                    wanted=lambda one: (
-                        (named is None or key_text(named) == one.partition_key)
-                        and action in (None, one.action)
-                    ),
+                    wanted=lambda one: meant in (None, one.partition_key) and action in (None, one.action),
                     up_to=limit_to_sent(leases),
                 ),
                 send,

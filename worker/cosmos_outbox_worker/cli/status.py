@@ -17,8 +17,8 @@ from cosmos_outbox.errors import ConfigurationError, error_line
 from cosmos_outbox.parking import ParkedKeys, Scope
 from cosmos_outbox.ports import Listing
 from cosmos_outbox_worker.causes import Cause, cause_of, merge_causes, of_fleet, of_leases, of_workers
-from cosmos_outbox_worker.cli.leases import in_order
-from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, Table, answer, table_of, text_of
+from cosmos_outbox_worker.cli.leases import in_order, require_leases
+from cosmos_outbox_worker.cli.output import NO_LEASES, Table, answer, table_of, text_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.running import AsJson, Expiration, command_each, connect, open_consumer
 from cosmos_outbox_worker.connection import Connection
@@ -59,10 +59,9 @@ async def status(
 
 
 async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
+    await require_leases(outbox)
     listing = await outbox.leases.list(f"{await outbox.prefix()}..")
     processor, lag = outbox.settings.processor_name, await outbox.lag(expiration)
-    if not listing.documents and (known := await outbox.others()):
-        raise NothingMatches(f"No processor {processor!r} has leases; these have: {', '.join(known)}.")
     fleet, now = await outbox.fleet.heartbeats(), listing.read_at
     found, parked = [*of_workers(now, fleet, lag), *of_leases(now, lag), *of_fleet(sentences(fleet))], None
     try:

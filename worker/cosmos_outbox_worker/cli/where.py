@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from cosmos_outbox_worker.cli.leases import require_leases
 from cosmos_outbox_worker.cli.output import NothingMatches, answer, table_of
 from cosmos_outbox_worker.cli.parked_key_owner import OfConsumer
 from cosmos_outbox_worker.cli.running import AsJson, command, connect, open_consumer
@@ -23,10 +24,11 @@ async def where(
     Say what became of a key: its last commit, what is sent and what waits, what is parked and why.
 
     With --consumer: which of its messages the consumer handled, and what it parked. Reads the key's own partition, its lease and what is
-    parked of it. Exit code 5 if nothing is stored of it.
+    parked of it. Exit code 5 if nothing is stored of it, or OUTBOX_PROCESSOR_NAME names no processor that has leases.
     """
     if consumer is None:
         async with connect() as outbox:
+            await require_leases(outbox)
             found = await find_events(outbox, key)
     else:
         async with open_consumer(consumer) as (outbox, settings, named):

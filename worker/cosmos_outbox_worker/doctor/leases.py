@@ -12,7 +12,6 @@ from functools import partial
 from itertools import combinations
 
 from cosmos_outbox.changefeed import Lag, LeaseLag
-from cosmos_outbox.changefeed.bootstrap import own_prefix
 from cosmos_outbox.changefeed.leases import Lease, is_child_of, range_of, readable
 from cosmos_outbox.changefeed.range_coverage import find_gaps, locate
 from cosmos_outbox.errors import ConfigurationError, OutboxError, RangeGone, StoreUnavailable
@@ -21,7 +20,7 @@ from cosmos_outbox.ports import ChangeFeed, StartFrom
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.causes import LATE, Cause, merge_causes, of_leases, of_workers
 from cosmos_outbox_worker.connection import Connection
-from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, worse
+from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings, finding, worse
 from cosmos_outbox_worker.fleet_differences import alarms_of, differences, versions
 from cosmos_outbox_worker.heartbeats import Heartbeat
 
@@ -112,11 +111,13 @@ class Processors:
     The processors with leases of the container.
 
     misnamed: that this one's lie under another name of the account.
+    alone: whether the others alone have leases.
     deletes: whether sent events are to be deleted.
     left: how many changes wait for each of the others that no worker works for.
     """
 
     misnamed: str | None = None
+    alone: bool = False
     others: Sequence[str] = ()
     deletes: bool = False
     left: Mapping[str, int] = field(default_factory=dict)
@@ -174,7 +175,9 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
     if processors is None:
         return
     found.judge(OF_PROCESSORS, processors)
-    if processors.misnamed is None:
+    if processors.alone:
+        found.add(finding("processor-name.unknown", outbox.settings.processor_name, processors.named))
+    elif processors.misnamed is None:
         reading = partial(_leases, outbox, expiration)
         leases = await found.attempt("read the leases", lambda: retry_reads(reading, _SEVERAL))
         if leases is not None:
@@ -211,14 +214,14 @@ async def _read_any_range(feed: ChangeFeed) -> None:
 
 
 async def _processors(outbox: Connection, expiration: timedelta) -> Processors:
-    name, container, misnamed = outbox.settings.processor_name, await outbox.feed.describe(), None
+    misnamed, alone = None, False
     try:
-        await own_prefix(container, processor_name=name, leases=outbox.leases)
+        alone = bool(await outbox.others_alone())
     except ConfigurationError as error:
         misnamed = str(error)
     deletes = outbox.settings.delete_after_publish is not None
-    left = await outbox.find_unserved_processors(expiration)
-    return Processors(misnamed=misnamed, others=await outbox.others(), deletes=deletes, left=left)
+    left, others = await outbox.find_unserved_processors(expiration), await outbox.others()
+    return Processors(misnamed=misnamed, alone=alone, others=others, deletes=deletes, left=left)
 
 
 async def _leases(outbox: Connection, expiration: timedelta) -> Leases:
