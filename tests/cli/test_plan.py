@@ -75,6 +75,7 @@ def test_the_page_and_the_plan_agree_on_what_leases_cost(column: int):
     )
     assert pytest.approx(row("Leases listed a second")[column], rel=0.05) == found["leases_listed"]
     assert pytest.approx(units, rel=0.05) == found["lease_units"]
+    assert row("Series of metrics")[column] == found["series"]
 
 
 def test_a_simulated_fleet_at_rest_asks_what_the_plan_says():

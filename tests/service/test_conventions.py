@@ -308,7 +308,7 @@ def test_a_fleet_exports_each_lease_once_and_a_few_maxima_for_each_worker():
         series += len(found) - len(empty)
         assert {"outbox_highest_lag 3.0", "outbox_oldest_unsent_age_seconds 60.0"} <= set(found)
     assert 2 * leases == per_lease
-    # The maxima, and what each worker tells of itself and of what is parked
+    # The maxima, and what each worker tells of itself and of what is parked; test_plan.py counts histograms and all else that it has too
     assert 2_180 == series
 
 
