@@ -103,14 +103,17 @@ def test_a_distribution_names_its_authors_and_after_the_releases_own_step_the_re
 
 
 def test_every_file_has_a_licence_whose_text_is_there():
-    (every,) = tomllib.loads((ROOT / "REUSE.toml").read_text())["annotations"]
-    texts = {file.stem: file.read_text() for file in (ROOT / "LICENSES").iterdir()}
+    """A folder with files of another project has its NOTICE, and its LICENSE."""
+    ours, *others = tomllib.loads((ROOT / "REUSE.toml").read_text())["annotations"]
+    folders = {ROOT: ours} | {ROOT / one["path"].removesuffix("/**"): one for one in others}
 
-    assert ("**", {every["SPDX-License-Identifier"]: (ROOT / "LICENSE").read_text()}) == (
-        every["path"],
-        texts,
-    )
-    assert every["SPDX-FileCopyrightText"] in (ROOT / "LICENSE").read_text()
+    assert "**" == ours["path"]
+    assert {ROOT, *(file.parent for file in ROOT.glob("[!.]*/**/NOTICE"))} == folders.keys()
+    assert {file.stem: file.read_text().strip() for file in (ROOT / "LICENSES").iterdir()} == {
+        one["SPDX-License-Identifier"]: (folder / "LICENSE").read_text().strip()
+        for folder, one in folders.items()
+    }
+    assert ours["SPDX-FileCopyrightText"] in (ROOT / "LICENSE").read_text()
 
 
 def test_the_tests_run_on_every_python_that_the_library_names():
