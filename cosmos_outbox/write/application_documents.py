@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, Generic, Protocol, TypeVar, is_typeddict
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from cosmos_outbox.domain.entities import RESERVED_TYPES, Entity
@@ -51,6 +52,12 @@ class JsonMapper(Generic[ModelT]):
     """The mapper of dicts, dataclasses, TypedDicts and pydantic models: their JSON, under their aliases."""
 
     def __init__(self, model_type: type[ModelT]) -> None:
+        if not (issubclass(model_type, dict | BaseModel) or is_dataclass(model_type)):
+            name = model_type.__name__
+            raise UsageError(
+                f"How an instance of {name} is stored is not known: it is no dict, dataclass or pydantic model. Pass a mapper, an object with the methods of "
+                f"DocumentMapper (`to_document`, `from_document`): `uow.documents({name}, mapper).save(…)`; a read takes the same mapper."
+            )
         self._type = model_type
         # Also the SDK's own kind
         self._keeps_dicts = issubclass(model_type, dict) and not is_typeddict(model_type)
@@ -86,10 +93,7 @@ class TrackedModel(Tracked):
         self._mapper, self._key_of = mapper, key_of
         document, name = self._to_document(model), type(model).__name__
         if not isinstance(document.get("id"), str):
-            raise UsageError(
-                f"A document needs an `id` of text, and this {name} has {document.get('id')!r}. A dict, a dataclass and a "
-                "pydantic model are stored as their JSON; for others, give a mapper."
-            )
+            raise UsageError(f"A document needs an `id` of text, and this {name} has {document.get('id')!r}.")
         kind = document.get("type")
         kind = kind if isinstance(kind, str) else name[:1].lower() + name[1:]
         self._others = {name: value for name, value in (stored or {}).items() if name not in document}
@@ -230,8 +234,12 @@ class Documents(Generic[ModelT]):
             self._entities.add(own, Change.UPDATE, etag=etag)
             return model
         own = TrackedModel(model, self._mapper, self._key_of)
-        if own.kind in RESERVED_TYPES:
-            _check_type(own)
+        if own.kind in RESERVED_TYPES and own.content().get("type") == own.kind:
+            raise UsageError(
+                f"The document {own.id!r} has the type {own.kind!r}, which this library gives to documents of its own: it would be taken "
+                "for one of them. Give it another `type`; an event is recorded (`uow.record(event, about=…)`).",
+                document_id=own.id,
+            )
         if etag is not None:
             own.progress.note_commit(version=1, etag=etag)
         self._entities.add(own, Change.CREATE if etag is None else Change.UPDATE)
@@ -253,9 +261,8 @@ class Documents(Generic[ModelT]):
     def _restore(self, document: Document, partition_key: PartitionKey) -> TrackedModel:
         content = strip_system(document)
         try:
-            own = TrackedModel(
-                self._mapper.from_document(dict(content)), self._mapper, self._key_of, stored=content
-            )
+            model = self._mapper.from_document(dict(content))
+            own = TrackedModel(model, self._mapper, self._key_of, stored=content)
         except ValueError as error:
             field, reason = (
                 first_error(error) if isinstance(error, ValidationError) else ("the whole", str(error))
@@ -269,12 +276,3 @@ class Documents(Generic[ModelT]):
             ) from error
         own.progress.note_commit(version=1, etag=document["_etag"])
         return own
-
-
-def _check_type(own: TrackedModel) -> None:
-    if own.content().get("type") == own.kind:
-        raise UsageError(
-            f"The document {own.id!r} has the type {own.kind!r}, which this library gives to documents of its own: it would be taken "
-            "for one of them. Give it another `type`; an event is recorded (`uow.record(event, about=…)`).",
-            document_id=own.id,
-        )

@@ -145,6 +145,9 @@ class UnitOfWork:
         Args:
             model_type: what a read returns. Defaults to dict.
             mapper: how it is stored. Defaults to its JSON.
+
+        Raises:
+            UsageError: it is no dict, dataclass or pydantic model, and has no mapper.
         """
         return Documents(
             model_type,

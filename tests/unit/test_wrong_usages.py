@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 from uuid import uuid4
 
+import attrs
 import pytest
 from azure.cosmos import CosmosClient as BlockingClient
 
@@ -49,6 +50,12 @@ class Order(Entity):
         self.record(OrderPaid(**facts))
 
 
+@attrs.define
+class Invoice:
+    id: str
+    partitionKey: str  # noqa: N815 - as stored
+
+
 class OrderOfHome(Order):
     pass
 
@@ -82,6 +89,9 @@ def wrong(error: type[BaseException], *fragments: str) -> Callable[[Usage], Usag
         return use
 
     return added
+
+
+MAPPER = ("DocumentMapper (`to_document`, `from_document`)", "`uow.documents(Invoice, mapper).save(…)`")
 
 
 def an_outbox(**how: Any) -> Outbox:
@@ -225,6 +235,21 @@ async def a_document_of_a_type_that_the_library_reads() -> None:
 @wrong(UsageError, "the Order 'o1', which is an entity", "`uow.repository(Order).create(…)`")
 async def an_entity_that_is_saved_as_a_document() -> None:
     an_outbox().unit_of_work().save(Order(id="o1"))
+
+
+@wrong(UsageError, "an instance of Invoice", "no dict, dataclass or pydantic model", *MAPPER)
+async def a_class_of_attrs_that_is_saved_without_a_mapper() -> None:
+    an_outbox().unit_of_work().save(Invoice(id="i1", partitionKey="t"))
+
+
+@wrong(UsageError, "an instance of Invoice", *MAPPER)
+async def a_class_of_attrs_that_is_read_without_a_mapper() -> None:
+    an_outbox().unit_of_work().documents(Invoice)
+
+
+@wrong(UsageError, "needs an `id` of text, and this dict has None")
+async def a_document_without_an_id() -> None:
+    an_outbox().unit_of_work().save({"partitionKey": "t"})
 
 
 @wrong(UsageError, "order 'o1' belongs to another unit of work, which is still open", "Read it in this one")
