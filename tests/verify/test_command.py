@@ -118,6 +118,16 @@ def test_a_promise_that_breaks_is_exit_code_2_and_named(run: Run, verified: Outb
     assert "## broken: cosmos/not-found" in (tmp_path / "verify.md").read_text()
 
 
+@pytest.mark.parametrize("deviation", ["304-without-etag", "empty-etag"])
+def test_a_feed_without_a_position_is_a_broken_promise_and_no_missing_right(
+    deviation: str, run: Run, verified: OutboxEmulators
+):
+    verified.cosmos.deviate(deviation)
+    _, report = run("--only", "preflight", "--only", "cosmos/feed-position", code=2)
+
+    assert ({"cosmos/feed-position"}, set()) == (found(report, "broken"), found(report, "not run"))
+
+
 def test_a_difference_without_consequence_is_exit_code_1(run: Run, verified: OutboxEmulators):
     verified.cosmos.add_fault({"operation": "batch", "status": 429, "retry_after_ms": 1, "count": 2})
     _, report = run("--only", "cosmos/ids", "--only", "cosmos/throttled", code=1)

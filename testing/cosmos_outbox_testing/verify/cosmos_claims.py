@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
+from itertools import count
 from math import ceil, inf
 from typing import Any
 
@@ -66,9 +67,14 @@ async def _query(site: Site, name: str) -> list[dict[str, Any]]:
 
 
 async def _changes(site: Site, name: str, start: Any = "Beginning") -> list[dict[str, Any]]:
-    return await site.all_of(
-        lambda: site.data.query_items_change_feed(partition_key=site.sdk_key(name), start_time=start)
-    )
+    pages = count(1)
+
+    def turn(*_: object) -> None:
+        if next(pages) > _MOST_PAGES:  # without a position the SDK asks for the same page for ever
+            raise RuntimeError(f"The change feed has no end: {_MOST_PAGES} pages were read.")
+
+    options: Any = {"partition_key": site.sdk_key(name), "start_time": start, "response_hook": turn}
+    return await site.all_of(lambda: site.data.query_items_change_feed(**options))
 
 
 async def batch_atomic(site: Site) -> str:

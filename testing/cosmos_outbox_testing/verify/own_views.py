@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
-from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import SessionLockLostError
 
 from cosmos_outbox.message_format import OutboundMessage, amqp_text
@@ -27,6 +25,7 @@ from cosmos_outbox.ports import (
 )
 from cosmos_outbox.stored_documents import Document
 from cosmos_outbox_testing.contracts import PublisherBackend
+from cosmos_outbox_testing.verify.own_session import OwnSession
 from cosmos_outbox_testing.verify.site import TTL_SECONDS
 
 _KEY, _TYPE, _ID, _TTL = "partitionKey", "type", "id", "ttl"
@@ -104,20 +103,11 @@ class OwnFeed:
     async def physical_ranges(self) -> tuple[FeedRange, ...]:
         return tuple(self._begins)
 
-    async def read_page(
-        self,
-        feed_range: FeedRange,
-        *,
-        container_rid: str,
-        continuation: str | None,
-        start: StartFrom | datetime,
-        max_items: int,
-    ) -> ChangePage:
-        if continuation is None and start is StartFrom.BEGINNING:
-            continuation = self._begins[feed_range]
-        options: Any = {"container_rid": container_rid, "start": start, "max_items": max_items}
+    async def read_page(self, at: FeedRange, *, continuation: str | None, **options: Any) -> ChangePage:
+        if continuation is None and options["start"] is StartFrom.BEGINNING:
+            continuation = self._begins[at]
         while True:
-            page = await self._feed.read_page(feed_range, continuation=continuation, **options)
+            page = await self._feed.read_page(at, continuation=continuation, **options)
             own = tuple(one for one in page.documents if one[_KEY].startswith(self._name))
             if own or not (page.documents or page.skipped):
                 return replace(page, documents=own)
@@ -156,18 +146,15 @@ class OwnLeases:
 class OwnTopic(PublisherBackend):
     """A topic, and the reader of sessions of a subscription of it."""
 
-    def __init__(self, client: ServiceBusClient, topic: str, subscription: str, publisher: Publisher) -> None:
-        self._client, self._topic, self._subscription = client, topic, subscription
-        self.publisher = publisher
+    def __init__(self, own: OwnSession, publisher: Publisher) -> None:
+        self._own, self.publisher = own, publisher
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
         messages: list[ServiceBusReceivedMessage] = []
         options: Any = {"session_id": session_id, "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE}
         while True:
             with suppress(SessionLockLostError):  # on a busy machine; what was received stays received
-                async with self._client.get_subscription_receiver(
-                    self._topic, self._subscription, **options
-                ) as receiver:
+                async with self._own.receiver(**options) as receiver:
                     while not messages or messages[-1].message_id != last.message_id:
                         if not (more := await receiver.receive_messages(100, max_wait_time=60)):
                             break

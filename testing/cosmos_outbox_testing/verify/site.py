@@ -229,14 +229,8 @@ async def open_site(
         bus = None
         if settings.topic and settings.namespace:
             bus = await stack.enter_async_context(connection.service_bus())
-        options: Any = {
-            "sessions": sessions,
-            "plain": plain,
-            "seconds": seconds,
-            "only": only,
-            "meter": meter,
-        }
-        site = Site(connection, described.key_paths, paths, bus, **options)
+        parts: Any = {"sessions": sessions, "plain": plain, "seconds": seconds, "only": only}
+        site = Site(connection, described.key_paths, paths, bus, **parts, meter=meter)
         try:
             yield site
         finally:

@@ -28,13 +28,7 @@ from cosmos_outbox_testing.contracts.store import StoreContract
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.own_session import OwnSession
 from cosmos_outbox_testing.verify.own_subscription import opener_for
-from cosmos_outbox_testing.verify.own_views import (
-    OwnFeed,
-    OwnLeases,
-    OwnParked,
-    OwnStore,
-    OwnTopic,
-)
+from cosmos_outbox_testing.verify.own_views import OwnFeed, OwnLeases, OwnParked, OwnStore, OwnTopic
 from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
 from cosmos_outbox_testing.verify.site import OWN_METER, Meter, Site
 
@@ -85,18 +79,9 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
             "change-feed-sdk-only", "G2", ChangeFeedContract, lambda: _feed(site, sdk_only=True), _COMMITS
         ),
     )
-    subscriptions = (
-        _Suite(
-            "subscription", "I2", SubscriptionContract, lambda: _sessions(site, sdk_only=False), _RECEIVES
-        ),
-        _Suite(
-            "subscription-sdk-only",
-            "I2",
-            SubscriptionContract,
-            lambda: _sessions(site, sdk_only=True),
-            _BY_SDK,
-        ),
-    )
+    receives = SubscriptionContract, lambda: _sessions(site, sdk_only=False), _RECEIVES
+    by_sdk = SubscriptionContract, lambda: _sessions(site, sdk_only=True), _BY_SDK
+    subscriptions = _Suite("subscription", "I2", *receives), _Suite("subscription-sdk-only", "I2", *by_sdk)
 
     async def in_turn(*suites: _Suite) -> list[Outcome]:
         found = []
@@ -254,12 +239,9 @@ async def _leases(site: Site) -> AsyncIterator[dict[str, Any]]:
 
 @asynccontextmanager
 async def _topic(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
-    bus = OwnSession(site).bus
-    async with ServiceBusPublisher(bus, site.topic, lanes=_LANES, sdk_only=sdk_only) as publisher:
-        yield {
-            "backend": OwnTopic(bus, site.topic, site.sessions, publisher),
-            "session": site.name(),
-        }
+    own = OwnSession(site)
+    async with ServiceBusPublisher(own.bus, site.topic, lanes=_LANES, sdk_only=sdk_only) as publisher:
+        yield {"backend": OwnTopic(own, publisher), "session": own.id}
 
 
 @asynccontextmanager
