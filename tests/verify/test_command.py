@@ -146,18 +146,24 @@ def test_what_cannot_be_run_is_exit_code_3_and_says_what_to_do(run: Run, monkeyp
     assert "OUTBOX_COSMOS_DATABASE: is required" in run(code=3)[0].stderr
 
 
+@pytest.mark.parametrize("part", ["preflight", "servicebus/duplicate-sends"])
 @pytest.mark.parametrize(
-    "swapped",
-    [("--subscription", "relayed"), ("--plain-subscription", "all"), ("--plain-subscription", "missing")],
+    ("chosen", "said"),
+    [
+        ({"": "relayed", "plain-": "all"}, "'relayed' of topic {} is not one that requires sessions"),
+        ({"plain-": "all"}, "'all' of topic {} is not one without sessions"),
+        ({"": "missing"}, "'missing' of topic {} does not exist"),
+    ],
 )
-def test_a_subscription_that_is_missing_or_of_another_kind_is_no_broken_promise(
-    run: Run, swapped: tuple[str, str]
+def test_a_subscription_that_is_missing_or_of_another_kind_is_named_and_breaks_no_promise(
+    run: Run, verified: OutboxEmulators, part: str, chosen: dict[str, str], said: str
 ):
-    _, report = run("--only", "preflight", *swapped, code=3)
+    options = [text for kind, name in chosen.items() for text in (f"--{kind}subscription", name)]
+    result, report = run("--only", part, *options, code=3)
 
-    assert "preflight/subscriptions" in found(report, "not run")
-    (fix,) = [one["meaning"] for one in report["outcomes"] if one["name"] == "subscriptions"]
-    assert f"correct {swapped[0]}," in fix
+    assert f"Subscription {said.format(repr(verified.topic))}. Create it" in result.stdout
+    assert f"or correct {options[0]}, which names one." in result.stdout
+    assert (set(), "") == (found(report, "broken"), result.stderr)  # nothing was sent, so nothing is left
 
 
 def test_it_runs_with_data_plane_roles_alone(

@@ -15,6 +15,7 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from cosmos_outbox.adapters.cosmos.store import sdk_key
+from cosmos_outbox.adapters.servicebus.administration import Refusal, receiving_refused
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ async def delete_messages(
     bus: ServiceBusClient, topic: str, subscription: str, run: str, *, sessions: bool
 ) -> int:
     """Delete what has the run's id in its id or its session, also of the dead letters, and return how many messages that were."""
+    refused = await receiving_refused(bus, topic, subscription, sessions=sessions)
+    if refused and refused[0] in (Refusal.MISSING, Refusal.SESSIONS):
+        return 0  # no part sends before both are seen to be as they should
     receiver_of = partial(bus.get_subscription_receiver, topic, subscription, max_wait_time=_EMPTY_SECONDS)
 
     async def drain(**options: Any) -> int:

@@ -18,6 +18,7 @@ import typer
 
 from cosmos_outbox.errors import OutboxError, UsageError
 from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.preflight import need_subscriptions
 from cosmos_outbox_testing.verify.redaction import without_secrets
 from cosmos_outbox_testing.verify.report import ENDS, facts_of, prepare_folder, write_report
 from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell, exit_code
@@ -160,8 +161,8 @@ def _module(area: str) -> Any:
 async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
     """Return what a part found; one that fails as a whole, or cannot be run, is one outcome."""
     try:
-        if _PARTS[area][1] and site.bus is None:
-            raise NotRun("It needs Service Bus: set OUTBOX_TOPIC and OUTBOX_SERVICEBUS_NAMESPACE.")  # noqa: TRY301
+        if _PARTS[area][1]:
+            await need_subscriptions(site)
         return list(await _module(area).run(site, tell))
     except Exception as error:  # noqa: BLE001 - the other parts are run, and the report says why this one was not
         said = str(error) if isinstance(error, NotRun) else f"{type(error).__name__}: {error}"
@@ -174,6 +175,8 @@ def _row(one: Outcome) -> str:
     row = f"{one.held:<10} {f'{one.area}/{one.name}':<34} {one.seconds:6.1f} s {one.request_units:8.1f} RU"
     if one.held is Held.HELD:
         return row
+    if one.held is Held.NOT_RUN:
+        return f"{row}  {one.found} {one.meaning}"
     return f"{row}  expected: {one.expected}; found: {one.found}"
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from azure.servicebus.exceptions import ServiceBusError
-
-from cosmos_outbox.errors import InvalidRequest
+from cosmos_outbox.adapters.servicebus.administration import Refusal, receiving_refused
+from cosmos_outbox.errors import InvalidRequest, SubscriptionUnavailable
+from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.results import Cost, Held, Outcome, Tell
 from cosmos_outbox_testing.verify.site import RUN, Site
 from cosmos_outbox_worker.doctor.check import Finding, Findings, Severity
@@ -30,7 +28,13 @@ _OTHERS: Any = {
     "check": "processors",
     "fix": "Name containers that nothing else uses; or delete the leases of a processor that is no longer in use.",
 }
-_OPENS_SECONDS = 20.0
+_CREATE = "Create it as a subscription {kind}, or correct {option}, which names one."
+_REFUSALS = {
+    Refusal.MISSING: ("does not exist.", _CREATE),
+    Refusal.SESSIONS: ("is not one {kind}.", _CREATE),
+    Refusal.DISABLED: ("is disabled.", "Set its status to Active."),
+    Refusal.DENIED: ("refuses this: {said}", "Grant Azure Service Bus Data Receiver, or correct the key."),
+}
 _HELD = {Severity.ERROR: Held.NOT_RUN, Severity.UNKNOWN: Held.NOT_RUN, Severity.WARNING: Held.DIFFERENT}
 
 
@@ -69,41 +73,46 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
     charged = site.request_units - charged
     if not outcomes:
         unseen = "" if site.bus else "OUTBOX_TOPIC is not set: no topic was looked at."
-        held = Outcome(
-            name="resources",
-            area=AREA,
-            held=Held.HELD,
-            statement=_STATEMENT,
-            found=unseen,
-            request_units=charged,
-        )
-        outcomes = [replace(held, seconds=time.monotonic() - started)]
+        said: Any = {"held": Held.HELD, "statement": _STATEMENT, "found": unseen}
+        said |= {"seconds": time.monotonic() - started, "request_units": charged}
+        outcomes = [Outcome(name="resources", area=AREA, **said)]
     for outcome in outcomes:
         tell(outcome)
     return outcomes
 
 
+async def need_subscriptions(site: Site) -> None:
+    """
+    See that both subscriptions are there and of their kind, or each claim would be answered otherwise, as if Azure did.
+
+    Raises:
+        NotRun: one is not, or no Service Bus is named.
+    """
+    if site.bus is None:
+        raise NotRun("It needs Service Bus: set OUTBOX_TOPIC and OUTBOX_SERVICEBUS_NAMESPACE.")
+    await _check_subscriptions(site, found := Findings())
+    for one in found.worst_first():
+        raise NotRun(f"{one.message} {one.fix}")
+
+
 async def _check_subscriptions(site: Site, found: Findings) -> None:
-    """Open each subscription as the claims do; one of another kind would answer each of them otherwise, as if Azure did."""
     if site.bus is None or found.denied:
         return
-    for name, session, kind, option in (
-        (site.sessions, site.name(), "that requires sessions", "--subscription"),
-        (site.plain, None, "without sessions", "--plain-subscription"),
+    for name, sessions, option in (
+        (site.sessions, True, "--subscription"),
+        (site.plain, False, "--plain-subscription"),
     ):
-        receiver = site.bus.get_subscription_receiver(site.topic, name, session_id=session)
         try:
-            async with asyncio.timeout(_OPENS_SECONDS), receiver:
-                pass
-        except (ServiceBusError, TimeoutError) as error:
-            found.add(
-                Finding(
-                    severity=Severity.ERROR,
-                    check="subscriptions",
-                    message=f"{name!r} of topic {site.topic!r} cannot be received from as a subscription {kind}: {error!r}",
-                    fix=f"Create it, or correct {option}, which names a subscription {kind}.",
-                )
-            )
+            refused = await receiving_refused(site.bus, site.topic, name, sessions=sessions)
+        except SubscriptionUnavailable as error:
+            found.note(f"receive from subscription {name!r}", error)
+            continue
+        if refused is not None:
+            kind = "that requires sessions" if sessions else "without sessions"
+            words = {"kind": kind, "option": option, "said": refused[1]}
+            why, fix = (text.format(**words) for text in _REFUSALS[refused[0]])
+            message = f"Subscription {name!r} of topic {site.topic!r} {why}"
+            found.add(Finding(severity=Severity.ERROR, check="subscriptions", message=message, fix=fix))
 
 
 def _question_of(one: Finding) -> str:
