@@ -18,12 +18,12 @@ from opentelemetry.trace import Link, SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
-SERVICE_BUS = "servicebus"  # of a publisher that names no other system
-# Of the conventions that names and attributes follow
+SERVICE_BUS = "servicebus"  # the default; a publisher to another system names that one
+# The version of OpenTelemetry's conventions from which names and attributes come
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
-# As the conventions say
+# The buckets that the conventions recommend
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # fmt: skip
-# Of the conversation, and of the message that is handled
+# The ids of the conversation, and of the message that is handled
 _ids: ContextVar[tuple[str | None, str | None]] = ContextVar(
     "cosmos_outbox.correlation", default=(None, None)
 )
@@ -33,7 +33,7 @@ _propagator = TraceContextTextMapPropagator()
 @contextmanager
 def correlated(*, correlation_id: str | None = None, causation_id: str | None = None) -> Iterator[None]:
     """
-    Give the commits inside this block a correlation id (the conversation) and a causation id (the message handled).
+    Give the commits inside this block a correlation id (of the conversation) and a causation id (of the message that is handled).
 
     An omitted id keeps the value of the surrounding block.
     """
@@ -52,7 +52,7 @@ def correlated(*, correlation_id: str | None = None, causation_id: str | None = 
 
 def current_correlation(*, traced: bool = True) -> dict[str, str]:
     """
-    Return what a commit stores in the `meta` of its events: the ids of this task and the current span's W3C context.
+    Return the correlation that a commit stores in the `meta` of its events: this task's two ids, and the current span in W3C form.
 
     Absent ids are omitted. `traced` is False if the caller knows that there is no span.
     """
@@ -73,9 +73,10 @@ def meter_of(provider: metrics.MeterProvider | None) -> metrics.Meter:
     return metrics.get_meter("cosmos_outbox", "", provider, SCHEMA_URL)
 
 
-@lru_cache(maxsize=16)  # a caller may ask for each message, and OpenTelemetry keeps what it makes
+# cached: a caller may ask for each message, and OpenTelemetry keeps each instrument that it makes
+@lru_cache(maxsize=16)
 def process_durations(provider: metrics.MeterProvider | None) -> metrics.Histogram:
-    """Return what measures how long messages are processed."""
+    """Return the histogram of how long messages are processed."""
     return meter_of(provider).create_histogram(
         "messaging.process.duration",
         unit="s",
@@ -87,7 +88,7 @@ def process_durations(provider: metrics.MeterProvider | None) -> metrics.Histogr
 def messaging_attributes(
     operation: str, topic: str, subscription: str | None, host: str | None, *, system: str = SERVICE_BUS
 ) -> dict[str, str]:
-    """Return what spans and metrics of an operation on messages have in common."""
+    """Return the attributes that all spans and metrics of an operation on messages have."""
     attributes = {
         "messaging.system": system,
         "messaging.operation.name": operation,
@@ -101,7 +102,7 @@ def messaging_attributes(
 def trace_create(
     tracer: trace.Tracer, system: str, message_id: str, correlation: Mapping[str, str]
 ) -> dict[str, str]:
-    """Make the span `create` of one message, and return what its event stores: the correlation, with that span's context."""
+    """Make the span `create` of one message. Return the correlation that its event stores, with the context of that span."""
     attributes = messaging_attributes("create", "", None, None, system=system)
     attributes |= {"messaging.operation.type": "create", "messaging.message.id": message_id}
     if "correlationId" in correlation:
@@ -117,9 +118,7 @@ def context_of(stored: Mapping[str, object]) -> Context:
 
 
 def call_inside_trace(stored: Mapping[str, object], call: Callable[[], None]) -> None:
-    """
-    Make a call inside the span of the commit that stored this `meta`, so that records and logs carry its trace.
-    """
+    """Make a call inside the span of the commit that stored this `meta`, so that records and logs carry its trace."""
     token = context.attach(context_of(stored))
     try:
         call()
@@ -142,8 +141,8 @@ def processing_message(
     server_address: str | None = None,
 ) -> Iterator[trace.Span]:
     """
-    Handle a message inside this block: its span `process` continues the trace of the commit that raised the event, and commits
-    carry the correlation id of the conversation and, as their cause, the id of the message. How long the block takes is measured.
+    Handle a message inside this block. Its span `process` continues the trace of the commit that raised the event. Commits inside
+    carry the correlation id of the conversation, and the message's id as their cause. The duration of the block is measured.
 
     The conversation is the one that the properties name, else `correlation_id`, else none: not that of the surrounding block.
     """

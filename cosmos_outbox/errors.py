@@ -61,24 +61,24 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any, ClassVar, Literal, dataclass_transform
 
-# A PartitionKey, whose module raises these errors
+# The type PartitionKey; its module raises these errors, so it cannot be imported here.
 Key = str | int | float | bool | tuple[str | int | float | bool, ...]
 
 _LIBRARY = f"{Path(__file__).parent}{os.sep}"
 _FIRST_FRAMES, _LAST_FRAMES, _LONGEST_FRAME = 2, 6, 200
-_UNNAMED = frozenset({"a field", "the whole"})  # what stands for a field whose path is not known
+_UNNAMED = frozenset({"a field", "the whole"})  # names that stand for a field whose path is not known
 
 
 @dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
 class _Fields(Exception):
-    """Makes a dataclass of each error that names fields of its own."""
+    """Makes a dataclass of each error class below that has fields of its own."""
 
     def __init_subclass__(cls) -> None:
         if get_annotations(cls):
             dataclass(kw_only=True, eq=False, repr=False)(cls)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By its fields, for a constructor may take other arguments: a test runner or a pool hands errors from process to process.
+        # Pickle by fields, for a constructor may take other arguments: test runners and process pools pickle errors.
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
@@ -98,7 +98,7 @@ class OutboxError(_Fields):
     partition_key: Key | None = None
     retry_after: float | None = None
 
-    # The text is made on demand: most errors of reads that find nothing are caught, and their text is not read.
+    # The text is made on demand, because most reads that find nothing catch the error and drop its text.
     def __str__(self) -> str:
         doc = (type(self).__doc__ or "").strip().partition("\n\n")[0]
         return self.message or self._default_text() or " ".join(doc.split())
@@ -107,7 +107,7 @@ class OutboxError(_Fields):
         return f"{type(self).__name__}({str(self)!r})"
 
     def _default_text(self) -> str | None:
-        """Return the message that the fields make up, for an error that was raised without one."""
+        """Return the text of an error that was raised without one: the first sentences of its class, with its fields."""
         return None
 
 
@@ -238,7 +238,7 @@ class NotModified(StoreError):
 
 class UnreadableDocument(StoreError):
     """
-    A stored document is not what its entity's class says; correct the document, or let the class read it.
+    A stored document does not fit its entity's class; correct the document, or let the class read it.
 
     document_id, partition_key
                     of the document.
@@ -318,9 +318,9 @@ class IdempotencyKeyReused(OutboxError):
     """The idempotency key was used for a request with another payload; give each request a key of its own."""
 
 
-# One document stands against what a commit writes, and nothing is written
+# Another document is in the way of a commit, so the commit wrote nothing
 REFUSALS = (NotFound, Conflict, PreconditionFailed)
-# The store is busy or away: what is safe to repeat is tried again
+# The store is busy or away; requests that are safe to repeat are tried again
 BUSY = (TooManyRequests, StoreUnavailable)
 
 
@@ -450,13 +450,13 @@ class TryLater(MessageError):
 
     def __init__(self, reason: str | None = None, *, after: timedelta | float | None = None) -> None:
         seconds = after.total_seconds() if isinstance(after, timedelta) else after
-        # An error here would be the handler's, and park the key for which a later time is asked
+        # This constructor must not raise: the error would count as the handler's, and park the key for which a later time is asked.
         known = isinstance(seconds, int | float) and seconds >= 0
         super().__init__(reason, retry_after=seconds if known else None)
 
 
 def require(holds: object, said: str, error: type[Exception] = UsageError) -> None:
-    """Raise an error with this text unless a condition holds: for mistakes of a caller without a type checker."""
+    """Raise an error with this text unless a condition holds: mistakes of a caller who uses no type checker."""
     if not holds:
         raise error(said)
 
@@ -468,8 +468,8 @@ def _place(error: OutboxError) -> str:
 
 def error_text(error: BaseException) -> str:
     """
-    Return the text of an error in UTF-8, whatever its class does: the text may hold half a surrogate pair, and `__str__` may fail.
-    For an error without a text, such as a time-out of an HTTP client, return where it was raised.
+    Return the text of any error as valid UTF-8. The text may hold half a surrogate pair, and `__str__` may fail. If an error has no
+    text, as a time-out of an HTTP client, return where it was raised.
     """
     try:
         text = str(error).encode("utf-8", "replace").decode()
@@ -479,13 +479,14 @@ def error_text(error: BaseException) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """Return the class and the text of an error: that of a KeyError alone would be a word in quotes."""
+    """Return the class and the text of an error. The text alone may say too little: that of a KeyError is a quoted word."""
     return f"{type(error).__name__}: {error_text(error)}"
 
 
 def frames_of(error: BaseException) -> tuple[str, ...]:
     """
-    Return the calls that led to an error in a caller's code, such as a handler, outermost first; of many the first and the last.
+    Return the calls in a caller's code, such as a handler, that led to an error, outermost first. Of many calls, return the first and
+    the last.
     """
     walked = traceback.walk_tb(error.__traceback__)
     every = traceback.StackSummary.extract(walked, lookup_lines=False)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from cosmos_outbox.records import Hook, LoopBlocked
 
-_ONE_CANCELLATION_SECONDS = 2.0  # between two of a task that ends
+_ONE_CANCELLATION_SECONDS = 2.0  # seconds between two cancellations of one task
 
 _T = TypeVar("_T")
 
@@ -40,9 +40,9 @@ class Background:
 
 
 async def end(tasks: set[asyncio.Task[Any]]) -> None:
-    """Cancel tasks until they have ended, with whatever error."""
-    # More than once: the SDK waits by `asyncio.wait_for`, which before Python 3.12 loses a cancellation that comes together
-    # with the result it waits for.
+    """Cancel the tasks until all have ended; ignore their errors."""
+    # A task may need several cancellations: the SDK uses `asyncio.wait_for`, which before Python 3.12 loses a cancellation that
+    # arrives together with the awaited result.
     while running := {task for task in tasks if not task.done()}:
         for task in running:
             task.cancel()
@@ -53,7 +53,8 @@ async def end(tasks: set[asyncio.Task[Any]]) -> None:
 
 async def within(seconds: float, call: Coroutine[Any, Any, _T], *, asked: asyncio.Event | None = None) -> _T:
     """
-    Make a call that may lose a cancellation, as the SDK's may, and return its result. The caller's own cancellation is not lost.
+    Make a call that may lose a cancellation, as calls of the SDK may, and return its result. A cancellation of the caller is not
+    lost.
 
     Args:
         asked: asks the call to end; the seconds count from then. Defaults to none: they count from now.
@@ -76,19 +77,19 @@ async def within(seconds: float, call: Coroutine[Any, Any, _T], *, asked: asynci
 
 
 def cancellations() -> int:
-    """Return how often the task that runs was cancelled so far."""
+    """Return how often the running task has been cancelled so far."""
     task = asyncio.current_task()
     return 0 if task is None else task.cancelling()
 
 
 def raise_if_cancelled(*, since: int = 0) -> None:
-    """Raise a cancellation that a library lost, or that a task group hid because an error came out of it."""
+    """Raise a cancellation that a library lost, or that a task group replaced by an error."""
     if cancellations() > since:
         raise asyncio.CancelledError
 
 
 def retrieve(task: asyncio.Task[Any]) -> None:
-    """Look at the error of a task that has ended, or asyncio reports that it was never looked at."""
+    """Look at the error of a task that has ended; asyncio would else log that no code ever did."""
     if not task.cancelled():
         task.exception()
 
@@ -102,7 +103,7 @@ def watch_loop(notify: Hook, *, after_seconds: float) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
     loop_thread = threading.get_ident()
-    # Real time: with a loop whose clock is virtual (tests), only what really takes long counts.
+    # Real time counts: on a loop with a virtual clock, as in tests, only a block that really lasts is reported.
     alive_at, ended = time.monotonic(), threading.Event()
     beat: asyncio.TimerHandle | None = None
 

@@ -9,11 +9,11 @@ from urllib.request import getproxies, proxy_bypass
 
 def any_proxy() -> bool:
     """
-    Say whether the environment names a proxy for whatever host. Without one aiohttp need not look at each request, in threads.
+    Say whether the environment names a proxy for any host. If it names none, aiohttp need not look, in threads, at each request.
     """
     return bool(getproxies().keys() - {"no"})
 
 
 def proxy_for(scheme: str, host: str) -> str | None:
-    """Return the proxy on the way to a host, as the environment writes it."""
+    """Return the proxy that the environment names for a host, as it is written there."""
     return None if proxy_bypass(host) else getproxies().get(scheme)

@@ -18,12 +18,12 @@ from cosmos_outbox.partition_key import broker_id, bytes_of
 from cosmos_outbox.received_cloudevents import CloudEvent, cloud_event_of
 from cosmos_outbox.stored_documents import StoredEvent, json_bytes, time_of
 
-# Of one property and of all of them, names included. Beyond these Service Bus answers as if it had a fault of its own.
+# The limits of one property, and of all together with their names. Beyond them, Service Bus answers as if it had a fault.
 MAX_PROPERTY_BYTES, MAX_PROPERTIES_BYTES = 32 * 1024, 64 * 1024
-# The broker still knows a message's id this long after it took the message: half of duplicate detection's default window
+# How long after it took a message the broker surely still knows its id: half of the default window of duplicate detection.
 REMEMBERED_FOR = timedelta(minutes=5)
 
-# The application properties of an event's message, by the field of its `meta`.
+# The application properties of an event's message, each by its field of the event's `meta`.
 PROPERTIES = {
     "traceparent": "traceparent",
     "tracestate": "tracestate",
@@ -37,8 +37,8 @@ PROPERTIES = {
     "causationId": "causation-id",
     "claimCheck": "claim-check",
 }
-DIGITS = re.compile("[0-9]{1,9}")  # some clients send all properties as text
-_LEAST_INT, _MOST_INT = -(2**31), 2**31 - 1  # the SDK sends a whole number as a 32-bit AMQP int
+DIGITS = re.compile("[0-9]{1,9}")  # a number as text: some clients send all properties as text
+_LEAST_INT, _MOST_INT = -(2**31), 2**31 - 1  # the SDK sends an integer as a 32-bit AMQP int
 
 PropertyValue = str | int
 
@@ -46,7 +46,7 @@ PropertyValue = str | int
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboundMessage:
     """
-    One message; a resend of the same event is equal in every field, so the broker can drop it by its id.
+    One message. A resend of the same event is equal in every field, so the broker can drop it by its id.
 
     deliver_at: until when the broker keeps it before anything receives it; None, or a time that has passed, where it does not.
     """
@@ -87,14 +87,14 @@ class Message:
 
     @property
     def entity_version(self) -> int | None:
-        """Return the version of the entity that the commit of the event made; None where the message says none."""
+        """Return the version that the event's commit gave the entity; None if the message does not say it."""
         said = str(self.properties.get("entity-version"))
         return int(said) if DIGITS.fullmatch(said) else None
 
     @property
     def cloud_event(self) -> CloudEvent | None:
         """
-        Return the CloudEvent that the message is, in any form of the AMQP binding; None if it is none.
+        Return the CloudEvent that the message contains, in any form of the AMQP binding; None if it contains none.
 
         Raises:
             MessageUnreadable: the message says that it is one, and is not.
@@ -108,9 +108,7 @@ class Message:
 
 
 def message_of(event: StoredEvent) -> OutboundMessage:
-    """
-    Return the message that carries an event; it has a property for each known field of the event's `meta`.
-    """
+    """Return the message of an event. It has a property for each known field of the event's `meta`."""
     return OutboundMessage(
         subject=text(event.action),
         properties=_properties(event.meta),
@@ -122,9 +120,7 @@ def message_of(event: StoredEvent) -> OutboundMessage:
 
 
 def content_bytes(data: Mapping[str, Any], meta: Mapping[str, Any]) -> int:
-    """
-    Return how many bytes the body and the properties of an event's message have; frames and ids come on top.
-    """
+    """Return the size in bytes of the body and the properties of an event's message; frames and ids come on top."""
     properties = _properties(meta).items()
     return len(json_bytes(data)) + sum(len(name) + len(str(value).encode()) for name, value in properties)
 
@@ -133,28 +129,28 @@ def _properties(meta: Mapping[str, Any]) -> dict[str, PropertyValue]:
     properties: dict[str, PropertyValue] = {}
     for key, name in PROPERTIES.items():
         value = meta.get(key)
-        # Nearly all of our own events' without a call
+        # A fast path without a call, for nearly all of our own events
         if type(value) is str and value.isascii():
             if value:
                 properties[name] = value
         elif type(value) is int and _LEAST_INT <= value <= _MOST_INT:
             properties[name] = value
         elif value is not None:
-            # Other programs write documents too: a value without an AMQP type is sent as JSON.
+            # Other programs write event documents, too. A value that has no AMQP type is sent as JSON.
             properties[name] = text(value) if isinstance(value, str) else json_bytes(value).decode()
     return properties
 
 
 def require_properties_that_fit(message: OutboundMessage) -> None:
     """
-    Refuse properties that Service Bus does not take.
+    Refuse properties that Service Bus does not accept.
 
     Raises:
         ValueError: names the property.
     """
     sizes = {name: len(name) + _most_bytes(value) for name, value in message.properties.items()}
     if sum(sizes.values()) <= MAX_PROPERTY_BYTES:
-        return  # nearly always; measuring each value would cost as much as sending it
+        return  # true of nearly all messages; to measure each value would cost as much as to send it
     total = 0
     for name, value in message.properties.items():
         size = len(name) + (len(value.encode()) if isinstance(value, str) else 8)
@@ -170,18 +166,16 @@ def require_properties_that_fit(message: OutboundMessage) -> None:
 
 
 def _most_bytes(value: PropertyValue) -> int:
-    return 4 * len(value) if isinstance(value, str) else 8  # UTF-8 takes at most four bytes for a character
+    return 4 * len(value) if isinstance(value, str) else 8  # a character takes at most four bytes in UTF-8
 
 
 def amqp_text(value: Any) -> Any:
-    """Return a value of AMQP without its types: binary as text, for the SDK hands over text as bytes."""
+    """Return a value of AMQP in plain types: binary becomes text, because the SDK returns text as bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def amqp_id(value: Any) -> str | None:
-    """
-    Return an id of AMQP, which takes text, numbers, UUIDs and binary, as text; None where it is none of these.
-    """
+    """Return an AMQP id as text: an id may be text, a number, a UUID or binary. Return None for other types."""
     if value is None or type(value) is str:
         return value
     if isinstance(value, bytes):
@@ -193,9 +187,7 @@ def amqp_id(value: Any) -> str | None:
 
 
 def text(value: str) -> str:
-    """
-    Return a string as UTF-8 can carry it: half a surrogate pair, legal in JSON, becomes a replacement character.
-    """
+    """Return a string that UTF-8 can encode: half a surrogate pair, which JSON allows, becomes a replacement character."""
     if value.isascii() or bytes_of(value) is not None:
         return value
     return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -22,15 +22,15 @@ KeyPart = str | int | float | bool
 PartitionKey = KeyPart | tuple[KeyPart, ...]
 
 MOST_LEVELS = 3
-MAX_ID_LENGTH = 128  # of message and session ids, in UTF-16 units, as Service Bus counts
-HASHED = "sha256:"  # begins every id that replaces one the broker would not take
+MAX_ID_LENGTH = 128  # the limit of Service Bus for message and session ids, in UTF-16 units
+HASHED = "sha256:"  # the beginning of every id that replaces one which the broker would refuse
 _ID, _MAX_ID_BYTES = re.compile(r"(?!\.{1,2}$|.*%[0-9A-Fa-f]{2})[^/\\?#\t\r\n]*[^/\\?#\t\r\n ]"), 1023
 _MAX_KEY_BYTES = 2048
 _A_TEXT = f"1 to {_MAX_KEY_BYTES} bytes of valid text"
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
 _SHOWN = 100
 _STEP = re.compile(r'/(?:"([^"]+)"|([^/"]+))')
-# What the library keeps in a document beside the key. An entity and its events differ there, or write other things.
+# The fields that the library writes beside the key. An entity and its events differ in them, or write other values there.
 _ENVELOPE = frozenset({"id", "type", "data", "ttl", "version", "meta"})
 
 
@@ -41,7 +41,7 @@ def parts_of(key: PartitionKey) -> tuple[KeyPart, ...]:
 
 def key_text(key: PartitionKey) -> str:
     """
-    Return the text that names a key; equal keys have the same one, and so 1 and 1.0.
+    Return the text that names a key. Equal keys have equal texts, and so have 1 and 1.0.
 
     In a container whose keys are strings and numbers, the number 5 and the string `[5]` have the same text too.
     """
@@ -50,17 +50,17 @@ def key_text(key: PartitionKey) -> str:
     parts = parts_of(key)
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
-    # What is no key has a text too, so that an error can compare it with another one.
+    # A value that is no key gets a text, too, so that an error can compare it with another one.
     return json.dumps([*map(_canonical, parts)], ensure_ascii=False, separators=(",", ":"), default=repr)
 
 
 def broker_id(name: str) -> str:
     """
-    Return the id of a name at Service Bus: the name itself or, if the broker would not take it, its marked hash.
+    Return the id that a name has at Service Bus: the name itself or, if the broker would refuse it, its marked hash.
 
     A name that looks like a hash is hashed too, so that two names never share an id.
     """
-    # In UTF-16 units; none where the name holds half of a surrogate pair
+    # the length in UTF-16 units; none where the name holds half of a surrogate pair
     length = len(name) if name.isascii() else bytes_of(name) and len(name.encode("utf-16-le")) // 2
     if length and length <= MAX_ID_LENGTH and not name.startswith(HASHED):
         return name
@@ -95,7 +95,7 @@ def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
 
 
 def identity(key: PartitionKey) -> Hashable:
-    """Return what is equal for equal keys only: Python takes True for 1."""
+    """Return a value that is equal for equal keys only: in Python, True equals 1."""
     if isinstance(key, str):
         return key
     parts = parts_of(key)
@@ -114,7 +114,7 @@ class KeyPaths:
         )
 
     def key_of(self, document: Mapping[str, Any]) -> PartitionKey | None:
-        """Return the partition key of a document; None if a part of it is missing or null."""
+        """Return the partition key of a document; None if one of its parts is missing or null."""
         if len(self.levels) == 1:
             part = _value_at(document, self.levels[0])
             return part if type(part) is str or _is_part(part) else None
@@ -122,7 +122,7 @@ class KeyPaths:
         return parts if all(map(_is_part, parts)) else None
 
     def fields(self, key: PartitionKey, stored: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the properties that put a key into a document; what is stored beside a nested one stays."""
+        """Return the properties that put a key into a document. What is stored beside a nested part stays."""
         fields: dict[str, Any] = {}
         for names, part in zip(self.levels, parts_of(key), strict=True):
             inside = fields
@@ -145,7 +145,7 @@ class KeyPaths:
 
     def parse(self, text: str) -> PartitionKey:
         """
-        Return the key that a text names, as `key_text` writes it or with spaces between the parts.
+        Return the key that a text names, as `key_text` writes it, or with spaces between its parts.
 
         Raises:
             ValueError: it names no key of the container.
@@ -165,7 +165,7 @@ ON_PARTITION_KEY = KeyPaths((("partitionKey",),))
 
 def key_paths_of(paths: Sequence[str]) -> KeyPaths:
     """
-    Return the paths of a container that the outbox can work on.
+    Return the partition key paths of a container, if the outbox can work with them.
 
     Raises:
         ValueError: it cannot.
@@ -188,7 +188,7 @@ def key_paths_of(paths: Sequence[str]) -> KeyPaths:
 
 def check_id(document_id: str, *, of: str = "a document") -> None:
     """
-    Check that Cosmos DB takes an id and returns the document under it.
+    Check that Cosmos DB accepts an id, and return the document under that id.
 
     Args:
         document_id: the id.
@@ -197,8 +197,8 @@ def check_id(document_id: str, *, of: str = "a document") -> None:
     Raises:
         UsageError: it does not.
     """
-    # The service accepts most of these, but they break the URL of the document, or the SDK refuses them. Its gateway decodes
-    # `%20` in an id once too often, and answers 401 to each request that names the document.
+    # The service accepts most of these characters, but they break the URL of the document, or the SDK refuses them. Its gateway
+    # decodes `%20` in an id once too often, and answers 401 to each request that names the document.
     size = bytes_of(document_id) if isinstance(document_id, str) else None
     if not size or size > _MAX_ID_BYTES or not _ID.fullmatch(document_id):
         raise UsageError(
@@ -250,7 +250,7 @@ def _problem_of(part: object) -> str | None:
     if isinstance(part, str):
         return None if bytes_of(part) is not None else f"it needs {_A_TEXT}"
     if isinstance(part, int | float):
-        # As a 64-bit float, which is what Cosmos DB keeps of a number
+        # compared as a 64-bit float, which is all that Cosmos DB keeps of a number
         return None if _double(part) == part else "a number has to be one that a 64-bit float holds"
     if part is None:
         return "null is no key: an event has to name the one that it belongs to"
@@ -284,7 +284,7 @@ def _canonical(part: KeyPart) -> KeyPart:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRange:
     """
-    A part of a container, by effective partition keys: upper-case hexadecimal, min inclusive and max exclusive.
+    A part of a container: effective partition keys from min (inclusive) to max (exclusive), in upper-case hexadecimal.
 
     Leases, feeds and physical partitions name one.
     """
@@ -299,11 +299,11 @@ class FeedRange:
         return self.min <= other.min and other.max <= self.max
 
     def intersection(self, other: FeedRange) -> FeedRange:
-        """Return the keys that lie in both of two ranges that overlap."""
+        """Return the part that two overlapping ranges share."""
         return FeedRange(min=max(self.min, other.min), max=min(self.max, other.max))
 
     def without(self, others: Iterable[FeedRange]) -> tuple[FeedRange, ...]:
-        """Return what is left of this range outside all of the others, in order."""
+        """Return the parts of this range that lie outside all of the others, in order."""
         left, low = [], self.min
         for other in sorted(others, key=lambda other: other.min):
             if low < other.max and other.min < self.max:

@@ -17,16 +17,17 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationErro
 
 from cosmos_outbox.stored_documents import first_error
 
-# The relay writes the second: JMS selectors and SQL filters of subscriptions cannot name the first.
+# The two prefixes of the binding. The relay writes the second: JMS selectors and SQL filters of subscriptions cannot name the first.
 PREFIXES = ("cloudEvents:", "cloudEvents_")
-# The extension that carries a property; extension attributes have lower-case letters and digits only.
+# The extension that carries each property. Names of extension attributes have only lower-case letters and digits.
 EXTENSIONS = {
     "traceparent": "traceparent",
     "tracestate": "tracestate",
     "entity-type": "entitytype",
     "entity-version": "entityversion",
     "commit-id": "commitid",
-    "sequence": "commitsequence",  # `sequence` is an extension of the specification with another meaning
+    # renamed: `sequence` is an extension of the specification with another meaning
+    "sequence": "commitsequence",
     "schema-version": "schemaversion",
     "correlation-id": "correlationid",
     "causation-id": "causationid",
@@ -37,9 +38,9 @@ _REQUIRED = ("specversion", "id", "source", "type")
 
 def _time(value: Any, read: Callable[[Any], datetime | None]) -> datetime | None:
     try:
-        return read(value)  # text, or what an AMQP timestamp is to the SDK: milliseconds
+        return read(value)  # text, or milliseconds: the SDK returns those for an AMQP timestamp
     except ValidationError:
-        return None  # it was no condition of being sent
+        return None  # an attribute that cannot be read is left out: the broker did not check it either
 
 
 _Text = Annotated[str, Field(min_length=1)]
@@ -47,7 +48,7 @@ _Text = Annotated[str, Field(min_length=1)]
 
 class CloudEvent(BaseModel):
     """
-    A CloudEvent as its producer sent it. Its `subject` is what it is about; the subject of its message is its `type`.
+    A CloudEvent as its producer sent it. Its `type` is the subject of the message; its own `subject` is the thing that it is about.
 
     time: None also where it is no time, or has no offset.
     data: a JSON value, or bytes that are none.
@@ -73,7 +74,7 @@ class CloudEvent(BaseModel):
 
 def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body: bytes) -> CloudEvent | None:
     """
-    Return the CloudEvent that a message is; None if it does not say that it is one.
+    Return the CloudEvent that a message contains; None if the message does not say that it contains one.
 
     Raises:
         ValueError: it says that it is one, and is not.
@@ -103,7 +104,9 @@ def cloud_event_of(content_type: str | None, properties: Mapping[str, Any], body
 
 
 def inner_json(value: Any) -> Any:
-    """Return the object of a text that is JSON itself, as JavaScript's SDK makes of what was encoded already; any other value as it is."""
+    """
+    If a text is the JSON of an object, return that object: JavaScript's SDK encodes a second time. Return any other value unchanged.
+    """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         with suppress(ValueError, RecursionError):
             return json.loads(value)

@@ -19,8 +19,8 @@ _logger = logging.getLogger("cosmos_outbox")
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Record:
     """
-    Base of all records, which are frozen dataclasses. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried again.
-    `levels` are those of outcomes that have another.
+    Base of all records, which are frozen dataclasses. `level` is a level of `logging`: an ERROR is an alarm, a WARNING is tried
+    again. `levels` has the outcomes of a record whose level differs.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -465,7 +465,7 @@ def level_of(record: Record) -> int:
 
 
 def names_of(level: int) -> tuple[str, ...]:
-    """Return the names of all records that may have a level."""
+    """Return the names of all records that can have a level."""
     return tuple(kind.__name__ for kind in KINDS if level in (kind.level, *kind.levels.values()))
 
 
@@ -475,7 +475,7 @@ def ignore(record: Record) -> None:
 
 def guard(*hooks: Hook) -> Hook:
     """
-    Return a hook that calls others in turn. It logs an error that one raises and goes on: what the record says has happened.
+    Return a hook that calls others in turn. If one raises an error, it logs that and goes on: what the record reports has happened.
 
     The relay and the worker call their hooks through this, since an error of a hook would fail work that is done.
     """
@@ -484,7 +484,7 @@ def guard(*hooks: Hook) -> Hook:
         for hook in hooks:
             try:
                 hook(record)
-            except Exception:  # a hook may raise anything
+            except Exception:  # a hook may raise any error
                 _logger.exception("hook.failed %s", type(record).__name__)
 
     return call_all

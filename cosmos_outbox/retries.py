@@ -20,16 +20,14 @@ ArgumentsT = ParamSpec("ArgumentsT")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """
-    Exponential with full jitter: attempt n waits a random part of `initial_seconds * 2^(n-1)`, at most `maximum_seconds`.
+    Exponential back-off with full jitter: attempt n waits a random part of `initial_seconds * 2^(n-1)`, at most `maximum_seconds`.
     """
 
     initial_seconds: float = 0.1  # Defaults to 100 ms.
     maximum_seconds: float = 30.0  # Defaults to 30 s.
 
     def delay(self, attempt: int, *, at_least: float | None = None) -> float:
-        """
-        Return the seconds to wait after failed attempt number `attempt` (from 1), no less than what the service asked for.
-        """
+        """Return the seconds to wait after failed attempt number `attempt` (from 1): no less than the service asked for."""
         ceiling = min(self.maximum_seconds, self.initial_seconds * 2.0 ** min(attempt - 1, 60))
         return max(at_least or 0.0, ceiling * random.random())
 
@@ -50,7 +48,7 @@ class RetryOptions:
 
 
 class Deadline:
-    """The time that is left for the attempts of one call, on the clock of the running loop."""
+    """The time left for the attempts of one call, on the clock of the running loop."""
 
     __slots__ = ("_ends_at", "_loop", "_options")
 
@@ -78,7 +76,7 @@ class Deadline:
             raise StoreUnavailable("Cosmos DB did not answer in time.") from error
 
     async def pause(self, attempt: int, retry_after: float | None = None) -> bool:
-        """Wait before the next attempt; return False at once if it would begin after the deadline."""
+        """Wait before the next attempt. If that would begin after the deadline, return False at once."""
         seconds = self._options.backoff.delay(attempt, at_least=retry_after)
         if self._loop.time() + seconds >= self._ends_at:
             return False
@@ -117,7 +115,7 @@ async def retry_on_conflict(step: Callable[[], Awaitable[ResultT]], options: Ret
 
 def suspended_seconds() -> float:
     """
-    Return for how long the machine was asleep since it was started; 0 where the platform does not report it.
+    Return how many seconds the machine has been asleep since it was started; 0 if the platform does not report it.
 
     The event loop's clock leaves sleep out; what the service counts, such as the expiry of leases, does not. A later reading may be
     less by a moment, as two clocks are not read at once.

@@ -1,4 +1,4 @@
-# a script of an image, not a module of a package
+# A script of an image, not a module of a package.
 """Health probe of an image without curl: print what the URL answers; exit 0 if that is success, else 1."""
 
 from __future__ import annotations
@@ -7,12 +7,12 @@ import sys
 import urllib.error
 import urllib.request
 
-TIMEOUT_SECONDS = 4  # below the health check's own timeout, so that the reason is still printed
+TIMEOUT_SECONDS = 4  # shorter than the health check's own timeout, so that the reason can still be printed
 
 
 def main(url: str) -> int:
-    """Ask once; any answer from 400 on counts as unhealthy, like no answer."""
-    # A proxy of the environment cannot reach the container's own loopback.
+    """Ask once. An answer from 400 on counts as unhealthy, as does no answer."""
+    # A proxy that the environment names cannot reach the container's own loopback.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=TIMEOUT_SECONDS) as answer:

@@ -26,7 +26,7 @@ _CLOSED = "The outbox was closed; make another one to go on."
 
 class Portal(Generic[OpenedT]):
     """
-    The first call opens it; `close`, or the end of the process, closes it.
+    Opens an object on a loop of its own thread at the first call. `close`, or the end of the process, closes it.
 
     Args:
         opener: makes the context manager of what is opened. It is entered and left on the loop.
@@ -34,12 +34,13 @@ class Portal(Generic[OpenedT]):
 
     def __init__(self, opener: Opener[OpenedT]) -> None:
         self._opener = opener
-        self._lock = threading.RLock()  # a signal handler may call too
+        # reentrant: a signal handler may call while this thread holds the lock
+        self._lock = threading.RLock()
         self._pid: int | None = None
         self._loop: _LoopThread[OpenedT] | None = None
 
     def get(self) -> OpenedT:
-        """Return the open object, for its methods that are not awaited."""
+        """Return the open object, for those of its methods that are not awaited."""
         loop = self._running()
         loop.check()
         return loop.opened.result()
@@ -68,7 +69,7 @@ class Portal(Generic[OpenedT]):
         if self._pid not in (
             None,
             os.getpid(),
-        ):  # before the lock, which a thread of that process may have held
+        ):  # checked before the lock, which a thread of the parent process may have held at the fork
             raise UsageError(
                 f"This process was forked from process {self._pid}, which had opened the outbox; neither its thread nor its "
                 "connections came along. Use the outbox for the first time after the fork."
@@ -102,19 +103,21 @@ class _LoopThread(Generic[OpenedT]):
         self._opener = opener
         self._lock = threading.RLock()
         self._closed = self._abandoned = False
-        # With no factory given, its loop would become the calling thread's.
+        # Without a factory, the runner would make its loop that of the calling thread.
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         self._stop, self._calls = asyncio.Event(), asyncio.TaskGroup()
         self.opened: Future[OpenedT] = Future()
         self.ended: Future[None] = Future()
-        # Made here, so that it can be cancelled before the thread runs; in no context, as it outlives that of the first caller.
+        # The task is made here, so that it can be cancelled before the thread runs. Its context is empty: the loop
+        # outlives the first caller.
         self._serving = self._loop.create_task(self._serve(), context=Context())
         self._thread = threading.Thread(target=self._run, name="cosmos-outbox", daemon=True)
 
     async def _serve(self) -> None:
         async with self._opener() as opened:
-            with suppress(asyncio.CancelledError):  # it was for the calls; what is open is closed in peace
+            # the interruption was meant for the calls; closing the object goes on
+            with suppress(asyncio.CancelledError):
                 await self._take_calls(opened)
 
     async def _take_calls(self, opened: OpenedT) -> None:
@@ -125,7 +128,7 @@ class _LoopThread(Generic[OpenedT]):
             finally:
                 with self._lock:
                     self._closed = True
-                await asyncio.sleep(0)  # what was called before this starts
+                await asyncio.sleep(0)  # let the calls that came before this one start
 
     def _run(self) -> None:
         try:
@@ -139,7 +142,7 @@ class _LoopThread(Generic[OpenedT]):
             self.ended.set_result(None)
 
     def check(self) -> None:
-        """Raise UsageError if it was closed."""
+        """Raise UsageError if the portal was closed."""
         if self._closed:
             raise UsageError(_CLOSED)
 
@@ -155,7 +158,8 @@ class _LoopThread(Generic[OpenedT]):
 
         def start() -> None:
             tasks.append(self._calls.create_task(settle()))
-            tasks[0].add_done_callback(lambda _: fail(asyncio.CancelledError()))  # before its first step
+            # the task was cancelled before its first step
+            tasks[0].add_done_callback(lambda _: fail(asyncio.CancelledError()))
 
         def fail(error: BaseException) -> None:
             if not (outcome.done() or self._abandoned):
@@ -200,7 +204,7 @@ class _LoopThread(Generic[OpenedT]):
             self.ended.result(timeout=_EXIT_SECONDS)
 
     def _end(self, outcome: Future[ResultT], cancel: Callable[[], object]) -> None:
-        """Cancel what this thread waited for, if an exception interrupted it, and wait for its end."""
+        """Cancel the work that this thread waited for, if an exception interrupted the wait, and wait for its end."""
         if not outcome.done() and self._post(cancel) and self._thread.ident is not None:
             outcome.exception()
 

@@ -26,13 +26,13 @@ Parameters = ParamSpec("Parameters")
 
 
 class OneThread:
-    """Gives the functions of a unit of work to the thread that made it, and refuses all others."""
+    """Lets only the thread that made a unit of work call its functions, and refuses all other threads."""
 
     def __init__(self, portal: Portal[Outbox]) -> None:
         self._portal, self._thread_id = portal, threading.get_ident()
 
     def guard(self, function: Callable[Parameters, ResultT]) -> Callable[Parameters, ResultT]:
-        """Guard a function that waits for nothing."""
+        """Guard a function that does not block."""
 
         @functools.wraps(function)
         def check(*args: Parameters.args, **kwargs: Parameters.kwargs) -> ResultT:

@@ -52,7 +52,7 @@ def plan(
         running: ids of the leases this worker is working on.
         now: when they were listed, on the service's clock.
     """
-    # reservation: for how long a released lease is kept for the worker that asked for it
+    # reservation: for how many seconds a released lease stays reserved for the worker that asked for it
     me, reservation = options.instance_name, 2 * options.acquire_interval
     free = {lease.id for lease in leases if lease.expired(now, options.expiration)}
     requests = {lease.id: handover_requested_by(lease) for lease in leases}
@@ -99,13 +99,14 @@ def plan(
 
 
 def soon(options: ProcessorOptions) -> timedelta:
-    """Return after how long the next pass is due where a lease is waited for."""
+    """Return the seconds until the next pass where this worker waits for a lease."""
     return options.acquire_interval / 4
 
 
 def _pause(leases: Sequence[Lease], options: ProcessorOptions, now: datetime) -> timedelta:
     """
-    Return the time until the next pass: the interval, or less if a lease of another worker, which may be dead, expires sooner.
+    Return the seconds until the next pass: the interval, or less if a lease of another worker, which may be dead,
+    expires sooner.
 
     The service counts in whole seconds, so the pass comes a second after the first of these leases expires.
     """
@@ -153,7 +154,10 @@ def _from_overloaded(
 
 
 def _late(lease: Lease, now: datetime, alive: timedelta) -> bool:
-    """Return whether an owner that understands requests did not write its lease for so long: it may be dead, and is not asked."""
+    """
+    Return whether the owner, which understands requests, has not written its lease for so long that it may be dead.
+    It is not asked then.
+    """
     return lease.owned and lease.properties.get(SIGNATURE) == lease.owner and lease.written_at() + alive < now
 
 

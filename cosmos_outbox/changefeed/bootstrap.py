@@ -66,12 +66,12 @@ class Bootstrap:
         self._worker, self._failed = worker, failed
         self.start = worker.options.start
         self.left: tuple[FeedRange, ...] = ()
-        self._began = False  # this processor has seen leases: if all are gone, they are lost
-        self._told = False  # LeasesLost was emitted: the same proof is no new loss
+        self._began = False  # this processor has had leases: if all are gone, they are lost
+        self._told = False  # LeasesLost was emitted: the same proof reports no second loss
 
     async def prepare(self) -> None:
         """
-        Return when the leases are there; a passing fault is waited out.
+        Return when the leases exist; wait while a fault passes.
 
         Raises:
             ConfigurationError, StoreError: as `ChangeFeedProcessor.run`.
@@ -94,7 +94,7 @@ class Bootstrap:
                 await asyncio.sleep(options.backoff.delay(attempt, at_least=error.retry_after))
 
     async def create(self, only: Collection[FeedRange] | None = None) -> None:
-        """Create the missing leases, as `create_leases` does. If all were lost, emit that first."""
+        """Create the missing leases, as `create_leases` does. If all leases were lost, emit LeasesLost first."""
         if proof := await self._earlier_life():
             if self.start is StartFrom.NOW:
                 self.start = StartFrom.BEGINNING
@@ -105,15 +105,17 @@ class Bootstrap:
         self.left = tuple(left)
         for feed_range, error in left.items():
             self._failed(self.id_for(feed_range), error)
-        # "Now" was the moment of the first leases. If these are lost, the next ones begin there, and skip nothing.
+        # "Now" was the moment when the first leases were created. If they are lost, the next ones begin at that
+        # moment, and skip nothing.
         if not self._began and (marker := await _marker_of(self.prefix, self._worker.store)) is not None:
             self._began = True
-            if isinstance(began := marker.get(START), str):  # else another program created them
+            # without a start, another program created the marker
+            if isinstance(began := marker.get(START), str):
                 self.start = start_from(began)
 
     def begin_again(self) -> None:
         """Forget the leases of a container that was deleted and created again; those of the new one have other ids."""
-        # "Now" would skip what the new container got before this worker noticed.
+        # "Now" would skip the changes that the new container got before this worker noticed it.
         self.start, self._began = StartFrom.BEGINNING, False
         self._tell_lost("the container was deleted and created again")
 
@@ -125,8 +127,12 @@ class Bootstrap:
         self._worker.notify(LeasesLost(owner=self._worker.options.instance_name, start=told, reason=reason))
 
     async def _earlier_life(self) -> str | None:
-        """Return the proof that this processor had leases, if there are none now; None without one."""
-        # The leases come first: the store of the proof may be unreachable, which must not delay a worker that has leases.
+        """
+        Return the proof that this processor had leases and has lost them. Return None if it has leases, or never had
+        any.
+        """
+        # List the leases first: if the store of the proof cannot be reached, a worker that has leases must not wait
+        # for it.
         if await self._has_leases():
             return None
         proof: str | None = "this worker has seen them" if self._began else None
@@ -170,13 +176,13 @@ async def create_leases(
             _, left = await _create_missing(prefix, feed=feed, store=store, start=chosen, only=only)
             with suppress(errors.Conflict):
                 await store.create({"id": f"{prefix}.info", START: chosen})
-        finally:  # also after a fault: the next attempt need not wait until the lock expires
+        finally:  # also after a fault, so that the next attempt need not wait until the lock expires
             with suppress(errors.StoreError, TimeoutError):
                 async with asyncio.timeout(_UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return left
-    # A range that gets its lease later begins where the first ones began, too: what came since has not been handled. Only our
-    # marker says where that was, and not an old one of ours.
+    # A range that gets its lease later begins where the first leases began, because its changes since then were not
+    # handled. Only a marker that we wrote, and that is not of an earlier life, says where that was.
     began = found.get(START)
     begin = began if isinstance(began, str) else start_property(start, now=_written_at(found))
     created, left = await _create_missing(prefix, feed=feed, store=store, start=begin, only=only)
@@ -189,7 +195,10 @@ async def create_leases(
 
 
 async def _marker_of(prefix: str, store: LeaseStore) -> Document | None:
-    """Return the document that says that leases were created, and where they begin; None if there are none, or they are lost."""
+    """
+    Return the marker: the document which says that leases were created, and where they begin. Return None if there
+    are no leases, or they are lost.
+    """
     marker = f"{prefix}.info"
     try:
         return await store.read(marker, marker)
@@ -223,7 +232,8 @@ async def _create_missing(
             for gap in find_gaps(tuple(physical), placed)
             if only is None or any(wanted.contains(gap) for wanted in only)
         ]
-        # Ask each partition once, however often the leases are listed: silent ones would delay the rest each time.
+        # Ask each partition once, however often the leases are listed: partitions that do not answer would delay the
+        # others each time.
         unknown = (gap for gap in gaps if gap in physical and gap not in ids and gap not in left)
         found, silent = await identify(unknown, feed)
         ids |= found
@@ -232,11 +242,11 @@ async def _create_missing(
             if gap in left:
                 continue
             token, version = f"{gap.min}-{gap.max}", 1
-            if gap in physical:  # else it can only be named by its bounds, as after a merge
+            if gap in physical:  # else only the bounds of the gap can name it, as after a merge
                 token, version = ids[gap], 0
             if loop.time() - listed_at > LOCK_SECONDS:
-                # This process may have been frozen, and another worker may have broken the lock and split the range since: a
-                # late lease would have all of the range handled again, from its start.
+                # This process may have been frozen, while another worker broke the lock and split the range. A lease
+                # that is created late would have the whole range handled again, from its start.
                 break
             lease = new_lease(prefix, token, gap, version=version, properties={START: start})
             with suppress(errors.Conflict):
@@ -259,7 +269,7 @@ async def _leases(prefix: str, store: LeaseStore) -> list[Lease]:
 
 async def _earliest_start(prefix: str, store: LeaseStore) -> str | None:
     """
-    Return the earliest start of leases that are there already, left by a worker that died while it created them.
+    Return the earliest start of the leases that exist already, which a worker left that died while it created leases.
     """
     leases = await _leases(prefix, store)
     chosen = {lease.properties[START]: start_of(lease) for lease in leases if START in lease.properties}
@@ -288,7 +298,7 @@ def _routing(document: Document) -> str:
 
 async def own_prefix(container: MonitoredContainer, *, processor_name: str, leases: LeaseStore) -> str:
     """
-    Return what the ids of a processor's leases begin with.
+    Return the beginning of the ids of a processor's leases.
 
     Raises:
         ConfigurationError: the processor has leases under another name of the account; or the lease container cannot be used.
@@ -317,15 +327,17 @@ async def others_on(
 
 async def _heads(container: MonitoredContainer, leases: LeaseStore, beginning: str = "") -> frozenset[str]:
     """
-    Return how the ids of a container's leases begin, up to its resource ids: with a processor's name and a host.
+    Return the beginnings that the ids of a container's leases may have, up to its resource id, for any processor's
+    name and host.
     """
-    await leases.partitioned_by_id()  # raises where the lease container is missing; a listing would be empty
+    # raises if the lease container is missing, where a listing would be empty
+    await leases.partitioned_by_id()
     rids = f"_{container.database_rid}_{container.container_rid}.."
     parts = (str(one["id"]).partition(rids) for one in (await leases.list(beginning)).documents)
     return frozenset(head for head, found, _ in parts if found)
 
 
 def _is_other_name(host: str, account_host: str) -> bool:
-    # What ends with the account's own name belongs to a processor whose name begins with this one's.
+    # If a prefix ends with the account's own name, the rest belongs to a processor whose name begins with this one's.
     account = re.escape(account_host.partition(".")[0])
     return not host.endswith(account_host) and re.fullmatch(rf"{account}([-.].*)?", host) is not None

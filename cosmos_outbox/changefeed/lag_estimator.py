@@ -23,8 +23,8 @@ from cosmos_outbox.errors import RangeGone, StoreError, error_line
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
-_AT_ONCE = 8  # pages of one change each are in memory
-_MOST_EMPTY_PAGES = 300  # some seconds; a worker checkpoints behind so many
+_AT_ONCE = 8  # pages in memory at once; each holds one change
+_MOST_EMPTY_PAGES = 300  # this takes some seconds; a worker writes a checkpoint after as many empty pages
 
 _Read = Callable[..., Awaitable[ChangePage]]
 
@@ -91,7 +91,7 @@ async def estimate_lag(
     processor_name: str, *, feed: ChangeFeed, leases: LeaseStore, expiration: timedelta = EXPIRATION
 ) -> Lag:
     """
-    Return what waits now; costs one small read of the feed a lease, more where changes lie far apart.
+    Return what waits now. It costs one small read of the feed for each lease, and more where changes lie far apart.
 
     A lease whose range is throttled, or does not answer, is reported as unseen. Ages are measured on the service's clock. A
     processor that never ran has no leases, so no lag.
@@ -106,7 +106,7 @@ async def estimate_lag(
 
     async def lag_of(lease: Lease) -> LeaseLag:
         async with room:
-            # Cut where it was split since; without what child leases cover already.
+            # If the range was split since, read its parts, without those that child leases cover already.
             parts = [] if lease.range is None else cut(lease, lease.range, physical, found)[1]
             lag = await _lag_of(lease, parts, read, listing.read_at)
         free = lease.expired(listing.read_at, expiration)
@@ -132,13 +132,13 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
     for part in parts:
         try:
             page = await _first_change(read, part, lease)
-        except RangeGone:  # split this very moment
+        except RangeGone:  # the range is being split this moment
             page = None
         except StoreError as error:
             if not error.retriable:
                 raise
             page, unseen = None, error_line(error)
-        if page is None:  # there may be work, an unknown amount
+        if page is None:  # there may be work; how much is not known
             transactions += 1
         elif page.documents:
             first = page.documents[0]
@@ -161,7 +161,7 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
 
 async def _first_change(read: _Read, part: FeedRange, lease: Lease) -> ChangePage | None:
     """
-    Return the page with the first change that waits, or the empty one at the end; None where both are far away.
+    Return the first page that has a change, or the empty page at the end. Return None where neither was reached.
     """
     continuation = lease.continuation
     for _ in range(_MOST_EMPTY_PAGES):

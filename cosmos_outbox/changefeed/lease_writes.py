@@ -31,7 +31,7 @@ _MOST_CHARACTERS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """What all leases of a worker share."""
+    """The facts and options that all leases of a worker share."""
 
     feed: ChangeFeed
     store: LeaseStore
@@ -46,7 +46,7 @@ class Worker:
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """
-    How far the pump of a lease is; times are on the loop's clock, in seconds.
+    How far the pump of a lease has come. Times are seconds on the loop's clock.
 
     lag: changes (transactions) known to wait; 0 at the end of the feed, None before the first and between changes far apart.
     moved_at: when a page was last read empty or handled.
@@ -73,7 +73,8 @@ class Progress:
 
     def standstill(self, now: float) -> str | None:
         """
-        Return why nothing moves: attempts have failed for half a minute, or a page is at hand for a whole one; else None.
+        Return why nothing moves: attempts have failed for half a minute, or one page has been at hand for a whole
+        minute. Return None if all is well.
 
         The next renewal, within a minute, writes it into the lease, for programs that only see the leases.
         """
@@ -86,14 +87,15 @@ class Progress:
 
     def stalled(self, now: float, limit: timedelta) -> bool:
         """
-        Return whether nothing moved for so long; an idle range moves with every empty page and may rest after it.
+        Return whether nothing has moved for so long. Each empty page counts as a move, and an idle range may rest
+        after it.
         """
         return self.halted or now - self.moved_at - self.rest > limit.total_seconds()
 
 
 class OwnedLease:
     """
-    Ownership of a lease from its acquisition to its release or loss, and all that the work on it needs.
+    The ownership of a lease from its acquisition to its release or loss, with all that the work on it needs.
 
     drain: set when the work should finish and the lease be released: on stop, or when another worker asks.
     unfinished_split: a worker began to create children of the lease; to be finished before anything else.
@@ -120,7 +122,8 @@ class OwnedLease:
         self.notes = Notes(lease.properties.get(NOTES))
         self.drain = asyncio.Event()
         self.handover_requested = self.unfinished_split = self.splitting = self._ended = False
-        self.continuation = lease.continuation  # up to where all changes are done, perhaps not saved yet
+        # all changes up to here are done; the stored lease may be behind
+        self.continuation = lease.continuation
         self.pages = self._pages_saved = 0
         self._trust_seconds, self._checkpoint_seconds = worker.options.trust_seconds, 0.0
         self._note_write(lease, acquired_at, 0)
@@ -129,12 +132,12 @@ class OwnedLease:
         self._advanced = asyncio.Event()
 
     def end(self) -> None:
-        """Forbid all further work; to be called before it is cancelled."""
+        """Forbid all further work. Call this before you cancel the work."""
         self._ended = True
 
     def ensure_active(self) -> None:
         """
-        Raise if no more work may be begun, or called done.
+        Raise if no more work may begin, or be noted as done.
 
         The cancellation alone is not enough: a handler, or a library below it, may swallow it. The task's `cancelling()`
         does not help either, for some libraries leave their own timeouts counted in it.
@@ -149,7 +152,8 @@ class OwnedLease:
 
     def ensure_trusted(self) -> float:
         """
-        Raise if nothing more may be written; return for how long the machine was asleep until now.
+        Raise if the lease may not be written any more. Return for how many seconds the machine has been asleep until
+        now.
 
         To be called right before each write: the process may have been frozen, or its machine asleep, while the loop's
         clock stood still.
@@ -186,7 +190,7 @@ class OwnedLease:
             self._advanced.set()
 
     def mark(self, properties: Mapping[str, str | None]) -> None:
-        """Set properties of the lease, or remove those that are None; saved soon."""
+        """Set properties of the lease, or remove those that are None; the next write saves them."""
         self._marks |= properties
         self._advanced.set()
 
@@ -238,15 +242,15 @@ class OwnedLease:
 
     async def _write(self, **changes: Any) -> None:
         loop, worker = asyncio.get_running_loop(), self.worker
-        attempt, pages = 0, self.pages  # those that this write's continuation covers
+        attempt, pages = 0, self.pages  # the pages that the continuation of this write covers
         throttled, at_least = False, None
         try:
             async with asyncio.timeout_at(self.trusted_until):
                 while True:
                     attempt += 1
                     sent_at, at_least, properties = loop.time(), None, self._properties()
-                    # The timeout above only strikes at the next pause, and after a freeze there may be none before
-                    # the request is on its way.
+                    # The timeout above is noticed only when the loop runs. After a freeze, the request could be on
+                    # its way before that.
                     suspended = self.ensure_trusted()
                     changed = self.lease.with_changes(now=worker.utcnow(), properties=properties, **changes)
                     try:
@@ -260,7 +264,7 @@ class OwnedLease:
                     except errors.TooManyRequests as error:
                         throttled, at_least = True, error.retry_after
                     except (errors.ConfigurationError, errors.StoreError):
-                        pass  # it may recover before trust runs out
+                        pass  # the store may recover before the trust in the lease runs out
                     else:
                         if handover_requested_by(written):
                             self.hand_over()
@@ -271,7 +275,8 @@ class OwnedLease:
                         self._checkpoint_seconds = min(seconds, longest)
                         self._note_write(written, sent_at, pages)
                         return
-                    # Also after a 412: the lease that was read then may be older than the write that refused ours.
+                    # Also after a 412: the lease that was read after it may be older than the write that refused
+                    # ours.
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))
         except TimeoutError:
             raise errors.LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
@@ -283,7 +288,8 @@ class OwnedLease:
 
     async def _read_again(self) -> None:
         """
-        Read the lease after a 412. It is lost if it has another owner, and not if another worker asked for it or our answer was lost.
+        Read the lease after a 412. It is lost if it has another owner. It is still ours if another worker asked for
+        it, or if the answer to our own write was lost.
         """
         try:
             found = from_document(await self.worker.store.read(self.lease.id, self.lease.partition_key))

@@ -22,9 +22,9 @@ from cosmos_outbox.stored_documents import strip_system
 INCREMENTAL_FEED = "Incremental Feed"
 BEGINNING = "beginning"
 
-# Properties of a lease:
+# Names of properties in a lease document:
 START = "start"  # where a lease without continuation begins: a timestamp, or BEGINNING
-NOTES = "notes"  # what a handler leaves for the next owner, see `ports.Notes`
+NOTES = "notes"  # the note that a handler leaves for the next owner, see `ports.Notes`
 SIGNATURE = "handover.owner"  # the owner, where it is a worker of this library
 WANTED_BY = "handover.wanted-by"  # the worker that asks for the lease
 STANDSTILL = "standstill"  # why the owner makes no progress, for those who only see the leases
@@ -46,7 +46,7 @@ class Lease:
 
     @property
     def partition_key(self) -> str:
-        """Return the value that routes to the document: its `partitionKey` where stored, else its id."""
+        """Return the partition key of the document: its `partitionKey` where it has one, else its id."""
         return str(self.raw.get("partitionKey", self.id))
 
     @property
@@ -67,7 +67,7 @@ class Lease:
         return not self.owned or self.written_at() + expiration < now
 
     def with_changes(self, *, now: datetime, **changes: Any) -> Lease:
-        """Return the lease with fields replaced and its timestamp set to now: what a write stores."""
+        """Return the lease as a write stores it: with fields replaced and its timestamp set to now."""
         changed = replace(self, raw={**self.raw, "timestamp": format_timestamp(now)}, **changes)
         return replace(changed, raw=to_document(changed))
 
@@ -178,7 +178,10 @@ def from_document(document: Mapping[str, Any]) -> Lease:
 def readable(
     documents: Iterable[Mapping[str, Any]],
 ) -> tuple[tuple[Lease, ...], dict[str, ConfigurationError]]:
-    """Return the leases among the documents, and by id what is wrong with each of the rest."""
+    """
+    Return the leases among the documents. For each document that is no readable lease, return by its id what is wrong
+    with it.
+    """
     leases, damaged = [], {}
     for document in documents:
         try:
@@ -221,11 +224,12 @@ def parse_timestamp(text: str) -> datetime:
 
 def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
     """
-    Return a start as a lease's property; `NOW` is fixed here, so that a lease read a minute later skips nothing.
+    Return the property that stores a start. `NOW` becomes a time here, so that a lease which is read a minute later
+    skips nothing.
     """
     if start is StartFrom.BEGINNING:
         return BEGINNING
-    # One second earlier, as .NET.
+    # One second earlier, as .NET does.
     return format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))
 
 
@@ -243,7 +247,8 @@ def start_from(chosen: str) -> StartFrom | datetime:
 
 def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lease:
     """
-    Return the lease with a fixed start, where another program created it and no position was saved yet.
+    Return a lease with the start written into it, where another program created the lease and no position was saved
+    yet.
 
     If each owner chose again, "now" would skip what the owner before read and could not handle. It counts from
     `since`, when this worker first saw the leases; or from the last write of the lease where that is earlier.
@@ -256,7 +261,8 @@ def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) ->
 
 def with_signature(properties: Mapping[str, str], owner: str) -> dict[str, str]:
     """
-    Return the properties that an owner writes when it takes a lease: with its signature, without the request and the last owner's standstill.
+    Return the properties that an owner writes when it takes a lease: its signature is added, the request and the last
+    owner's standstill are removed.
     """
     kept = {name: value for name, value in properties.items() if name not in (WANTED_BY, STANDSTILL)}
     return {**kept, SIGNATURE: owner}
@@ -287,7 +293,10 @@ def is_child_of(other: Lease, parent: Lease) -> bool:
 def cut(
     lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Iterable[Lease]
 ) -> tuple[list[FeedRange], list[FeedRange]]:
-    """Return the physical ranges that overlap that of a lease, and the parts of its range that its children do not cover."""
+    """
+    Return the physical ranges that overlap the range of a lease, each cut to it, and the parts of its range that its
+    children do not cover.
+    """
     overlapping = [one for one in physical if one.overlaps(feed_range)]
     covered = [other.range for other in others if other.range and is_child_of(other, lease)]
     return overlapping, [
@@ -296,7 +305,7 @@ def cut(
 
 
 class ByRange:
-    """Leases in the order of their ranges, so that a thousand need not be compared with a thousand."""
+    """Leases in the order of their ranges, so that a search need not compare a thousand with a thousand."""
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.leases = leases
@@ -305,8 +314,8 @@ class ByRange:
 
     def has_unfinished_split(self, lease: Lease) -> bool:
         """
-        Return whether a worker began to create children of a lease and did not finish: they come first, even if the lease's
-        range can still be read.
+        Return whether a worker began to create the children of a lease and did not finish. The children come first,
+        even if the lease's range can still be read.
         """
         if lease.range is None:
             return False

@@ -20,7 +20,10 @@ EXPIRATION = timedelta(seconds=60)
 
 
 def default_instance_name() -> str:
-    """Return a name no other process has: host, process id and a random part (a restart is a new owner)."""
+    """
+    Return a name that no other process has: host, process id and a random part. So a restarted process is a new
+    owner.
+    """
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
 

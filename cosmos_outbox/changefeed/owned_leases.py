@@ -27,16 +27,18 @@ class CloseReason(StrEnum):
     """Why the work on a lease ended."""
 
     STOPPED = "stopped"  # the worker stops; the lease is released
-    # Another worker asked for it, or its split is to be finished; the lease is released
+    # Another worker asked for the lease, or has begun to split it; the lease is released.
     HANDED_OVER = "handed over"
     LOST = "lost"  # another worker owns it, or trust ran out; nothing more was written
-    RANGE_GONE = "range gone"  # its children took its place; with an error: not yet, the lease is released
+    # children took its place; if it ended with an error they are still missing, and the lease is released
+    RANGE_GONE = "range gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStatus:
     """
-    A snapshot of the work on one lease that a worker owns, or fails to work on, for health checks and status pages.
+    A snapshot of the work on one lease, for health checks and status pages: of a lease that a worker owns, or cannot
+    begin to work on.
 
     idle_seconds: since it moved, without the rest before the next poll of a range where nothing waits.
     stalled: nothing moved for longer than the caller's limit, because the handler or the service fails or hangs; or nothing
@@ -55,7 +57,8 @@ class LeaseStatus:
 
 class OwnedLeases:
     """
-    The leases that a worker owns, by id; a lease enters when it was taken and leaves when the work on it has ended.
+    The leases that a worker owns, by id. A lease enters when the worker takes it and leaves when the work on it has
+    ended.
 
     Args:
         split: called when one of our leases was split, and its children can be taken.
@@ -65,12 +68,12 @@ class OwnedLeases:
         self._worker = worker
         self._owned: dict[str, OwnedLease] = {}
         self._failing: dict[str, Progress] = {}
-        self.ids = self._owned.keys()  # always as they are now
+        self.ids = self._owned.keys()  # a live view
         self._was_split = split
         self._draining = False
 
     def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
-        """Return how each lease is doing, with those that could not be worked on for so long."""
+        """Return the status of each lease. Leases on which no work could begin for `stalled_after` are included."""
         now = asyncio.get_running_loop().time()
         found = {name: one for name, one in self._failing.items() if one.stalled(now, stalled_after)}
         found |= {name: owned.progress for name, owned in self._owned.items()}
@@ -90,9 +93,7 @@ class OwnedLeases:
         )
 
     def report_failure(self, lease_id: str, error: BaseException) -> None:
-        """
-        Report that a lease could not be read, taken or split, and remember since when nothing moves there.
-        """
+        """Report that a lease could not be read, taken or split, and remember since when the worker has tried."""
         progress = Progress(moved_at=asyncio.get_running_loop().time())
         self._failing.setdefault(lease_id, progress).note_failure(error)
         self._worker.notify(
@@ -100,11 +101,11 @@ class OwnedLeases:
         )
 
     def forget_failing_except(self, lease_ids: Collection[str]) -> None:
-        """Forget what failed with all leases but these: the others are gone, or another worker has them."""
+        """Forget the failures of all leases but these: the others are gone, or other workers have them."""
         self._failing = {name: progress for name, progress in self._failing.items() if name in lease_ids}
 
     def drain(self) -> None:
-        """Have all leases released, and take no others."""
+        """Have all leases released, and take no more."""
         self._draining = True
         for owned in self._owned.values():
             owned.drain.set()
@@ -113,9 +114,7 @@ class OwnedLeases:
         self._owned[lease.id].hand_over()
 
     def release_half_split(self, leases: ByRange) -> None:
-        """
-        Have those leases released of which another program created children: the next owner finishes the split.
-        """
+        """Have a lease released if another program created children of it: its next owner finishes the split."""
         for lease in leases.leases:
             owned = self._owned.get(lease.id)
             if owned is not None and not owned.splitting and leases.has_unfinished_split(lease):
@@ -145,14 +144,13 @@ class OwnedLeases:
             work = self._work(owned)
             try:
                 group.create_task(work)
-            except RuntimeError:  # the group is ending; before Python 3.13 it leaves what it refuses open
+            # the group is ending; before Python 3.13 it does not close the coroutine that it refuses
+            except RuntimeError:
                 work.close()
                 raise
 
     async def _locate(self, lease: Lease, others: ByRange) -> Lease:
-        """
-        Give a lease that names its partition by its token alone its range, if the partition answers.
-        """
+        """If a lease has a token and no range, give it the range of its partition, if the partition answers."""
         taken = {other.range for other in others.leases}
         physical = [one for one in await self._worker.feed.physical_ranges() if one not in taken]
         (placed,), silent = await locate([lease], physical, self._worker.feed)
@@ -168,7 +166,8 @@ class OwnedLeases:
         lease_id = owned.lease.id
         # A lease that failed before stays "stalled" until a page is handled; a new attempt alone does not reset it.
         owned.progress = self._failing.pop(lease_id, owned.progress)
-        # Entered here and not by `take`: a task that is cancelled before its first step leaves nothing behind.
+        # The lease is entered here, not in `take`: if the task is cancelled before its first step, nothing stays
+        # behind.
         self._owned[lease_id] = owned
         if self._draining:
             owned.drain.set()
@@ -190,7 +189,7 @@ async def acquire(
     lease: Lease, feed_range: FeedRange, worker: Worker, *, container: MonitoredContainer
 ) -> OwnedLease:
     """
-    Take a lease that is free, expired, promised to us, or to be robbed.
+    Take a lease that is free, expired, promised to this worker, or to be robbed.
 
     Raises:
         PreconditionFailed: another program wrote it since it was listed.
@@ -240,10 +239,10 @@ async def serve(owned: OwnedLease) -> LeaseMoved:
 
 
 async def _keep_and_pump(owned: OwnedLease) -> None:
-    """Keep the lease and work on it; the end of one is the end of the other."""
+    """Renew the lease and work on it; when one of the two ends, the other ends too."""
     async with asyncio.TaskGroup() as group:
         keeping = group.create_task(owned.keep())
-        # The watchdog reports this name.
+        # the watchdog's reports show this name
         pumping = group.create_task(Pump(owned).run(), name=f"lease {owned.lease.id}")
         draining = group.create_task(owned.drain.wait())
         try:
@@ -256,7 +255,7 @@ async def _keep_and_pump(owned: OwnedLease) -> None:
 
 
 async def _release(owned: OwnedLease) -> Exception | None:
-    """Save what is done and give the lease up; return why that failed: then it expires by itself."""
+    """Save what is done and give the lease up. If that fails, return why: the lease then expires by itself."""
     seconds = max(1.0, owned.worker.options.grace_period.total_seconds() / 2)
     try:
         async with asyncio.timeout(seconds):

@@ -22,14 +22,14 @@ from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
 # Pause once after this many consecutive filtered-out pages, so that a long empty stretch is not read in a tight loop.
 _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
-_MOST_POLLS_PER_SECOND = 250  # of all idle leases of a worker: about a tenth of a core
+_MOST_POLLS_PER_SECOND = 250  # for all idle leases of a worker together: about a tenth of a core
 _PAUSE_PER_SILENCE = 0.01  # a range that was silent for ten seconds is asked ten times a second
 _TOGETHER_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class _From:
-    """Where the next page is still to be read from."""
+    """The position from which the next page is read."""
 
     continuation: str | None
 
@@ -46,7 +46,7 @@ def together(seconds: float, *, now: float) -> float:
 
 class Pump:
     """
-    The work on one lease; the next page is read while the handler works on this one, if the budget has room for it.
+    The work on one lease. The next page is read while the handler works on this one, if the memory budget allows it.
     """
 
     def __init__(self, owned: OwnedLease) -> None:
@@ -79,7 +79,7 @@ class Pump:
 
     async def run(self) -> None:
         """
-        Work until `drain` of the lease is set; then finish the page at hand, unless it fails.
+        Work until the lease is to be released. Then finish the page at hand, unless it fails.
 
         Raises:
             RangeGone: the range was split or merged; all changes up to the lease's continuation are done.
@@ -87,7 +87,8 @@ class Pump:
             LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`.
         """
         owned, properties = self._owned, self._owned.lease.properties
-        if BEHIND in properties:  # the previous owner could not tell whether a replica lagged
+        # the previous owner saw a position behind the lease, and could not tell whether only a replica lagged
+        if BEHIND in properties:
             if (lowest := behind_in(properties, owned.continuation)) is not None:
                 self._regression = Regression(lowest, asyncio.get_running_loop().time())
             else:
@@ -102,15 +103,15 @@ class Pump:
                 if page is None or owned.drain.is_set():
                     return
                 following = await self._next(page)
-                del page  # frees its memory before the next read
+                del page  # frees the page's memory before the next read
         finally:
-            # The range may grow past the position before the next owner reads it.
+            # The range may grow beyond the position before the next owner reads it.
             if self._regression is not None:
                 owned.mark({BEHIND: str(self._regression.lowest)})
 
     async def _next(self, page: ChangePage) -> _Following:
         """
-        Handle a page that was read from the lease's continuation, and return where to go on.
+        Handle the page that was read from the lease's continuation, and return where to continue.
 
         None ends the work.
         """
@@ -148,7 +149,7 @@ class Pump:
             if handled is None or not handled.documents:
                 return handled
             now = asyncio.get_running_loop().time()
-            # As often as four times a gap such as the last one, and at once in a burst
+            # Poll four times as often as the last gap between changes suggests, and at once in a burst.
             self._poll = max(self._shortest, min(self._longest(0), (now - self._changed_at) / 4))
             self._changed_at = now
             if handled is page and ahead is not None:
@@ -206,7 +207,7 @@ class Pump:
         self._progress.moved_at = asyncio.get_running_loop().time()
 
     def _finish_page(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
-        """Note that all changes of a page are done, the dropped ones included."""
+        """Note that all changes of a page are done, those that were dropped included."""
         last = page.last_lsn
         lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
         self._owned.advance(page.continuation, lag=lag, handled=handled)
@@ -216,7 +217,7 @@ class Pump:
     def _back_off(
         self, error: Exception, attempt: int, *, halted: bool = False, at_least: float | None = None
     ) -> float:
-        """Report an attempt to read or handle that failed, and return how long to wait before the next."""
+        """Report a failed attempt to read or to hand over a page, and return how long to wait before the next."""
         self._progress.note_failure(error)
         delay = self._options.backoff.delay(attempt, at_least=at_least)
         outcome: Literal["retried", "halted"] = "halted" if halted else "retried"
@@ -228,7 +229,7 @@ class Pump:
     async def _wait_for(self, regression: Regression, now: float) -> _Following:
         if regression.may_be_a_lagging_replica(now):
             self._regression = regression
-            if now > regression.since:  # seen twice: save it, as this worker may be killed
+            if now > regression.since:  # seen a second time: save the mark, as this worker may be killed
                 self._owned.mark({BEHIND: str(regression.lowest)})
             await self._pause(self._longest())
             return _From(self._owned.continuation)
@@ -262,11 +263,11 @@ class Pump:
         try:
             yield ahead
         finally:
-            ahead.cancel()  # also retrieves its error, where the handler failed before the page was awaited
+            ahead.cancel()  # this also fetches its error, if the handler failed before the page was awaited
             await asyncio.gather(ahead, return_exceptions=True)
 
     async def _read(self, continuation: str | None) -> ChangePage | None:
-        """Return the next page, or None where the work is to end and reading fails."""
+        """Return the next page. Return None if the work is to end and the read fails."""
         attempt = 0
         while True:
             try:
@@ -283,12 +284,12 @@ class Pump:
                 continue
             lease_names_partition = self._owned.lease.version == 0 and page.range_id is not None
             if lease_names_partition and page.range_id != self._owned.lease.token:
-                # A merge: our range can still be read, but .NET and KEDA look for the partition by its id.
+                # After a merge, our range can still be read, but .NET and KEDA look for the partition by its id.
                 raise RangeGone
             return page
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait; return False at once where the work is to end."""
+        """Wait, unless the work is to end: then return False at once."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return not await self._owned.drain.wait()

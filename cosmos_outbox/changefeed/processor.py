@@ -37,9 +37,11 @@ from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
 from cosmos_outbox.records import Hook, LeasesBalanced, guard, log_hook
 
-# Requests on the lease container: a worker that starts on a thousand leases must not throttle it for the others.
+# Requests to the lease container at once: a worker that starts with a thousand leases must not throttle it for the
+# others.
 _TAKES_AT_ONCE = 8
-# Of the containers, while the processor runs: they pass, or an operator mends them. At its start it ends with those that will not pass.
+# Errors of a container that `run` waits out: they pass, or an operator mends them. At its start, `run` ends with
+# those that will not pass.
 _FAILURES = (ConfigurationError, RangeGone, StoreError)
 
 
@@ -93,7 +95,7 @@ class ChangeFeedProcessor:
         )
         self._owned = OwnedLeases(worker, split=self._wake.set)
         self._bootstrap = Bootstrap(worker, failed=self._owned.report_failure)
-        self._gaps: tuple[FeedRange, ...] = ()  # where leases were deleted
+        self._gaps: tuple[FeedRange, ...] = ()  # the ranges whose leases were deleted
         self._gaps_since = 0.0
         self._filling: asyncio.Task[None] | None = None
 
@@ -134,7 +136,7 @@ class ChangeFeedProcessor:
                     recreations += 1
                 raise_if_cancelled()
                 if recreations > 1 and not self._stopping.is_set():
-                    # An account that contradicts itself is not asked in a hot loop.
+                    # Wait before the account is asked again: its answers contradict each other.
                     self._wake.clear()
                     await self._pause(self._options.backoff.delay(recreations))
 
@@ -170,7 +172,7 @@ class ChangeFeedProcessor:
             # A range that has a lease is no longer left: if that lease is deleted, it had an owner.
             gaps = find_gaps([EVERY_KEY], leases)
             bootstrap.left = tuple(left for left in bootstrap.left if any(gap.contains(left) for gap in gaps))
-            for lease_id, error in damaged.items():  # must not end the work on the others
+            for lease_id, error in damaged.items():  # one damaged lease must not end the work on the others
                 self._owned.report_failure(lease_id, error)
             self._owned.forget_failing_except(
                 {*decided.within_reach, *damaged, *map(bootstrap.id_for, bootstrap.left)}
@@ -183,7 +185,7 @@ class ChangeFeedProcessor:
                 again |= await self._attempt_step(lease, self._ask(lease))
             begun = [with_start(lease, bootstrap.start, since=since) for lease in decided.take]
             again |= await self._take(begun, others=by_range, group=group)
-            if not damaged:  # a damaged lease may cover anything
+            if not damaged:  # a damaged lease may cover any range, so gaps cannot be known
                 self._fill_gaps(gaps, group)
                 again |= bool(bootstrap.left)
         except _FAILURES as error:  # the store may be back at the next pass
@@ -192,7 +194,7 @@ class ChangeFeedProcessor:
         return soon(options) if again else decided.pause
 
     async def _take(self, leases: Sequence[Lease], *, others: ByRange, group: asyncio.TaskGroup) -> bool:
-        """Take leases, some at a time; return True where one should soon be tried again."""
+        """Take leases, a few at a time. Return True if one should be tried again soon."""
         room = asyncio.Semaphore(_TAKES_AT_ONCE)
 
         async def take(lease: Lease) -> bool:
@@ -208,7 +210,7 @@ class ChangeFeedProcessor:
 
     async def _attempt_step(self, lease: Lease, step: Coroutine[Any, Any, None]) -> bool:
         """
-        Do a step on one lease; return True where it failed and should soon be tried again.
+        Make one step on a lease. Return True if it failed and should be tried again soon.
 
         A failure is reported, and must not cost the leases behind it their turn.
         """
@@ -226,7 +228,8 @@ class ChangeFeedProcessor:
 
     def _fill_gaps(self, gaps: Sequence[FeedRange], group: asyncio.TaskGroup) -> None:
         """
-        Have leases created of ranges that have none, beside the balancing: silent partitions must not delay it.
+        Have leases created for ranges that have none. This runs beside the balancing, so that silent partitions do
+        not delay it.
 
         Deleted leases come back once no owner can trust them any more; ranges that never had an owner need not wait.
         """
@@ -236,7 +239,7 @@ class ChangeFeedProcessor:
             self._gaps, self._gaps_since = deleted, now
         repair = bool(deleted) and now - self._gaps_since > self._options.expiration.total_seconds()
         if (repair or left) and (self._filling is None or self._filling.done()):
-            if repair:  # where it does not help, it is not tried at every pass
+            if repair:  # a repair that does not help is not repeated at every pass
                 self._gaps_since = now
             self._filling = group.create_task(self._fill(None if repair else left))
 

@@ -20,12 +20,13 @@ from cosmos_outbox.retries import Backoff
 EVERY_KEY = FeedRange(min="", max="FF")
 ASK_AGAIN = Backoff(maximum_seconds=1.0)
 ANSWER_SECONDS = 5.0
-_AT_ONCE = 32  # a container of hundreds of partitions is not asked in one burst
+_AT_ONCE = 32  # so many partitions are asked at once: a container may have hundreds
 
 
 def find_gaps(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
     """
-    Return the parts of physical ranges that no lease covers; none where a lease has no range, for it may cover anything.
+    Return the parts of physical ranges that no lease covers. Return none if a lease has no range, for that lease may
+    cover any.
     """
     known = [lease.range for lease in leases if lease.range is not None]
     if len(known) < len(leases):
@@ -40,7 +41,7 @@ async def identify(
     ranges: Iterable[FeedRange], feed: ChangeFeed
 ) -> tuple[Mapping[FeedRange, str], Mapping[FeedRange, OutboxError]]:
     """
-    Ask each range once for the id of its partition, and wait for none longer than `ANSWER_SECONDS`.
+    Ask each range once for the id of its partition. Wait for no answer longer than `ANSWER_SECONDS`.
 
     Returns:
         The ids of partitions by their ranges; and the errors of those that do not answer, or changed meanwhile.
@@ -57,7 +58,7 @@ async def identify(
         if not (error.retriable or isinstance(error, RangeGone)):
             raise error
     ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
-    # Two leases with the same id would be one document, and no lease would cover the second range.
+    # Two leases with one id would be one document, so the second range would have no lease.
     named = Counter(ids.values())
     for one in [one for one, partition in ids.items() if named[partition] > 1]:
         silent[one] = RangeGone(
@@ -96,5 +97,5 @@ async def locate(
 
 
 def retry_seconds(errors: Iterable[BaseException]) -> float | None:
-    """Return the longest wait that the service asks for in several answers, in seconds."""
+    """Return the longest wait, in seconds, for which the service asks in one of several answers."""
     return max(filter(None, (getattr(error, "retry_after", None) for error in errors)), default=None)

@@ -29,28 +29,31 @@ from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom
 from cosmos_outbox.stored_documents import Document
 
-# Bytes of memory for a byte of JSON: 1 to 5 once it is parsed (text least, small numbers most), and while it is parsed its
-# bytes and its text, and later the messages made of it.
+# Bytes of memory for a byte of JSON. Once parsed, it takes 1 to 5 (text least, small numbers most). While it is
+# parsed, its bytes and text come on top, and later the messages made of it.
 MEMORY_OF_A_BYTE = 7
-_LARGEST_PART = 4  # of what is free: a quarter
+_LARGEST_PART = 4  # one lease may take a quarter of the memory that is free
 _KEEPING_UP = 100  # changes asked for at once; a page with as many shows that more may wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How many bytes of JSON a document of a lease is likely to have: as it is read, and once unwanted changes are dropped."""
+    """
+    The expected size of a document of a lease, in bytes of JSON: as it is read, and after unwanted changes are
+    dropped.
+    """
 
     read: float
     kept: float
 
     def after(self, *, documents: int, read: int, kept: int) -> Sizes:
         """
-        Return what is expected after a page of so many documents: an increase counts at once, a decrease bit by bit.
+        Return the expectation after a page of so many documents. An increase counts at once, a decrease bit by bit.
         """
         return Sizes(read=_after(self.read, read / documents), kept=_after(self.kept, kept / documents))
 
 
-# Rather too large: a page that turns out longer than expected is in memory already.
+# The estimate is rather too large: a page that turns out longer than expected is in memory already.
 _BEFORE_THE_FIRST = Sizes(read=40_000, kept=40_000)
 
 
@@ -64,7 +67,8 @@ def share_of(limit: float, *, free: float, leases: int) -> float:
 
 def longest_page(sizes: Sizes, *, most: int, share: float) -> int:
     """
-    Return how many documents to ask for where there is room: one page as it is read fits into a share, and two as they are kept.
+    Return how many documents to ask for when memory is free: a share holds one page as it is read, and two as they
+    are kept.
 
     Below `most` it is a power of two: an adapter can read on more cheaply while the number stays the same.
     """
@@ -73,23 +77,23 @@ def longest_page(sizes: Sizes, *, most: int, share: float) -> int:
 
 
 def page_within(sizes: Sizes, *, most: int, share: float, room: float) -> int:
-    """Return how many documents to ask for now; 1 where there is no room at all."""
+    """Return how many documents to ask for now; 1 if there is no room at all."""
     return longest_page(sizes, most=longest_page(sizes, most=most, share=share), share=room)
 
 
 def size_of(documents: Iterable[Document]) -> int:
-    """Return about how many bytes of JSON documents are, in a fraction of the time it takes to write it."""
+    """Return about how many bytes of JSON some documents are. Writing the JSON would take many times as long."""
     return sum(len(marshal.dumps(document)) for document in documents)
 
 
 def lsn_of(continuation: str | None) -> int | None:
-    """Return the LSN of a position, None where it has none that can be read."""
+    """Return the LSN of a position; None if the position has none that can be read."""
     text = (continuation or "").strip('"')
     return int(text) if text.isdecimal() and text.isascii() else None
 
 
 def newest_below(position: str | None, page: ChangePage) -> int | None:
-    """Return the newest LSN of a range where it is below the position that an empty page was read from."""
+    """Return the newest LSN of a range if it is below the position from which an empty page was read."""
     reached, newest = lsn_of(position), page.latest_lsn
     if page.documents or page.dropped or reached is None or newest is None:
         return None
@@ -113,7 +117,7 @@ class Budget:
 
     @property
     def free(self) -> int:
-        """Return how many bytes of JSON there is room for; below 0 where leases read without any."""
+        """Return for how many bytes of JSON there is room; below 0 if leases read without any."""
         return self._limit - self._taken
 
     @property
@@ -138,7 +142,7 @@ class Budget:
 
 
 class Reader:
-    """Reads for one lease; see `ProcessorOptions.wanted`."""
+    """Reads the pages of one lease, without the changes that `ProcessorOptions.wanted` drops."""
 
     def __init__(
         self,
@@ -164,13 +168,13 @@ class Reader:
         return self._max_items if self._behind else min(self._max_items, _KEEPING_UP)
 
     def has_room_ahead(self) -> bool:
-        """Return whether another whole page can be read before the one at hand is done."""
+        """Return whether the budget has room for another whole page before the one at hand is done."""
         sizes, budget = self._sizes, self._budget
         return longest_page(sizes, most=self._most, share=budget.share) * sizes.read <= budget.free
 
     async def read(self, continuation: str | None, *, start: StartFrom | datetime) -> ChangePage:
         """
-        Read as `ChangeFeed.read_page` does, but no more changes at once than there is room for.
+        Read as `ChangeFeed.read_page` does, but ask for no more changes than there is room for.
 
         Raises:
             RangeGone, ContainerRecreated, StoreError: as there.

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from cosmos_outbox.changefeed.read_ahead import lsn_of
 from cosmos_outbox.errors import ConfigurationError
 
-# Properties of a lease, both with the lowest LSN that was seen of its range. AHEAD: the lease is halted. BEHIND: not decided
-# yet, for the range may have been read from a replica that lags.
+# Properties of a lease. Both hold the lowest LSN that an owner saw of the range. AHEAD: the lease is halted. BEHIND:
+# this is undecided, because the owner may have read from a replica that lags.
 AHEAD, BEHIND = "positionAhead", "rangeBehind"
 _LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its lease for this long
 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """A range whose newest LSN is below the position: the lowest that was seen, and since when."""
+    """A range whose newest LSN is below the lease's position: the lowest LSN that was seen, and since when."""
 
     lowest: int
     since: float
@@ -36,7 +36,8 @@ def position_at(lsn: int) -> str:
 
 def behind_in(properties: Mapping[str, str], position: str | None) -> int | None:
     """
-    Return the lowest LSN that an earlier owner saw of a range that was behind; None where the position is not above it.
+    Return the lowest LSN that an earlier owner saw of a range that was behind; None if the lease's position is not
+    above it.
 
     An operator that edited the position since has decided where to go on, and the mark must not move it forward.
     """
@@ -45,7 +46,7 @@ def behind_in(properties: Mapping[str, str], position: str | None) -> int | None
 
 
 def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:
-    """Return what is wrong with a lease that lies ahead of its range, and the fix."""
+    """Return the message for a lease that lies ahead of its range: what is wrong, and how to mend it."""
     newest = "lower" if lowest is None else f"only {lowest}"
     return ConfigurationError(
         f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a restore or a "

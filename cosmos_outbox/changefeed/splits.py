@@ -18,7 +18,7 @@ from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, Sto
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import LeaseStore
 
-_TO_RELEASE_SECONDS = 5  # left of the trust, to release a lease that cannot be split now
+_TO_RELEASE_SECONDS = 5  # seconds of trust that are kept back, to release a lease that cannot be split now
 
 
 def children_of(
@@ -71,7 +71,8 @@ def to_identify(
     lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Sequence[Lease]
 ) -> tuple[FeedRange, ...]:
     """
-    Return the ranges whose ids `children_of` needs: of version 0 children, and where only the id reveals a merge.
+    Return the ranges whose partition ids `children_of` needs: those of version 0 children, and those where only the
+    id reveals a merge.
     """
     overlapping, missing = cut(lease, feed_range, physical, others)
     if lease.version == 0 and overlapping == [feed_range]:
@@ -92,7 +93,7 @@ async def write_children(
     complete: bool = True,
 ) -> None:
     """
-    Create the children, then delete the parent; what another worker did already is left as it is.
+    Create the children, then delete the parent. What another worker has done already stays as it is.
 
     Args:
         complete: no other child is to come; else the parent stays.
@@ -112,7 +113,8 @@ async def write_children(
 
 async def split(owned: OwnedLease) -> None:
     """
-    Create all children and delete the parent; retried, as soon as the service allows, while there is time for it.
+    Create all children and delete the parent. Repeat after a failure, as soon as the service allows, while there is
+    time.
 
     Raises:
         LeaseLost, ConfigurationError: as the writing of leases.
@@ -138,12 +140,13 @@ async def split(owned: OwnedLease) -> None:
 
 async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
     """
-    Create the children whose partitions return their ids, and delete the parent when that is all; return the others' errors.
+    Create children for the partitions that answer. If that is all of them, delete the parent. Return the errors of
+    the others.
     """
     lease, store, feed = owned.lease, owned.worker.store, owned.worker.feed
     physical = await feed.physical_ranges()
     listing = await store.list(lease.id.removesuffix(lease.token))
-    # Only those of this range: a damaged lease of another must not block this one.
+    # Only leases of this range count: a damaged lease elsewhere must not block this split.
     others = [
         from_document(document)
         for document in listing.documents
@@ -154,6 +157,6 @@ async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
     if children is None:
         raise RangeGone(f"The range of {lease.id} cannot be read, but one partition serves it.")
     if [owned.range] == list(silent):
-        return list(silent.values())  # whether the lease has to be split at all is not known yet
+        return list(silent.values())  # it is not known yet whether the lease has to be split at all
     await write_children(lease, children, store, ensure_trusted=owned.ensure_trusted, complete=not silent)
     return list(silent.values())

@@ -10,7 +10,7 @@ from cosmos_outbox.consumer.inbox import HandlerStuck
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)
-_MOST_CONTENTION = 100  # attempts at a message that another writer may spoil
+_MOST_CONTENTION = 100  # attempts at a message whose commits other writers spoil
 _CONTENTION = (errors.Conflict, errors.PreconditionFailed)
 _PERMANENT = (errors.UsageError, errors.MessageUnreadable, errors.UnknownVersion, HandlerStuck)
 
@@ -36,10 +36,10 @@ class Attempts:
     seen: set[tuple[str | None, str | None]] = field(default_factory=set)
 
     def count_contention(self, error: Exception) -> bool:
-        """Count an error if it is the trace of another writer, and say whether it is."""
+        """Count an error if another writer caused it, and say whether it did."""
         if not isinstance(error, _CONTENTION) or self.contended == _MOST_CONTENTION:
             return False
-        # An id stays taken: a handler that meets taken ids again and again creates those documents itself.
+        # An id stays taken. If a handler meets taken ids again and again, it creates those documents itself.
         trace = (None, None) if isinstance(error, errors.Conflict) else (error.document_id, error.actual)
         new = trace not in self.seen
         self.seen.add(trace)
@@ -47,7 +47,9 @@ class Attempts:
         return new
 
     def asks_for_later(self, error: BaseException) -> bool:
-        """Say whether an error asks for a later time: a TryLater, one that the consumer waits for, or a group of only these."""
+        """
+        Say whether an error asks for a later time: a TryLater, an error that the consumer waits out, or a group of such errors alone.
+        """
         if isinstance(error, BaseExceptionGroup):
             return all(map(self.asks_for_later, error.exceptions))
         awaited = isinstance(error, self.policy.waits_for) and not self._is_permanent(error)

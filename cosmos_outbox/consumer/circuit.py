@@ -8,16 +8,17 @@ from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN_PROBES = Backoff(initial_seconds=0.5, maximum_seconds=10.0)
-# A message that was never tried may be one that does not ask: it is tried sooner
+# A message that was never tried may belong to a key that does not ask for a later time, so it is tried sooner.
 _BEFORE_NEW_SECONDS = 1.0
-_BESIDE_PROBES = Backoff(initial_seconds=2.0, maximum_seconds=2.0)  # so that what waits does not come at once
+# jitter, so that the waiting messages do not all come at once
+_BESIDE_PROBES = Backoff(initial_seconds=2.0, maximum_seconds=2.0)
 
 
 @dataclass(slots=True)
 class Circuit:
     """
-    The circuit of one subject, from the first message that asks for a later time until one takes effect. It is *open* once so many keys
-    asked: then messages wait, and one at a time tries.
+    The circuit of one subject, from the first message that asks for a later time until a message takes effect. It opens once messages
+    of so many keys have asked: then messages wait, and one at a time is tried.
 
     error: what the last message asked with.
     keys: that asked, until it opened.
@@ -42,15 +43,15 @@ class Circuit:
         if opens := self.opened_at is None:
             self.opened_at = now
         self._new_at = now + _BEFORE_NEW_SECONDS
-        if now >= self._probe_at:  # others may have been called before it opened
+        if now >= self._probe_at:  # handlers of other messages may have been called before it opened
             self._probes += 1
             self._probe_at = now + _BETWEEN_PROBES.delay(self._probes)
         return opens
 
     def delay(self, message_id: str, now: float, *, new: bool) -> float:
         """
-        Return how long a message, which may be a new one, has to wait until it asks again; 0 if its handler may be called now: it is the
-        probe then.
+        Return how many seconds a message, which may be a new one, waits before it asks again. Return 0 if its handler may be called
+        now: the message is then the probe.
         """
         if self.opened_at is None:
             return 0.0

@@ -32,7 +32,7 @@ UnitT = TypeVar("UnitT", bound=UnitOfWork)
 ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 Handler = Callable[[EventT, Message, UnitT], Awaitable[None]]
 _LONGEST_NAME = 100
-_GIVEN = BaseModel, Message, UnitOfWork  # what a handler's annotations are checked for
+_GIVEN = BaseModel, Message, UnitOfWork  # the types that an annotation of a handler may ask for
 # The broker's default window for duplicates, and the longest lock; `doctor` reads both
 _SHORTEST_RECORD_TTL = timedelta(minutes=15)
 
@@ -132,12 +132,12 @@ class Consumer:
 
     @property
     def subjects(self) -> frozenset[str]:
-        """Return the subjects that have a handler."""
+        """Return the subjects for which there is a handler."""
         return self._routes.subjects
 
     @property
     def routes(self) -> tuple[tuple[str, Route], ...]:
-        """Return the subjects that have a handler, each with what its handler takes."""
+        """Return the subjects for which there is a handler, each with the type that its handler takes."""
         return tuple(self._routes)
 
     @overload
@@ -172,7 +172,7 @@ class Consumer:
         kind: type[UnitOfWork] = UnitOfWork,
     ) -> Any:
         """
-        Have a function handle messages of a type: `async def handler(event, message, uow)`.
+        Register a function as the handler of a type of message: `async def handler(event, message, uow)`.
 
         Args:
             event_type: a DomainEvent, or any pydantic model that takes the body.
@@ -298,7 +298,7 @@ def _check_handler(handler: Callable[..., object], event: type, kind: type) -> N
     parameters = inspect.signature(handler).parameters.values()
     for one, given in zip(parameters, (event, Message, kind), strict=False):
         said = one.annotation
-        # What names no class of the module is left alone, and so may be one inside a function
+        # An annotation that names no class of the module is not checked: its class may be inside a function.
         said = known.get(said) if isinstance(said, str) and said != given.__name__ else said
         if isinstance(said, type) and issubclass(said, _GIVEN) and not issubclass(given, said):
             raise TypeError(

@@ -11,25 +11,25 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.retries import Backoff
 
-# So many parked keys, while no message takes effect, show that no message is at fault: the other messages wait
+# If the handlers fail on so many keys, and no message takes effect meanwhile, the messages are not at fault: no more keys are parked.
 HALT_AFTER_KEYS = 5
-# A process whose event loop is blocked loses the message at hand, then also the session that it was waiting for
+# A process whose event loop is blocked loses the lock of the message at hand, and then that of the session it was waiting for.
 _LOST_AT_ONCE = 2
 
 
 class OnFailure(StrEnum):
     """How a consumer settles a message that it cannot handle."""
 
-    # It is held, and later messages of its key behind it, until an operator releases or drops it
+    # The message is held, and later messages of its key behind it, until an operator releases or drops it.
     PARK = "park"
-    # It is moved to the dead-letter queue, and later messages of its key overtake it
+    # The message is moved to the dead-letter queue, and later messages of its key overtake it.
     DEAD_LETTER = "dead_letter"
 
 
 class OnUnknown(StrEnum):
     """How a consumer settles a message whose subject has no handler."""
 
-    IGNORE = "ignore"  # it is completed
+    IGNORE = "ignore"  # the message is completed
     DEAD_LETTER = "dead_letter"
 
 
@@ -57,5 +57,5 @@ class Policy:
 
     @property
     def longest_handling(self) -> timedelta:
-        """Return how long all attempts of one message take at most."""
+        """Return the longest time that all attempts at one message take."""
         return self.attempts * (self.handler_timeout + timedelta(seconds=self.backoff.maximum_seconds))

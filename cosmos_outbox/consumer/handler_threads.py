@@ -18,25 +18,24 @@ ArgumentsT = ParamSpec("ArgumentsT")
 ResultT = TypeVar("ResultT")
 
 _IDLE_SECONDS = 60.0  # how long an idle thread waits for the next call
-_END_SECONDS = 1.0  # for calls under way when the program ends
+_END_SECONDS = 1.0  # seconds that calls under way may take when the program ends
 
-_LOOKUPS = (getaddrinfo, getnameinfo)  # they end by themselves, and no handler submits them
-# The calls of the handler that runs in this context; `submit` adds to them
+_LOOKUPS = (getaddrinfo, getnameinfo)  # name lookups end by themselves, and no handler submits them
+# The calls of the handler that runs in this context; `submit` adds to them.
 calls_of_handler: ContextVar[set[Future[Any]] | None] = ContextVar(
     "cosmos_outbox.calls_of_handler", default=None
 )
 
 
 class DaemonThreads(futures.ThreadPoolExecutor):
-    """
-    Makes a call in a thread that is idle, or else in a new one; a call that hangs does not keep the process.
-    """
+    """Makes each call in an idle thread, or else in a new one. A call that hangs does not keep the process from ending."""
 
-    # asyncio's own has 32 threads at most. A handler that hangs takes one with each attempt; once none is left no name can be
-    # resolved, so every key stops. Python joins its threads, so the process never ends.
+    # asyncio's own executor has 32 threads at most. A handler that hangs takes one with each attempt. Once none is left, no name can
+    # be resolved, so every key stops. And Python joins its threads, so the process would never end.
 
     def __init__(self) -> None:
-        super().__init__(max_workers=1)  # the event loop takes no other kind; its threads are never started
+        # the event loop accepts only this class of executor; its own threads are never started
+        super().__init__(max_workers=1)
         self._idle: list[SimpleQueue[Callable[[], None]]] = []
         self._calls: set[Future[Any]] = set()
 
@@ -67,7 +66,7 @@ class DaemonThreads(futures.ThreadPoolExecutor):
             except Empty:
                 try:
                     self._idle.remove(work)
-                except ValueError:  # a call was just put into it
+                except ValueError:  # the idle thread has just got a call
                     continue
                 return
             self._idle.append(work)

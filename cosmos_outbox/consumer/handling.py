@@ -24,12 +24,12 @@ from cosmos_outbox.partition_key import key_text
 from cosmos_outbox.ports import Complete, DeadLetter, Retry, Settlement
 from cosmos_outbox.retries import Backoff
 
-# Up to 4 s: a slot is free soon for another key, as only an attempt shows which key can be handled
+# Up to 4 s. Only an attempt shows which key can be handled, so a slot must soon be free for another key.
 _WHILE_HALTED = Backoff(initial_seconds=4.0, maximum_seconds=4.0)
 
 
 class Holding(Protocol):
-    """The session that a process holds, as Handling needs it: the same object during the whole hold."""
+    """The session that a process holds, as Handling sees it. It is one object for as long as the process holds the session."""
 
     @property
     def id(self) -> str | None: ...
@@ -41,17 +41,18 @@ class Holding(Protocol):
 
 @dataclass(slots=True)
 class _SessionState:
-    """State of a session while this process holds it; no other process handles its messages meanwhile."""
+    """The state of a session while this process holds it. No other process handles its messages meanwhile."""
 
-    parked: bool | None = None  # None: not looked up yet
-    # Not without a session, where every message that is given back counts as delivered; and only of the first message of a hold: what
-    # the broker delivered ahead counts with the one that ended the hold before.
+    parked: bool | None = None  # whether the key is parked; None before the first look
+    # Whether the broker's count of deliveries counts lost attempts. It does not without a session, where each message that is given back
+    # counts as delivered. In a session it does for the first message of a hold only: the messages that the broker delivered ahead
+    # were counted with the message that ended the previous hold.
     counts_losses: bool = True
 
 
 class Handling:
     """
-    Handles the messages of one consumer: a handler for a SessionProcessor, and what sends parked messages on at a release.
+    Handles the messages of one consumer: the handler of a SessionProcessor. A release sends parked messages through it.
 
     Args:
         inbox: has its messages take effect once, by its handlers and rules.
@@ -73,8 +74,8 @@ class Handling:
         self.scope = Scope(processor=inbox.name, container=inbox.source)
         self._states: WeakKeyDictionary[Holding, _SessionState] = WeakKeyDictionary()
         self.waits = Waits(inbox)
-        self._given_up = 0  # keys parked since a message took effect
-        # Keys that an operator may have parked while their session is held
+        self._given_up = 0  # keys that were parked since a message took effect
+        # Keys that an operator may have parked while this process holds their session
         self.seen_parked: Container[str] = ()
 
     @property
@@ -84,12 +85,13 @@ class Handling:
 
     @property
     def delayed(self) -> bool:
-        """Say whether the last message had to wait for a store."""
+        """Say whether the last message had to wait for a store that was away."""
         return self.waits.outages > 0
 
     async def __call__(self, message: Message, session: Holding) -> Settlement:
         """
-        Handle a message and return how to settle it: it is complete once it took effect, or waits in the parked store.
+        Handle a message and return how to settle it: as complete once it took effect or is held in the parked store, else as the
+        policy says.
         """
         message = self._with_key(message)
         state = _SessionState(counts_losses=False)
@@ -101,7 +103,7 @@ class Handling:
             return self._dead_letter(message, None, error)
         try:
             settlement = await self._handle(message, key, state, session)
-        except errors.RequestTooLarge as error:  # behind others that its key holds
+        except errors.RequestTooLarge as error:  # the message does not fit behind those that its key holds
             settlement = self._dead_letter(message, key, error, reason="TooLargeToPark")
         except Exception as error:  # noqa: BLE001 - an outage, or whatever keeps the parked store from holding a message
             return self.waits.for_store(message, key, error)
@@ -146,7 +148,7 @@ class Handling:
         ensure_claimed: Callable[[], Awaitable[None]] | None = None,
     ) -> Effect:
         """
-        Have a message take effect, and raise what the last of its attempts raised.
+        Have a message take effect, and raise the error of its last attempt.
 
         Args:
             message: to be handled.
@@ -189,14 +191,12 @@ class Handling:
         return replace(message, idempotency_key=f"{self._name}:{message.message_id}")
 
     async def _hold(self, parking: Parking, message: Message, key: str, state: _SessionState) -> bool:
-        """
-        Put a message behind those that its key holds, unless it took effect before; return whether the key is parked.
-        """
+        """Hold a message behind the others of its parked key, unless it took effect before. Return whether the key is parked."""
         if state.parked is None or (not state.parked and key in self.seen_parked):
             state.parked = await parking.is_key_parked(key, self.scope)
         if not state.parked:
             return False
-        # A copy must not wait for a release that comes after its record was deleted.
+        # A copy of a message that took effect must not wait for a release: by then, its record may be deleted.
         if await self._inbox.was_taken(message, key):
             return True
         held = await parking.hold(key, [ParkedMessage(message, key)], scope=self.scope)
@@ -212,8 +212,8 @@ class Handling:
             return Complete()
         often = message.delivery_count >= self._policy.max_deliveries
         if often and state.counts_losses and message.subject in self._routes.subjects:
-            # Before the broker dead-letters it, so that later ones do not overtake it; also if the consumer is halted: the broker would
-            # not wait.
+            # Count deliveries before the broker dead-letters the message, so that later messages do not overtake it. Do so also while
+            # the consumer is halted: the broker does not wait.
             lost = errors.DeliveredTooOften(
                 f"{message.subject} {message.message_id!r} was delivered {message.delivery_count} times without an outcome. A handler, "
                 "perhaps of another message, blocks the event loop for longer than the lock, or ends the process: correct the handler, "
@@ -229,7 +229,7 @@ class Handling:
                 self.waits.end_try(message)
 
     async def _take(self, message: Message, key: str, state: _SessionState, session: Holding) -> Settlement:
-        """Have a message take effect, try it later, or give it up."""
+        """Have a message take effect; after a failure, try it later or give it up."""
         attempts = self._attempts_at(message)
         try:
             effect = await self._attempt(message, key, attempts, session.pause)
@@ -255,13 +255,15 @@ class Handling:
     ) -> Settlement:
         """Park the key of a message that cannot be handled, or dead-letter it alone."""
         counts = False
-        self._given_up += 1  # before anything is awaited, as other sessions fail meanwhile
+        # counted before anything is awaited, as handlers of other sessions fail meanwhile
+        self._given_up += 1
         try:
-            # Another process may have been first: then this one failed on the other's writes
+            # Another process may have been first: then this handler failed on the writes of the other.
             if await self._inbox.was_taken(message, key):
                 return Complete()
             if self._parking is None or self._policy.on_failure is OnFailure.DEAD_LETTER:
-                counts = True  # as what is parked: if handlers fail on everything, the others wait
+                # it counts like a key that is parked: if the handlers fail on everything, the others wait
+                counts = True
                 return self._dead_letter(message, key, error)
             failure = failure_of(message.message_id, error, attempts=attempts)
             try:
@@ -269,7 +271,7 @@ class Handling:
             except errors.RequestTooLarge:
                 return self._dead_letter(message, key, error, reason="TooLargeToPark")
             if held.decided is not None or not held.parked:
-                # An operator dropped the message once, or had it sent edited: that record stands in its place
+                # An operator dropped this message before, or had it sent with another payload. That record stays in its place.
                 return self._dead_letter(message, key, error, reason="DroppedBefore")
             counts = True
             state.parked = True

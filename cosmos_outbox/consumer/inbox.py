@@ -35,7 +35,7 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import commit_with, committer, run_event_handlers
 
 _LONGEST_NAME = 200
-# While these last, no message is at fault. A container or database that is missing is a ConfigurationError.
+# Errors of a store that is away: while they last, no message is at fault. A missing container or database is a ConfigurationError.
 OUTAGES = (
     *errors.BUSY,
     errors.CommitOutcomeUnknown,
@@ -47,17 +47,17 @@ OUTAGES = (
 
 class HandlerStuck(errors.HandlerTimeout):
     """
-    A handler, or a thread that it started, went on after it was cancelled; it was left behind, and its unit of work commits nothing.
+    A handler, or a thread that it started, went on after its cancellation. It was left behind, and its unit of work commits nothing.
     """
 
 
 class Effect(Enum):
-    """The outcome of an attempt to have a message take effect."""
+    """The outcome of one attempt to have a message take effect."""
 
     TAKEN = auto()
-    REPEATED = auto()  # it took effect before
-    IGNORED = auto()  # no handler takes its subject
-    UNKNOWN = auto()  # the same, where that is an error
+    REPEATED = auto()  # the message took effect before
+    IGNORED = auto()  # no handler takes the message's subject
+    UNKNOWN = auto()  # the same, where the policy calls it an error
 
 
 class Inbox:
@@ -95,11 +95,11 @@ class Inbox:
         self._tracer, self._durations = tracer_of(tracer_provider), process_durations(meter_provider)
         self._server_address = server_address
         self._topic, _, self._subscription = source.partition("/")
-        self._ignored: set[str] = set()  # subjects that were reported
+        self._ignored: set[str] = set()  # subjects that were reported as ignored
 
     async def take(self, message: Message, key: str, *, attempt: int, released: bool = False) -> Effect:
         """
-        Have a message take effect once, whatever was attempted before.
+        Have a message take effect once, whatever earlier attempts did.
 
         Args:
             message: from its producer.
@@ -144,7 +144,7 @@ class Inbox:
 
             async def handle() -> None:
                 await found.route.handler(found.event, message, uow)
-                # And the handlers of the events that it recorded: the consumer limits and judges all code of the caller.
+                # This includes the handlers of the events that it recorded: the consumer limits and judges all code of the caller.
                 await run_event_handlers(uow)
 
             with processing_message(
@@ -165,7 +165,8 @@ class Inbox:
                 try:
                     await commit_with(uow, record)
                 except errors.Conflict as refusal:
-                    # The document under this id is the record, which is written with an effect alone: here by another process.
+                    # The document under this id is the record of the message. It is written together with an effect alone: here,
+                    # another process did that.
                     if refusal.document_id != record.id:
                         raise
                     return self._report_copy(message, key)
@@ -183,12 +184,12 @@ class Inbox:
         return Effect.TAKEN
 
     def report(self, message: Message, key: str | None, kind: Callable[..., Record], **said: object) -> None:
-        """Report what became of a message."""
+        """Report the outcome of a message."""
         of = {"consumer": self.name, "subject": message.subject, "message_id": message.message_id}
         self.notify(kind(**of, key=key, **said))
 
     async def was_taken(self, message: Message, key: str) -> bool:
-        """Say whether the inbox knows a message, and report it then."""
+        """Say whether the inbox has a record of the message. If it has, report the message as a copy."""
         try:
             async with self._outbox_of(message).unit_of_work() as uow:
                 record_id, effect_key = self._record_id(message), self.key_of(message)
@@ -208,7 +209,7 @@ class Inbox:
 
     def key_of(self, message: Message, paths: KeyPaths | None = None) -> PartitionKey:
         """
-        Return the partition key of a message's effect.
+        Return the partition key of the documents that a message changes.
 
         Args:
             message: to be handled.
@@ -225,7 +226,7 @@ class Inbox:
             )
         paths = paths or self._outbox_of(message).key_paths
         if len(paths.levels) == 1:
-            return message.session_id  # a string is its own text, also one that looks like a list
+            return message.session_id  # the session id is the key's text, even if it looks like a list
         try:
             return paths.parse(message.session_id)
         except ValueError as error:
@@ -239,7 +240,7 @@ class Inbox:
 
 async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: str, within: timedelta) -> None:
     """
-    Call a handler, and raise what it raises.
+    Call a handler, and raise the error that it raises.
 
     Args:
         handler: with its arguments.
@@ -261,7 +262,7 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
         except (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, and every key would stop
+            # sys.exit() in a library, or a panic of Rust: the process would end at each delivery, so every key would stop
             raise errors.MessageError(
                 f"The handler of {subject} raised {type(error).__name__}, which would have ended the process: {errors.error_text(error)}"
             ).with_traceback(error.__traceback__) from error
@@ -275,7 +276,7 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
     if done:
         try:
             return task.result()
-        # By other code, not by this attempt: report an error, with its line, and not a cancellation
+        # Other code cancelled the handler, not this attempt: report that as an error with its line, and not as a cancellation.
         except asyncio.CancelledError as error:
             ended_by = f"The handler of {subject} ended because what it awaited was cancelled."
             raise errors.MessageError(ended_by).with_traceback(error.__traceback__) from error
@@ -291,7 +292,7 @@ async def invoke(handler: Callable[[], Awaitable[None]], *, of: str, subject: st
 
 def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
     """
-    Say whether a message may be in the inbox already, so that the inbox is worth a read before its handler is called.
+    Say whether the inbox may have a record of the message already, so that it is worth a read before the handler is called.
 
     Without the read, the store refuses the batch of a message that the inbox knows, and its handler was called in vain. So the
     consumer reads the inbox for a message that was delivered before, or that was sent long after its event was created, as by a
@@ -303,13 +304,14 @@ def _may_be_known(message: Message, *, created_at: datetime | None) -> bool:
     """
     if message.delivery_count or created_at is None or message.enqueued_at is None:
         return True
-    # Of copies that are sent so soon after the event, the broker delivers one.
-    return abs(message.enqueued_at - created_at) > REMEMBERED_FOR  # also where a producer's clock is wrong
+    # If copies are sent this soon after the event, the broker delivers only one of them.
+    # absolute, as the producer's clock may be wrong
+    return abs(message.enqueued_at - created_at) > REMEMBERED_FOR
 
 
 @functools.lru_cache(maxsize=1024)
 def _short(name: str) -> str:
-    # Two names with dots could form the same id
+    # If names contained dots, two pairs of names could form the same id.
     try:
         check_id(name)
         usable = len(name.encode()) <= _LONGEST_NAME and "." not in name

@@ -17,10 +17,10 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.stored_documents import Document, copied_size
 
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
-# A value that JSON does not return unchanged is stored as `{"type", "text"}`: how each type becomes text, and text the value.
+# Values that JSON would change are stored as `{"type", "text"}`. For each type: how the value becomes text, and the text the value.
 _TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
     int: (str, int),
-    float: (repr, float),  # 1.0 is returned as 1, and what is not finite is refused
+    float: (repr, float),  # JSON would return 1.0 as 1, and refuse what is not finite
     Decimal: (str, Decimal),
     bytes: (lambda value: base64.b64encode(value).decode(), base64.b64decode),
     datetime: (datetime.isoformat, datetime.fromisoformat),
@@ -28,12 +28,12 @@ _TEXTS: dict[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
 }
 _READ = {kind.__name__: read for kind, (_, read) in _TEXTS.items()}
 _ROOM = 1_800_000  # bytes of a body in a request of 2 MB, which also has the properties and the parked store's own fields
-_DEEPEST = 126  # of the 128 levels that a document may have, the parked store's own are two
+_DEEPEST = 126  # levels of nesting: a document may have 128, and the parked store's own fields take two
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedMessage:
-    """A message to be held behind the failure of its key, as a document of the parked store."""
+    """A message that is held behind the failure of its key, as a document of the parked store."""
 
     message: Message
     key: str
@@ -45,7 +45,8 @@ class ParkedMessage:
     @property
     def document(self) -> Document:
         """
-        Return what is stored: a body that is a JSON object as `data`, which an operator may edit; the bytes of any other in base64.
+        Return the document that is stored. A body that is a JSON object becomes `data`, which an operator may edit; any other body
+        becomes base64.
 
         The same goes for an object that the store would refuse, or whose spaces or escapes differ from how `data` is written.
         """
@@ -60,7 +61,7 @@ class ParkedMessage:
                 "subject": message.subject,
                 "contentType": message.content_type,
                 "correlationId": message.correlation_id,
-                # Of a partitioned entity its highest bits name the partition
+                # For a partitioned entity, the highest bits of this number name the partition.
                 "sequenceNumber": _encode(message.sequence_number),
                 "deliveryCount": message.delivery_count,
                 "enqueuedAt": message.enqueued_at.isoformat() if message.enqueued_at else None,
@@ -108,7 +109,7 @@ def _body_fields(body: bytes) -> Document:
     if not isinstance(data, dict):
         return {"data": {}, **raw}
     readable = {"data": data} if _compact_json(data) == body else {"data": data, **raw}
-    # A letter outside of ASCII takes six bytes in `data`
+    # A letter outside of ASCII takes six bytes in `data`.
     ways: list[Document] = [readable, {"data": {}, **raw}, {"data": data}]
     return next((way for way in ways if copied_size(way) <= _ROOM), min(ways, key=copied_size))
 
@@ -120,7 +121,7 @@ def _compact_json(data: Any) -> bytes:
 def _read_exactly(body: bytes) -> Any:
     try:
         data = json.loads(body, parse_int=_exact, parse_float=_finite, parse_constant=_finite)
-        _compact_json(data)  # half a surrogate pair is legal in JSON as an escape
+        _compact_json(data)  # JSON may contain half a surrogate pair as an escape
     except (ValueError, ArithmeticError, RecursionError):
         return None
     return data if _fits(data, _DEEPEST) else None
@@ -144,7 +145,8 @@ def _finite(digits: str) -> float | int:
         raise ValueError(f"{digits} is no number in JSON")
     if Decimal(digits) != Decimal(repr(number)):
         raise ValueError(f"{digits} is stored as another number")
-    return int(number) if number.is_integer() and abs(number) <= _EXACT else number  # 1.0 is returned as 1
+    # JSON would return 1.0 as 1
+    return int(number) if number.is_integer() and abs(number) <= _EXACT else number
 
 
 def _encode(value: Any) -> Any:

@@ -23,7 +23,7 @@ from cosmos_outbox.write.unit_of_work import UnitOfWork
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """
-    A handler and what it takes.
+    A handler, and the types of its arguments.
 
     version: of the schema; None takes all.
     upcasters: of a payload of an earlier version, by that.
@@ -39,7 +39,7 @@ class Route:
 
 
 class Found(NamedTuple):
-    """The handler of a message, the event to give to it, and when that was created, if it says so."""
+    """The handler of a message, the event for it, and the event's time of creation where the message says it."""
 
     route: Route
     event: BaseModel
@@ -47,7 +47,7 @@ class Found(NamedTuple):
 
 
 def _event_in(message: Message) -> CloudEvent | None:
-    """Return the CloudEvent that a message is; most are looked at no further, for they say nothing of one."""
+    """Return the CloudEvent that a message contains. For most messages a quick look shows that they contain none."""
     says = b"specversion" in message.body or "cloudevents" in (message.content_type or "").lower()
     says = says or any(name.startswith(PREFIXES) for name in message.properties)
     return message.cloud_event if says else None
@@ -55,13 +55,13 @@ def _event_in(message: Message) -> CloudEvent | None:
 
 def unwrap(message: Message) -> Message:
     """
-    Return a message as its consumer knows it. That of a CloudEvent has its type as subject and its extensions in place of properties that
-    are missing; without an id of its own, the id that the specification makes unique.
+    Return a message as its consumer sees it. If it contains a CloudEvent, its subject is the event's type, extensions fill in missing
+    properties, and a message without an id gets the id that the specification makes unique.
     """
     try:
         event = _event_in(message)
     except MessageUnreadable:
-        return message  # its handler is looked for in vain, and the reason told
+        return message  # no handler will be found for it; the error says why
     if event is None:
         return message
     extensions = event.extensions
@@ -85,7 +85,7 @@ class Routes:
         return frozenset(self._routes)
 
     def __iter__(self) -> Iterator[tuple[str, Route]]:
-        """Yield each subject that has a handler, with what the handler takes."""
+        """Yield each subject for which there is a handler, with the type that the handler takes."""
         return ((subject, route) for subject, versions in self._routes.items() for route in versions.values())
 
     def add(self, subject: str, route: Route) -> None:
@@ -110,11 +110,12 @@ class Routes:
             UnknownVersion: none takes its version, and no upcasters lead to one that a handler takes.
             MessageUnreadable: its body is no such event, or its version no number.
         """
-        event = _event_in(message)  # where it cannot be read, no handler may be said to be missing
+        # if the body cannot be read, the error must not say that a handler is missing
+        event = _event_in(message)
         if (versions := self._routes.get(message.subject)) is None:
             return None
         payload = _payload(message, event)
-        created_at = time_of(payload.get("createdAt"))  # None from another producer
+        created_at = time_of(payload.get("createdAt"))  # None for messages of other producers
         version = None if None in versions else _schema_version(message)
         if (route := versions.get(version)) is None:
             route, steps = _next(message, versions)
@@ -133,7 +134,7 @@ class Routes:
 
 def _next(message: Message, versions: Mapping[int | None, Route]) -> tuple[Route, list[Upcaster]]:
     """
-    Return the route of the next version that upcasters lead to, and those upcasters.
+    Return the route of the next version to which upcasters lead, and those upcasters.
 
     Raises:
         UnknownVersion: they lead to none.
@@ -154,7 +155,7 @@ def _next(message: Message, versions: Mapping[int | None, Route]) -> tuple[Route
 
 def _payload(message: Message, event: CloudEvent | None) -> dict[str, Any]:
     """
-    Return the JSON object that a message carries; that of a CloudEvent is its data.
+    Return the JSON object in the body of a message; for a CloudEvent, its data.
 
     Raises:
         MessageUnreadable: it carries none.

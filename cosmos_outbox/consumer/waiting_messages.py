@@ -15,9 +15,9 @@ from cosmos_outbox.ports import Retry
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN = Backoff(initial_seconds=0.5, maximum_seconds=30.0)
-# While others take effect, a message waits for 8 s at most for its store
+# A message waits for its store for at most 8 s at a time while other messages take effect.
 _MOST_ALONE = 5
-_MOST_MESSAGES = 10_000  # that are known
+_MOST_MESSAGES = 10_000  # waiting messages that are remembered
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ def _loop_time() -> float:
 @dataclass(slots=True)
 class Waits:
     """
-    The messages that wait, and why.
+    The messages that wait, and the reason of each.
 
     inbox: of the consumer, which reports.
     now: the time in seconds. Defaults to the running loop's.
@@ -58,7 +58,7 @@ class Waits:
     outages: int = 0
 
     def for_store(self, message: Message, key: str, error: Exception) -> Retry:
-        """Have a message wait for a store: longer each time, and no less than the service asked for."""
+        """Have a message wait because a store is away: longer each time, and no less than the store asked for."""
         wait = self._more(message)
         self.outages += 1
         rank = max(self.outages, min(wait.times, _MOST_ALONE))
@@ -66,7 +66,9 @@ class Waits:
         return self._wait(message, key, wait, error, outcome="outage", delay_seconds=delay)
 
     def for_later(self, message: Message, key: str, error: Exception) -> Retry | None:
-        """Have a message wait because its handler asks for a later time; None if it did so for as long as it may."""
+        """
+        Have a message wait because its handler asks for a later time. Return None if it has waited for the longest time allowed.
+        """
         now, wait = self.now(), self._more(message)
         circuit = self.circuits.setdefault(message.subject, Circuit(error))
         if circuit.count_ask(key, error, now):
@@ -79,7 +81,9 @@ class Waits:
         return self._wait(message, key, wait, error, outcome="later", delay_seconds=delay)
 
     def for_others(self, message: Message, key: str) -> Retry | None:
-        """Have a message wait while others of its subject ask for a later time; None if its handler may be called now."""
+        """
+        Have a message wait while other messages of its subject ask for a later time. Return None if its handler may be called now.
+        """
         circuit = self.circuits[message.subject]
         new = getattr(self.known.get(message.message_id), "asked_at", None) is None
         if not (delay := circuit.delay(message.message_id, self.now(), new=new)):
@@ -88,7 +92,7 @@ class Waits:
         return self._wait(message, key, wait, circuit.error, outcome="circuit", delay_seconds=delay)
 
     def end_try(self, message: Message) -> None:
-        """Note that the handler has returned or failed: another message of the subject may be tried."""
+        """Note that the handler has returned or failed, so that another message of the subject may be tried."""
         circuit = self.circuits[message.subject]
         if circuit.probe == message.message_id:
             circuit.probe = None
@@ -100,7 +104,7 @@ class Waits:
             self._report_move(message.subject, circuit, "closed")
 
     def too_long(self, message: Message, error: Exception) -> errors.TryLater:
-        """Return why a message that asks for a later time has failed."""
+        """Return the error of a message that has asked for a later time for too long."""
         longest = self.inbox.policy.longest_wait
         failed = errors.TryLater(
             f"The handler of {message.subject} {message.message_id!r} asked for a later time for {longest} (longest_wait), at last "
@@ -110,7 +114,9 @@ class Waits:
         return failed.with_traceback(error.__traceback__)
 
     def _more(self, message: Message) -> Wait:
-        """Count one more wait of a message and return it; of very many, those that waited longest ago are forgotten."""
+        """
+        Count one more wait of a message and return the count. Beyond the limit, the messages that waited longest ago are forgotten.
+        """
         wait = self.known.pop(message.message_id, None) or Wait(since=self.now())
         self.known[message.message_id] = wait
         wait.times += 1

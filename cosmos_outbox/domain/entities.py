@@ -23,7 +23,7 @@ from cosmos_outbox.errors import UsageError, require
 from cosmos_outbox.partition_key import MOST_LEVELS, KeyPart, PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
-# The `type` of the library's own documents: the relay would publish an entity with the first one as an event.
+# The `type` of the library's own documents. The relay would publish an entity that has the first of them as an event.
 EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
 INBOX_TYPE, ANSWER_TYPE = "inboxRecord", "requestAnswer"
 RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, ANSWER_TYPE, "parkedKey", "parkedEvent"})
@@ -51,7 +51,8 @@ class Entity(BaseModel):
     _progress: Progress = PrivateAttr(default_factory=Progress)
 
     def __init__(self, /, **data: Any) -> None:
-        # A stored document may have more fields. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
+        # A stored document may have unknown fields. Pydantic does not call this method when it validates, except for a subclass with
+        # an `__init__` of its own.
         refuse_unknown(type(self), data)
         super().__init__(**data)
 
@@ -102,7 +103,7 @@ class Entity(BaseModel):
     def restore(
         cls, data: dict[str, Any], *, version: int, etag: str | None, stored: Mapping[str, Any] | None = None
     ) -> Self:
-        """Return an entity as it was stored, with nothing recorded; `stored` is the whole document."""
+        """Return an entity as it was stored, without recorded events; `stored` is the whole document."""
         entity = cls.model_validate(data)
         progress_of(entity).note_commit(version=version, etag=etag, stored=stored)
         return entity
@@ -145,7 +146,7 @@ class Entity(BaseModel):
 
     @property
     def stored(self) -> Mapping[str, Any] | None:
-        """Return the document as it was last read or written here, with what other programs added to it."""
+        """Return the document as it was last read or written here, with the fields that other programs added."""
         return progress_of(self).stored
 
     @property
@@ -155,13 +156,13 @@ class Entity(BaseModel):
 
     def created_event(self) -> DomainEvent | None:
         """
-        Return the event that carries a new entity's whole state, raised before what was recorded; None to raise none.
+        Return the event that carries a new entity's whole state; it precedes all recorded events. Return None to raise no such event.
         """
         return None
 
     def record(self, event: DomainEvent, *, deliver_at: datetime | None = None) -> None:
         """
-        Record that something happened; the next commit writes the event, as it is now, together with the entity.
+        Record that something happened. The next commit writes the event, as it is now, together with the entity.
 
         Args:
             event: what happened, or what is to be looked at later, such as a deadline.
@@ -180,15 +181,15 @@ class Entity(BaseModel):
 
 
 def progress_of(entity: Entity) -> Progress:
-    """Return what is known of an entity's document."""
-    # Read past pydantic, whose access to a private attribute takes 5 us, ten times a commit.
+    """Return the progress of an entity's document: its etag, its stored form and its recorded events."""
+    # This reads past pydantic, whose access to a private attribute takes 5 us, ten times a commit.
     progress: Progress = (entity.__pydantic_private__ or {})["_progress"]
     return progress
 
 
 def altered_field(entity: Entity, data: Mapping[str, Any]) -> str | None:
     """
-    Return the name of a field that has another value in an entity than in what a read of its `data` makes; None if there is none.
+    Return the name of a field whose value changes when the stored `data` is read back; None if there is none.
 
     Raises:
         pydantic.ValidationError: it makes nothing.
@@ -202,14 +203,14 @@ def _is_same(entity: Entity, read: Entity, name: str) -> bool:
     mine, stored = getattr(entity, name), getattr(read, name)
     if mine is stored or mine == stored:
         return True
-    # Values that cannot be compared, and models that differ in private attributes alone, are the same in all they show.
+    # Values that cannot be compared, and models that differ only in private attributes, count as equal if they show the same.
     shown = [one.model_dump(include={name}, serialize_as_any=True, warnings=False) for one in (entity, read)]
     return name in shown[0] and shown[0] == shown[1]
 
 
 def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, type[EntityT]]:
     """
-    Return a class and its subclasses by the `type` of their documents, and note them among those that are known.
+    Return a class and its subclasses by the `type` of their documents, and remember them as known.
 
     A base stands for subclasses with its type; and a class of the same name is the same one, defined again.
 
@@ -239,7 +240,7 @@ def _check_type(cls: type[Entity]) -> None:
             "be taken for one of them. Give the class another `entity_type`."
         )
     said = f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
-    # A property where each object says its own
+    # the type is a property: each object has its own
     require(name and isinstance(name, str | property), said, TypeError)
 
 
@@ -265,7 +266,7 @@ def _check_mark(cls: type[Entity]) -> None:
 
 class SoftDeletable(Entity):
     """
-    Base of the entities that stay in the store when they are deleted, with `deleted` set; reads and lists omit them then.
+    Base of entities that stay in the store when they are deleted, with `deleted` set. Reads and lists then omit them.
 
     Subclasses override `delete` to record the event that says so.
     """

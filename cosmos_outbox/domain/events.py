@@ -28,10 +28,12 @@ from cosmos_outbox.errors import UsageError, require
 from cosmos_outbox.partition_key import bytes_of
 
 DEFAULT_EVENT_TTL = timedelta(days=10)
-MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)  # what Cosmos DB takes
-_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)  # other zones reach beyond
-# Matches no document. A stored entity whose etag is not known is replaced under it, so that its next commit fails with
-# PreconditionFailed instead of overwriting what another program may have written since.
+# the shortest and the longest that Cosmos DB accepts
+MIN_TTL, MAX_TTL = timedelta(seconds=1), timedelta(seconds=2**31 - 1)
+# in other time zones the extreme times do not exist
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+# An etag that matches no document. A stored entity whose etag is not known is replaced under it: its next commit fails with
+# PreconditionFailed, and so does not overwrite another program's change.
 UNKNOWN_ETAG = '"unknown"'
 _LOST, _LOSSY, _ANY = "\0lost", (tuple, set, frozenset, Decimal), any_schema()
 _ENVELOPE = {"id", "action", "created_at", "createdAt"}
@@ -42,22 +44,22 @@ Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def _random_id() -> str:
-    # As `str(uuid.uuid4())` in half the time: a commit needs one for itself and each event
+    # A UUID as `str(uuid.uuid4())` makes it, in half the time: a commit needs one for itself and one for each event.
     digits = os.urandom(16).hex()
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) % 4]}{digits[17:20]}-{digits[20:]}"
 
 
-# Of times, and of ids
+# The sources of times, and of ids:
 _sources: list[tuple[Callable[[], datetime], Callable[[], str]]] = [(lambda: datetime.now(UTC), _random_id)]
 
 
 def new_id() -> str:
-    """Return a random UUID (version 4), or what a test gives."""
+    """Return a random UUID (version 4), or the id that a test fixed."""
     return _sources[-1][1]()
 
 
 def utc_now() -> datetime:
-    """Return the time in UTC, or what a test gives."""
+    """Return the time in UTC, or the time that a test fixed."""
     return _sources[-1][0]()
 
 
@@ -66,7 +68,7 @@ def fixed(
     *, now: datetime | Callable[[], datetime] | None = None, ids: Callable[[], str] | None = None
 ) -> Iterator[None]:
     """
-    Give entities, events and commits of this process these ids and times inside the block.
+    Fix the ids and times that entities, events and commits of this process get inside the block.
 
     Args:
         now: the time, or what returns it. Defaults to what it was before.
@@ -114,7 +116,8 @@ class DomainEvent(BaseModel):
     def __init__(self, /, **data: Any) -> None:
         refuse_unknown(type(self), data)
         super().__init__(**data)
-        # A payload may have such times. Pydantic calls this for none, except where a subclass has an `__init__` of its own.
+        # A payload may contain unknown fields. Pydantic does not call this method when it validates, except for a subclass with an
+        # `__init__` of its own.
         if not type(self).__pydantic_custom_init__ and (naive := next(find(self.__dict__, _is_naive), None)):
             raise ValueError(
                 f"The time {naive!r} of {type(self).__name__} has no UTC offset, and is another one elsewhere: make it as datetime.now(UTC)."
@@ -161,9 +164,7 @@ class DomainEvent(BaseModel):
         return cls.model_validate(fields)
 
     def frozen(self) -> Self:
-        """
-        Return the event with values of its own, so that it stays as it is when the caller changes those it was made of.
-        """
+        """Return a copy that does not change when the caller changes the values from which the event was made."""
         return self if all(map(_is_immutable, self.__dict__.values())) else self.model_copy(deep=True)
 
     def payload(self) -> dict[str, Any]:
@@ -174,7 +175,7 @@ class DomainEvent(BaseModel):
 
 def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to: int) -> None:
     """
-    Refuse upcasters that are never used.
+    Refuse an upcaster to which no version leads.
 
     Raises:
         TypeError: one is from no earlier version than the model takes.
@@ -189,7 +190,8 @@ def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitEvents:
     """
-    The events that a commit writes, and the ids of the recorded ones that it settles (also those that creation implies).
+    The events that a commit writes, and the ids of the recorded events that it settles; those that the creation implies are settled,
+    too.
     """
 
     events: tuple[DomainEvent, ...] = ()
@@ -198,16 +200,21 @@ class CommitEvents:
 
 @dataclass(slots=True)
 class Progress:
-    """Kept by an entity itself, and beside a model of the application's own."""
+    """
+    The state of a document between commits: its etag, its stored form, its recorded events. An entity keeps it itself; for a model of
+    the application it is kept beside the model.
+    """
 
     version: int = 0
-    etag: str | None = None  # under which the document may be replaced; None before the first commit
+    etag: str | None = None  # the etag under which the document may be replaced; None before the first commit
     stored: Mapping[str, Any] | None = None  # the document as it was last read or written
     recorded: list[DomainEvent] = field(default_factory=list)
     created: DomainEvent | None = None
-    closed: str | None = None  # why no commit writes it
-    deliver_at: dict[str, datetime | None] = field(default_factory=dict)  # by the ids of recorded events
-    tracked_by: Callable[[], Any] | None = field(default=None, compare=False)  # a weak reference
+    closed: str | None = None  # the reason why no commit writes it any more
+    # the time of delivery, by the id of a recorded event
+    deliver_at: dict[str, datetime | None] = field(default_factory=dict)
+    # a weak reference to the unit of work
+    tracked_by: Callable[[], Any] | None = field(default=None, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy and a pickle belong to no unit of work, and a weak reference cannot be pickled.
@@ -251,7 +258,7 @@ class Progress:
         self.recorded.append(event)
 
     def take(self, created_event: Callable[[], DomainEvent | None] | None) -> CommitEvents:
-        """Return the events that a commit writes now, for a new document with the one that says it was created."""
+        """Return the events that a commit writes now; for a new document, with the event which says that it was created."""
         settled = frozenset([event.id for event in self.recorded])
         created = created_event() if created_event and self.version == 0 else None
         if created is None:
@@ -261,7 +268,7 @@ class Progress:
             # A repeated commit must write the id that the first attempt may have written.
             created = created.model_copy(update={"id": first.id, "created_at": first.created_at})
         self.created = created
-        # The created event stands for those that the creation implies, but for none that is delivered later
+        # The created event replaces the events that the creation implies, except those that are delivered later.
         rest = (one for one in self.recorded if not one.implied_by_creation or self.deliver_at.get(one.id))
         return CommitEvents(events=(created, *rest), settled=settled)
 
@@ -273,15 +280,15 @@ class Progress:
         taken: CommitEvents = CommitEvents(),
         stored: Mapping[str, Any] | None = None,
     ) -> None:
-        """Note a successful commit: the events it settled are dropped, those recorded since stay."""
+        """Note a successful commit: drop the events that it settled, and keep those recorded since."""
         self.recorded = [event for event in self.recorded if event.id not in taken.settled]
         self.deliver_at = {event.id: self.deliver_at.get(event.id) for event in self.recorded}
         self.version, self.etag, self.stored, self.created = version, etag, stored, None
 
 
 def find(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]:
-    """Yield the paths, inside of a model, dict or list, of the values that are wanted."""
-    if isinstance(value, BaseModel):  # it may iterate over something else than its fields
+    """Yield the paths of the wanted values inside a model, dict or list."""
+    if isinstance(value, BaseModel):  # its iterator may yield other things than its fields
         value = {**value.__dict__, **(value.__pydantic_extra__ or {})}
     parts = value.items() if isinstance(value, dict) else enumerate(value)
     for name, part in parts:
@@ -292,7 +299,7 @@ def find(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]
 
 
 def lost_part(event: DomainEvent) -> str | None:
-    """Return the path of a value, where a class takes any, that JSON turns into something else without a word; None if there is none."""
+    """Return the path of a value that JSON would silently change, in a field that takes any type; None if there is none."""
     marking = _marking(type(event))
     said = marking.to_python(event, mode="json", warnings=False) if marking else {}
     said |= _mark(event.__pydantic_extra__ or {})
@@ -307,19 +314,19 @@ def has_no_json(value: Any) -> bool:
 
 
 def is_rounded(value: Any) -> bool:
-    """Say whether a number is a whole one beyond 64 bits and no float, so that Cosmos DB would keep another one."""
+    """Say whether a value is an integer of more than 64 bits, which Cosmos DB would round."""
     if not isinstance(value, int) or -(2**63) <= value < 2**63:
         return False
     try:
         number = float(value)
     except OverflowError:
         return True
-    # As the float is, or with the digits by which services write it
+    # exact if it equals the nearest float, or the digits with which a service writes that float
     return value not in (int(number), int(Decimal(repr(number))))
 
 
 def _mark(value: Any) -> Any:
-    """Return a value of any type with a mark in place of each part that JSON loses."""
+    """Return a value with a mark in place of each part that JSON would lose."""
     if isinstance(value, dict):
         return {str(name): _mark(one) if isinstance(name, str) else _LOST for name, one in value.items()}
     if isinstance(value, list):
@@ -329,7 +336,10 @@ def _mark(value: Any) -> Any:
 
 @functools.cache
 def _marking(kind: type[DomainEvent]) -> SchemaSerializer | None:
-    """Return a serializer that writes events of a class with marks where a field takes any value; None without such a field."""
+    """
+    Return a serializer that writes events of a class, with marks in fields that take any type. Return None if the class has no such
+    field.
+    """
     if "'type': 'any'" not in str(schema := kind.__pydantic_core_schema__):
         return None
     try:
@@ -341,7 +351,7 @@ def _marking(kind: type[DomainEvent]) -> SchemaSerializer | None:
 def _with_marks(schema: Any) -> Any:
     if isinstance(schema, list | tuple):
         return (tuple if isinstance(schema, tuple) else list)(map(_with_marks, schema))
-    if not isinstance(schema, dict) or "serialization" in schema:  # it says how the values are written
+    if not isinstance(schema, dict) or "serialization" in schema:  # the field has a serializer of its own
         return schema
     if schema.get("type") == "any" or schema.get("keys_schema") == schema.get("values_schema") == _ANY:
         return {**schema, "serialization": plain_serializer_function_ser_schema(_mark)}
@@ -349,13 +359,13 @@ def _with_marks(schema: Any) -> Any:
 
 
 def names_in(*aliases: Any) -> set[Any]:
-    """Return the names that aliases stand for; of a path, the first."""
+    """Return the names that an alias may have in the input; for a path, its first part."""
     choices = (one for alias in aliases for one in getattr(alias, "choices", [alias]))
     return {getattr(one, "path", [one])[0] for one in choices}
 
 
 def refuse_unknown(kind: type[BaseModel], data: Mapping[str, Any]) -> None:
-    """Raise TypeError where a constructor is given what its class has not."""
+    """Raise TypeError if a constructor gets an argument that its class does not have."""
     if (taken := _arguments(kind)) and (unknown := data.keys() - taken):
         near = " or ".join(get_close_matches(min(unknown), kind.model_fields, n=1) or kind.model_fields)
         raise TypeError(f"{kind.__name__} has no field {min(unknown)!r}. Did you mean {near}?")
@@ -363,7 +373,10 @@ def refuse_unknown(kind: type[BaseModel], data: Mapping[str, Any]) -> None:
 
 @functools.cache
 def _arguments(kind: type[BaseModel]) -> frozenset[Any]:
-    """Return the names that a constructor takes, also those that only `model_dump` gives; none where its class has rules of its own."""
+    """
+    Return the arguments that a constructor takes, and those that only `model_dump` returns. Return none if the class has rules of its
+    own.
+    """
     validators = kind.__pydantic_decorators__.model_validators.values()
     takes_any = any(validator.info.mode != "after" for validator in validators)
     if takes_any or kind.model_config.get("extra", "forbid") != "forbid" or kind.__pydantic_custom_init__:
@@ -375,7 +388,7 @@ def _arguments(kind: type[BaseModel]) -> frozenset[Any]:
 
 def refuse_taken_names(cls: type[BaseModel], base: type[BaseModel]) -> None:
     """
-    Refuse fields that hide what the base class has under their names.
+    Refuse fields that hide members of the base class.
 
     Raises:
         TypeError: there is one; the message names it.

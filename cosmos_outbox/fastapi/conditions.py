@@ -16,11 +16,11 @@ from cosmos_outbox.domain.entities import Entity
 from cosmos_outbox.errors import NotModified, PreconditionFailed
 
 ANY = "*"
-# Each alternative begins in its own way, so that no header makes the search go back and forth.
+# Each alternative begins with another character, so no header makes the search backtrack.
 _ETAG = re.compile(r'(?:W/)?"[^"]*"|[^\s,"*][^\s,"]*')
 _ETAGS = re.compile(rf"[\s,]*(?:{_ETAG.pattern})(?:\s*,[\s,]*(?:{_ETAG.pattern}))*[\s,]*")
 
-# Of a route that reads under `IfNoneMatch`, for its `responses`.
+# For the `responses` of a route that reads under `IfNoneMatch`.
 NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
     304: {
         "description": "It still has the etag of If-None-Match.",
@@ -46,7 +46,7 @@ class Match:
         return cls(_etags(lines))
 
     def check(self, entity: Entity) -> None:
-        """Raise PreconditionFailed (412) where the entity has none of them."""
+        """Raise PreconditionFailed (412) if the entity has none of these etags."""
         if self.etags and not _matches(self.etags, entity):
             raise PreconditionFailed(
                 expected=", ".join(self.etags), actual=entity.etag, document_id=entity.id
@@ -55,7 +55,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class NoneMatch:
-    """The etags of which an entity must have none; `reads` says that the request changes nothing."""
+    """The etags of which an entity must have none. `reads` says whether the request only reads."""
 
     etags: tuple[str, ...] = ()
     reads: bool = False
@@ -72,9 +72,7 @@ class NoneMatch:
         return cls(etags, reads=request.method in ("GET", "HEAD"))
 
     def check(self, entity: Entity) -> None:
-        """
-        Raise NotModified (304) for a read, else PreconditionFailed (412), where the entity has one of them.
-        """
+        """For a read, raise NotModified (304) if the entity has one of these etags. For a change, raise PreconditionFailed (412)."""
         if _matches(self.etags, entity):
             if self.reads:
                 raise NotModified(etag=entity.etag)
@@ -98,14 +96,14 @@ def _matches(etags: tuple[str, ...], entity: Entity) -> bool:
 
 
 def _etags(lines: Sequence[str] | None) -> tuple[str, ...]:
-    # A header may come in several lines, which are one list.
+    # A client may send a header in several lines, which form one list.
     if lines is None:
         return ()
     text = ",".join(lines)
     if text.strip() == ANY:
         return (ANY,)
     if not _ETAGS.fullmatch(text):
-        # read as "no condition" it would let a change through that the caller wanted to guard
+        # treated as "no condition", it would let a change through that the caller wanted to guard
         said = "The header with etags is malformed; it must be * or a list of etags."
         raise HTTPException(HTTPStatus.BAD_REQUEST, said)
     # An unquoted etag, as some clients send it, means the quoted one.
@@ -134,7 +132,7 @@ async def _if_none_match(request: Request, if_none_match: _Known = None) -> None
     return NoneMatch.of(request, if_none_match)
 
 
-# Parameters of a route. The required one answers 428 where the header is absent.
+# The parameters of a route. Without the header, the required one answers 428.
 IfMatch = Annotated[Match, Depends(_if_match)]
 RequiredIfMatch = Annotated[Match, Depends(_require_if_match)]
 IfNoneMatch = Annotated[NoneMatch, Depends(_if_none_match)]

@@ -23,7 +23,7 @@ from cosmos_outbox.write.idempotency import DEFAULT_REMEMBERED, IdempotencyKey, 
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork
 
-# In quotes, as the draft has it, or without, as most clients send it
+# The key in quotes, as the draft wants it, or without, as most clients send it
 _KEY = re.compile(r'"([ !#-\[\]-~]{1,255})"|([!#-+\--:<-\[\]-~]{1,255})')
 _UNKNOWN = "It is not known whether the change was stored; repeat the request under the same Idempotency-Key to find out."
 
@@ -108,7 +108,7 @@ async def _the_only_one() -> None: ...
 
 def _content(body: bytes) -> str:
     try:
-        # Another order of its names or other spaces are no other payload. As text, however deep it is
+        # Payloads that differ only in the order of names or in spaces are equal. They are compared as text, which works at any depth.
         return json.dumps(json.loads(body), sort_keys=True)
     except (ValueError, RecursionError):
         return body.hex()

@@ -29,7 +29,7 @@ KEY_HEADER, MISSING_KEY = (
 
 _logger = logging.getLogger("cosmos_outbox.fastapi")
 
-# The texts of the errors address the program that calls the library; these address callers of the API.
+# The error classes explain themselves to the program that calls the library. These texts are for callers of the API.
 _ANSWERS: dict[type[errors.OutboxError], tuple[int, str]] = {
     errors.NotFound: (404, "It does not exist, or it was deleted."),
     errors.Conflict: (409, "There is one with this id already."),
@@ -69,7 +69,7 @@ class Problem(BaseModel):
     )
 
 
-# Of every route, for `FastAPI(responses=…)`; FastAPI then describes no 422 of its own.
+# For every route, as `FastAPI(responses=…)`: FastAPI then describes no 422 of its own.
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     kind: {"description": "A problem.", "content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
     for kind in ("4XX", "5XX")
@@ -78,7 +78,8 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 def add_handlers(app: FastAPI, invalid_status: int) -> None:
     """
-    Make an application answer every error as a problem; a handler of its own for a class of errors comes first.
+    Make an application answer every error as a problem. If the application has its own handler for a class of errors, that one is
+    used.
     """
 
     async def invalid(request: Request, error: Exception) -> Response:
@@ -103,7 +104,7 @@ def problem_response(
     request: Request, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
 ) -> Response:
     """
-    Return a problem, as an exception handler of the application's own errors answers it.
+    Return the response for a problem; an application's own handler of an error may return it, too.
 
     Args:
         request: that failed.
@@ -128,11 +129,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     status = error.status_code
-    if status < HTTPStatus.BAD_REQUEST:  # a redirection, for example
+    if status < HTTPStatus.BAD_REQUEST:  # such as a redirection
         return await http_exception_handler(request, error)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
-    said: Any = error.detail  # FastAPI allows any: the items of a dict become the problem's own
+    # FastAPI allows any value as detail: the items of a dict become items of the problem
+    said: Any = error.detail
     if not isinstance(said, dict):
         said = {} if said == phrases.get(status) else {"detail": str(said)}
     return _answer(request, status, said, error.headers)
@@ -145,12 +147,12 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
     if isinstance(error, errors.NotModified):
         return Response(status_code=304, headers={"ETag": error.etag} if error.etag else None)
     status, detail = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
-    if overtaken := getattr(error, "overtaken", False):  # its caller asked for no etag
+    if overtaken := getattr(error, "overtaken", False):  # the caller sent no etag
         status, detail = 503, "Other requests were first each time, and nothing was changed; retry later."
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         _log(request, error)
     headers: dict[str, str] = {}
-    # None for CommitOutcomeUnknown: a caller that repeats a creation would make a second one.
+    # None for CommitOutcomeUnknown: a caller that repeats a creation would create a second entity.
     if overtaken or isinstance(error, (*errors.BUSY, errors.RequestStillRunning)):
         headers["Retry-After"] = str(math.ceil(error.retry_after or DEFAULT_RETRY_SECONDS))
     elif isinstance(error, errors.PreconditionFailed) and error.actual:
@@ -159,7 +161,8 @@ async def _outbox_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_unexpected(request: Request, error: Exception) -> Response:
-    # This answer does not pass the middleware, and it needs the id most. The server logs the error with its traceback.
+    # This answer does not pass the middleware, which adds the correlation id, and it needs the id most. The server logs the error
+    # with its traceback.
     given = getattr(request.state, "correlation_id", None)
     _log(request, error, traced=False)
     said = {"detail": "The server failed; see its log."}
@@ -167,9 +170,7 @@ async def _answer_unexpected(request: Request, error: Exception) -> Response:
 
 
 def _log(request: Request, error: Exception, *, traced: bool = True) -> None:
-    """
-    Log a failure under the correlation id that its caller got, so that a search finds it; an outage is one line.
-    """
+    """Log a failure with the correlation id that the caller got, so that a search finds it. An outage takes one line."""
     correlation_id = getattr(request.state, "correlation_id", None)
     _logger.error(
         "request.failed %s %s correlation_id=%s %s: %s",

@@ -18,9 +18,7 @@ _propagator = TraceContextTextMapPropagator()
 
 
 class RequestContext:
-    """
-    Takes the ids from the request's headers, gives out a correlation id where there is none, and answers with it.
-    """
+    """Takes the ids from the headers of a request, creates a correlation id if there is none, and returns it in the answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -40,7 +38,7 @@ class RequestContext:
                 MutableHeaders(scope=message)[CORRELATION_HEADER] = correlation_id
             await send(message)
 
-        # FastAPI's own span of the request, where spans are exported, is a child of the caller's, and the parent of ours.
+        # If spans are exported, FastAPI's own span of the request is a child of the caller's, and the parent of ours.
         served = trace.get_current_span().get_span_context().is_valid
         token = context.attach(context.get_current() if served else _propagator.extract(headers))
         try:

@@ -29,7 +29,7 @@ def install(app: FastAPI, outbox: Outbox | None = None, *, invalid_status: int =
     """
     if outbox is not None:
         app.state.outbox = outbox
-    if OutboxError in app.exception_handlers:  # a test gives it another outbox
+    if OutboxError in app.exception_handlers:  # a test has installed another outbox already
         return
     app.add_middleware(RequestContext)
     add_handlers(app, invalid_status)
@@ -54,7 +54,7 @@ async def _outbox(connection: HTTPConnection) -> Outbox:
 OutboxDep = Annotated[Outbox, Depends(_outbox)]
 
 
-@cache  # one callable for each kind: FastAPI then calls it once for each request
+@cache  # cached, as FastAPI calls one function only once for each request
 def unit_of_work(kind: type[UnitOfWork]) -> Callable[..., AsyncIterator[Any]]:
     """
     Return the dependency that gives each request a unit of work of this subclass, for `Annotated[Orders, Depends(…)]`.
@@ -76,9 +76,9 @@ def _check_document_id(document_id: str) -> str:
     try:
         check_id(document_id)
     except UsageError as error:
-        raise ValueError(str(error)) from error  # what pydantic reports as the caller's mistake
+        raise ValueError(str(error)) from error  # pydantic reports a ValueError as the caller's mistake
     return document_id
 
 
-# A parameter or field that is an id: the answer names one that Cosmos DB does not take.
+# The type of a parameter or field that is an id: if Cosmos DB does not accept it, the answer says which one.
 DocumentId = Annotated[str, AfterValidator(_check_document_id)]

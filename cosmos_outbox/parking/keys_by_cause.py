@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from cosmos_outbox.parking.parked_documents import Failure, ParkedKey
 
-# What differs between two failures of one cause: quoted names, ids and numbers.
+# The parts in which two failures of one cause differ: quoted names, ids and numbers.
 _PARTICULARS = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
 
 
@@ -36,12 +36,12 @@ def failure_text(failure: Failure) -> str:
 
 
 def cause_of(failure: Failure) -> str:
-    """Return what a failure has in common with others of its cause."""
+    """Return the text of a failure without names, ids and numbers, which failures of the same cause share."""
     return _PARTICULARS.sub("…", failure_text(failure))
 
 
 def by_cause(keys: Iterable[ParkedKey]) -> tuple[Cause, ...]:
-    """Return the causes, the one with the most keys first."""
+    """Group parked keys by cause; the cause with the most keys comes first."""
     groups: dict[str, list[ParkedKey]] = defaultdict(list)
     for key in keys:
         groups["" if key.failure is None else cause_of(key.failure)].append(key)

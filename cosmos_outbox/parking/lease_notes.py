@@ -11,21 +11,22 @@ from cosmos_outbox.parking.parked_documents import Scope
 from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import Notes
 
-POLL_TIMEOUT_SECONDS = 1.0  # the longest that a silent store may delay a page
-POLL_SECONDS = 15.0  # between two polls for keys that no lease names, and for names that are out of date
-_CHECKED_AT_ONCE = 10  # names of a lease; an outdated one costs three requests
+POLL_TIMEOUT_SECONDS = 1.0  # the longest time by which a silent store may delay a page
+POLL_SECONDS = 15.0  # seconds between two polls for keys that no lease names, and for outdated names
+# names of a lease that are checked at once; a check of an outdated one costs three requests
+_CHECKED_AT_ONCE = 10
 
 
 class ParkedNames:
-    """
-    The names of the parked keys of a lease's range, kept in its notes. A name may be out of date, but none is missing.
-    """
+    """The names of the parked keys of a lease's range, stored in the lease's notes. A name may be outdated, but none is missing."""
 
     def __init__(self, notes: Notes) -> None:
         self._notes = notes
-        self._names = dict.fromkeys(_names_in(notes.text))  # the longest unchecked first
+        # the names that were not checked for longest come first
+        self._names = dict.fromkeys(_names_in(notes.text))
         self._polled_at = 0.0
-        self.never_saved = notes.text is None  # no owner of the lease saved names yet, not even an empty list
+        # no owner of the lease has saved names yet, not even an empty list
+        self.never_saved = notes.text is None
 
     def __contains__(self, partition_key: str) -> bool:
         return bool(self._names) and broker_id(partition_key) in self._names
@@ -44,7 +45,7 @@ class ParkedNames:
 
     async def poll(self, parking: Parking, scope: Scope) -> None:
         """
-        Forget, from time to time, some names of keys that were handed back.
+        From time to time, check some names and forget those of keys that were handed back.
 
         Raises:
             StoreError: the store refused or failed.
@@ -56,7 +57,7 @@ class ParkedNames:
 
     async def make_room(self, parking: Parking, scope: Scope, *, for_key: str, check: bool = True) -> None:
         """
-        At the limit of parked keys, forget those that were handed back, unless they were checked a moment ago.
+        At the limit of parked keys, forget the names of keys that were handed back, except names that were checked a moment ago.
 
         Raises:
             ParkingFull: the limit is reached all the same.
@@ -72,7 +73,7 @@ class ParkedNames:
 
     async def _forget_handed_back(self, parking: Parking, scope: Scope, *, most: int) -> None:
         due = list(self._names)[:most]
-        for name in due:  # to the end
+        for name in due:  # checked names move to the end
             self._names[name] = self._names.pop(name)
         for name in due:
             if not await parking.is_parked(name, scope):

@@ -33,7 +33,7 @@ from cosmos_outbox.parking.release import Release, Released, Send, first_held
 from cosmos_outbox.ports import ParkedStore
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
 
-# Held, records, unreadable
+# Held events, records, and documents that cannot be read
 _Events = tuple[tuple[ParkedEvent, ...], tuple[ParkedEvent, ...], tuple[Unreadable, ...]]
 
 
@@ -74,9 +74,7 @@ class ParkedKeys:
         self._retry, self._utcnow = retry or RetryOptions(), utcnow
 
     async def list(self) -> tuple[ParkedKey | Unreadable, ...]:
-        """
-        Return all parked keys, oldest first, then those that cannot be read. A key parked a moment ago may be missing.
-        """
+        """Return all parked keys, oldest first, then those that cannot be read. A key that was parked a moment ago may be missing."""
         query = partial(self._store.keys, processor=self._scope.processor, container=self._scope.container)
         found = readable_keys(await retry_reads(query, self._retry))
 
@@ -109,7 +107,7 @@ class ParkedKeys:
 
     async def first_held(self, partition_key: str) -> ParkedEvent | None:
         """
-        Return the event that a release would send first, or None if the key holds none.
+        Return the event that a release would send first; None if the key holds none.
 
         Raises:
             KeyNotParked: it is not parked.
@@ -123,7 +121,7 @@ class ParkedKeys:
 
     async def records(self, partition_key: str) -> tuple[ParkedEvent | Unreadable, ...]:
         """
-        Return the records of a key's events that were dropped or sent edited, oldest first, then those that cannot be read.
+        Return the records of a key's events that were dropped or sent edited: the oldest first, unreadable ones last.
 
         They stay when the key is handed back.
         """
@@ -132,7 +130,7 @@ class ParkedKeys:
 
     async def find_events(self, partition_key: str, event_ids: Collection[str]) -> dict[str, ParkedEvent]:
         """
-        Return those of some events that are held, or that have a record, by their ids.
+        Return those of the given events that are held or have a record, by their ids.
 
         Raises:
             ParkingError: a document cannot be read.
@@ -149,15 +147,13 @@ class ParkedKeys:
         return found
 
     async def load_key_filter(self) -> Callable[[str], bool]:
-        """
-        Return a function that says whether any event of a partition key is held or has a record now: one query for all keys.
-        """
+        """Return a function which says whether a partition key has held events or records now. One query reads that for all keys."""
         partitions = await retry_reads(self._store.partitions, self._retry)
         return lambda partition_key: self._scope.partition_of(partition_key) in partitions
 
     async def park(self, partition_key: str, *, reason: str) -> ParkedKey:
         """
-        Park a key by hand: the relays hold its events as soon as they poll, within 15 seconds.
+        Park a key by hand. The relays hold its events from their next poll on, within 15 seconds.
 
         Returns:
             The key as it is parked now; one that was parked already stays as it is.

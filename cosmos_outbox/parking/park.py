@@ -46,9 +46,9 @@ from cosmos_outbox.stored_documents import copied_size
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
-_PATIENCE_SECONDS = 2.0  # how long an append waits for a key that is about to be handed back
-_BATCH_BYTES = 1_500_000  # of the 2 MB of a transactional batch, with room for what JSON escapes add
-_WRAPPING_BYTES = 1000  # what an event's document has around the event, roughly
+_PATIENCE_SECONDS = 2.0  # how long an append waits while a release hands the key back
+_BATCH_BYTES = 1_500_000  # a transactional batch may have 2 MB; the rest is room for JSON escapes
+_WRAPPING_BYTES = 1000  # about the size of an event's document without the event
 
 
 class Parkable(Protocol):
@@ -82,7 +82,7 @@ class HoldResult(Generic[ItemT]):
 @dataclass(slots=True, kw_only=True)
 class FoundKeys:
     """
-    The parked keys that a query found; it may be behind.
+    The parked keys that a query found. The query may lag behind writes.
 
     by_hand: those that no lease names because an operator parked them. One whose document cannot be read is among them, so that its
         events wait; other keys go on.
@@ -94,7 +94,7 @@ class FoundKeys:
 
 class Parking:
     """
-    Puts events, or messages, into the parked store; a relay or a consumer uses it.
+    Puts events, or messages, into the parked store, for a relay or a consumer.
 
     Args:
         store: the parked store.
@@ -135,7 +135,7 @@ class Parking:
 
     async def is_parked(self, name: str, scope: Scope) -> bool:
         """
-        Say whether the key that a lease has this name for is parked; a key whose document cannot be read is.
+        Say whether a key is parked, given its name in a lease. A key whose document cannot be read counts as parked.
 
         Raises:
             StoreError: the store refused or failed.
@@ -147,7 +147,7 @@ class Parking:
             return True
 
     async def is_key_parked(self, partition_key: str, scope: Scope) -> bool:
-        """Say whether a partition key is parked; otherwise as `is_parked`."""
+        """Say whether a partition key is parked. A key whose document cannot be read counts as parked."""
         return await self.is_parked(broker_id(partition_key), scope)
 
     async def hold(
@@ -174,41 +174,44 @@ class Parking:
             StoreError: the store refused or failed.
         """
         due, parked, partition = list(items), False, scope.partition_of(partition_key)
-        decided: ParkedEvent | None = None  # what an operator dropped, or had sent with another payload
+        # the event that an operator dropped, or had sent with another payload
+        decided: ParkedEvent | None = None
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + _PATIENCE_SECONDS
 
         async def step() -> None:
             nonlocal due, parked, decided
-            # The write that parks a key proves that it was not parked
+            # if this write succeeds in parking the key, it was not parked before
             parks = bool(due) and failure is not None and due[0].id == failure.event_id
             key = await key_in(self._store, partition, prove=not parks)
             parked = key is not None
             if not due:
-                return  # all events are in the store already, possibly under a newer epoch than the key that was read
+                # the store has all events already, possibly under a newer epoch than the key that was read
+                return
             if key is not None and key.state is KeyState.CLOSING and loop.time() < patient_until:
                 raise PreconditionFailed("The key is about to be handed back.")
             if key is None:
                 if failure is None or not parks:
                     return
                 key = new_key(partition_key, partition, scope, failure, now=self._utcnow())
-            replaced, decided = decided, None  # read again if another program writes it meanwhile
+            # if another program writes the record meanwhile, it is read again
+            replaced, decided = decided, None
             try:
                 count = await self._append(key, due, failure, replaced)
             except Conflict as conflict:
                 if conflict.document_id != KEY_ID:
                     decided = await self._find_decision(key, due[0])
-                    # A message that comes again after its key was handed back was sent again on purpose: it waits like any other.
-                    # One that fails again is not parked again.
+                    # If a message comes again after its key was handed back, it was sent again on purpose: it is held like any other.
+                    # If its handler fails again, the message is not parked again.
                     again = failure is None and decided is not None and decided.is_dropped_before(key)
                     due = due if again else await self._behind_known(key.partition, due)
                     if not due and not self._references:
-                        return  # it has a record, whatever becomes of the key
+                        return  # the message has a record, whatever becomes of the key
                 raise
             due, parked = due[count:], True
 
         left = 0
-        while due and len(due) != left:  # or else the key was handed back
+        while due and len(due) != left:  # else the key was handed back
             left = len(due)
             await retry_on_conflict(step, self._retry)
         return HoldResult(parked=parked, not_held=due, decided=decided.status if decided else None)
@@ -220,7 +223,7 @@ class Parking:
         failure: Failure | None,
         replaced: ParkedEvent | None,
     ) -> int:
-        """Write the key and as many events as fit into one batch, all or nothing; return their number."""
+        """Write the key and as many events as fit into one batch, all or nothing. Return the number of events."""
         room = self._max_events - key.held
         if room <= 0:
             raise ParkingFull(
@@ -254,7 +257,8 @@ class Parking:
         except RequestTooLarge:
             if not self._references:
                 raise
-            # The service measures in its own way: store one event, and only what is needed to find it again.
+            # The service measures sizes in its own way. So store a single event, and of that only a reference by which it can be
+            # found.
             events = [events[0].as_reference()]
             await self._commit(key, events, failure)
         return len(events)
@@ -271,16 +275,16 @@ class Parking:
         await self._store.commit(key.partition, writes)
 
     async def _find_decision(self, key: ParkedKey, item: Parkable) -> ParkedEvent | None:
-        # An event comes again when its page does, and stays what it is. Where the key was not parked, the message has the record of an
-        # earlier time, whatever that says: one that a newer version wrote holds nothing up.
+        # An event comes again when its page does, and stays what it is. A message may come after its key was handed back: it then has
+        # a record of an earlier time, which is replaced, whatever it says. A record that a newer version wrote stops nothing.
         if self._references or key.etag is None:
             return None
         record = event_of(await self._store.read(parked_id(item.id), key.partition))
         return None if record.status is EventStatus.HELD else record
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT]) -> list[ItemT]:
-        # An event that is held already, was dropped, or was sent with another payload has a document there. It is done,
-        # and so is each event before it: it was sent, or it is held as well.
+        # An event that is held already, was dropped, or was sent with another payload has a document there. It is done. So is each
+        # event before it: that was sent, or is held as well.
         first = due[: MAX_BATCH_OPERATIONS - 1]
         ids = [parked_id(item.id) for item in first]
         known = await self._store.present(partition, ids)
@@ -294,7 +298,7 @@ def _is_by_hand(failure: Failure | None) -> bool:
 
 async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> ParkedKey | None:
     """
-    Return the parked key of a partition as it is, or None if it is certain that the key is not parked.
+    Return the parked key of a partition with certainty; None means that the key is surely not parked.
 
     Without `prove`, None says that none was found: the caller's own write shows whether there is one.
 
@@ -305,7 +309,7 @@ async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> P
     try:
         return key_of(await store.read(KEY_ID, partition))
     except NotFound:
-        # A read may be behind, a write is not: a deletion that finds nothing proves that the key is not parked.
+        # A read may lag, a write does not: if a deletion finds no document, the key is not parked.
         with suppress(NotFound):
             if prove:
                 await store.commit(partition, [Write(kind=WriteKind.DELETE, id=KEY_ID, etag=NO_ETAG)])
@@ -314,7 +318,7 @@ async def key_in(store: ParkedStore, partition: str, *, prove: bool = True) -> P
 
 async def read_parked_key(store: ParkedStore, partition: str, partition_key: str) -> ParkedKey:
     """
-    Return a parked key as it is.
+    Return a parked key, as a single read finds it.
 
     Raises:
         KeyNotParked: it is certain that it is not parked.

@@ -46,7 +46,7 @@ def _stored_name(name: str) -> str:
     return _OTHER_NAMES.get(name) or to_camel(name)
 
 
-# What a document has each field as. Only the kind of a value is checked, so half a surrogate pair is read too.
+# The type of each field of a document. Only the kind of a value is checked, so half a surrogate pair can be read, too.
 _OTHER_NAMES = {"partition_key": "key", "partition": "partitionKey", "etag": "_etag"}
 _STORED = ConfigDict(alias_generator=_stored_name)
 _Text = InstanceOf[str]
@@ -57,8 +57,8 @@ class KeyState(StrEnum):
     """The state of a parked key."""
 
     PARKED = "parked"
-    RELEASING = "releasing"  # a release empties its queue, or was killed while it did
-    # Nearly empty: a relay waits before it appends, so that the release can hand the key back
+    RELEASING = "releasing"  # a release empties the key's queue, or was killed while it did
+    # The queue is nearly empty: a relay waits before it appends, so that the release can hand the key back.
     CLOSING = "closing"
 
 
@@ -66,15 +66,15 @@ class EventStatus(StrEnum):
     """The state of an event in the parked store."""
 
     HELD = "held"
-    DROPPED = "dropped"  # kept as the record of the operator's decision
-    SENT = "sent"  # kept only where another payload was sent than was committed
-    PURGED = "purged"  # its contents are erased; the document stays, so that no replay sends the event again
+    DROPPED = "dropped"  # dropped by an operator; kept as the record of that decision
+    SENT = "sent"  # sent with another payload than was committed; kept as the record of that
+    PURGED = "purged"  # the contents are erased; the document stays, so that no replay sends the event again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """
-    Which processor of which container parked documents belong to.
+    The processor and the container to which parked documents belong.
 
     Args:
         processor: the processor's name.
@@ -85,11 +85,11 @@ class Scope:
     container: _Text = ""
 
     def partition_of(self, partition_key: str) -> str:
-        """Return the partition of the parked store in which the documents of a key lie."""
+        """Return the partition of the parked store that has the documents of a key."""
         return self.partition_named(broker_id(partition_key))
 
     def partition_named(self, name: str) -> str:
-        """Return that partition for the key's name in a lease: the key itself or, if it is long, its hash."""
+        """Return the partition for the name of a key in a lease: the key itself or, if it is long, its hash."""
         partition = json.dumps([self.processor, self.container, name], ensure_ascii=False)
         raw = partition.encode("utf-8", "surrogatepass")
         return partition if len(raw) <= _LONGEST_PARTITION else f"{HASHED}{hashlib.sha256(raw).hexdigest()}"
@@ -132,7 +132,7 @@ class Decision:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedKey:
     """
-    A parked partition key and its queue: the events at positions `first` to `next - 1`, dropped ones among them.
+    A parked partition key and its queue: the events at the positions `first` to `next - 1`, including dropped ones.
 
     partition: where its documents lie.
     epoch: differs each time the key is parked.
@@ -155,9 +155,7 @@ class ParkedKey:
     etag: _Text | None = None
 
     def write(self) -> Write:
-        """
-        Return the write that creates this or, once it was read, replaces it, provided that it did not change since.
-        """
+        """Return the write that creates this document. If it was read, return the write that replaces it, unless it changed since."""
         stored = _KEYS.dump_python(self, by_alias=True, exclude={"scope", "etag"})
         document = {"id": KEY_ID, "type": "parkedKey", **asdict(self.scope), **stored}
         kind = WriteKind.CREATE if self.etag is None else WriteKind.REPLACE
@@ -167,7 +165,7 @@ class ParkedKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedEvent:
     """
-    An event in the queue of a parked key, or what is kept of it.
+    An event in the queue of a parked key, or the record that stays of it.
 
     id: of its document.
     event: as the change feed delivered it, or with the payload that an operator gave it.
@@ -202,17 +200,17 @@ class ParkedEvent:
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Return the payload; {} if it is only in the event's own container, or is not an object."""
+        """Return the payload; {} if the payload is no object, or is stored only in the event's own container."""
         data = self.event.get("data")
         return data if isinstance(data, Mapping) else {}
 
     def is_dropped_before(self, key: ParkedKey) -> bool:
-        """Say whether an operator dropped the event at an earlier parking of its key."""
+        """Say whether an operator dropped the event when its key was parked at an earlier time."""
         return self.status in (EventStatus.DROPPED, EventStatus.PURGED) and self.epoch != key.epoch
 
     def as_reference(self) -> ParkedEvent:
         """
-        Return the event without its payload: a release finds that by id, key, etag and place in the event's own container.
+        Return the event without its payload. A release finds the payload in the event's own container, by id, key, etag and place.
         """
         event = {name: value for name, value in self.event.items() if name != "data"}
         if copied_size(event) > _LONGEST_META:
@@ -220,7 +218,7 @@ class ParkedEvent:
         return replace(self, event=event, referenced=True)
 
     def write(self) -> Write:
-        """Return the write that stores this, as that of a key."""
+        """Return the write that stores this event, as `ParkedKey.write` does for a key."""
         document: Document = {"type": "parkedEvent"}
         document |= _EVENTS.dump_python(self, by_alias=True, exclude={"event", "etag"})
         document["event"] = {
@@ -234,7 +232,7 @@ class ParkedEvent:
         return Write(kind=kind, id=self.id, document=document, etag=self.etag)
 
     def with_payload(self, data: Mapping[str, Any], decision: Decision) -> ParkedEvent:
-        """Return the event with another payload; what was committed is kept as `original`."""
+        """Return the event with another payload; the committed one is kept as `original`."""
         original = self.original if self.original is not None else dict(self.data)
         event = {**self.event, "data": dict(data)}
         return replace(self, event=event, referenced=False, original=original).with_decision(decision)
@@ -245,7 +243,7 @@ class ParkedEvent:
 
     def without_contents(self, decision: Decision) -> ParkedEvent:
         """Return the record that stays when the contents of the event are erased."""
-        # A reason may name a person; who decided what, and when, is the record that an audit asks for.
+        # A reason may name a person, so it is erased. An audit asks who decided what, and when: that stays.
         decisions = tuple([replace(one, reason=None) for one in self.decisions])
         purged = replace(self, event={"id": self.event_id}, status=EventStatus.PURGED, referenced=False)
         return replace(purged, failure=None, original=None, note=None, decisions=(*decisions, decision))
@@ -255,7 +253,7 @@ def parked_id(event_id: str) -> str:
     """Return the id of an event's document in the parked store."""
     try:
         check_id(name := f"event.{event_id}")
-    except UsageError:  # of a message, which another producer named
+    except UsageError:  # the id is of a message, and another producer chose it
         return f"event.{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return name
 
@@ -275,7 +273,7 @@ def new_key(
 
 
 def failure_of(event_id: str, error: BaseException, *, attempts: int) -> Failure:
-    """Return the record of an error; its text is cut so that it fits beside the event."""
+    """Return the record of an error. Its text is cut so that it fits beside the event."""
     return Failure(
         event_id=event_id,
         reason=type(error).__name__,
@@ -346,9 +344,9 @@ _KEY_FIELDS, _EVENT_FIELDS = (
 
 
 def _read(kind: TypeAdapter[ValueT], names: frozenset[str], document: Mapping[str, Any]) -> ValueT:
-    """Read a document; raise as one error, which names it, that it lacks a field or cannot be read."""
+    """Read a document. If a field is missing or cannot be read, raise one error that names the document."""
     try:
-        itemgetter(*sorted(names))(document)  # a KeyError names what is missing
+        itemgetter(*sorted(names))(document)  # a KeyError names the missing field
         return kind.validate_python(document)
     except (KeyError, ValidationError) as error:
         key = document.get("key", document.get("partitionKey"))

@@ -31,25 +31,23 @@ from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, ParkedStore, Write, WriteK
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict
 
 _CHUNK = MAX_BATCH_OPERATIONS - 1  # events that one batch takes off the queue, beside the key's document
-# After these the release asks the relays to wait: a busy key's queue might never be empty otherwise
+# After so many events the release asks the relays to wait. Else the queue of a busy key might never be empty.
 _ROUNDS_BEFORE_CLOSING = 2
 _GIVE_UP_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """
-    How many of the given events were sent. If the topic refused the next one for good: why, and after how many attempts.
-    """
+    """How many of the given events were sent. If the topic refused the next one for good: the reason, and after how many attempts."""
 
     events: int
     refusal: Exception | None = None
     attempts: int = 1
 
 
-# Sends held events in order, where the program that held them would have sent them, and stops at the first that is refused.
-# If it raises an OutboxError, it is unknown what was sent: the same events are sent again, before any later one. It awaits the
-# second argument before each send but the first: that raises ReleaseTakenOver once a later release or drop began.
+# The function that sends held events in order and stops at the first that is refused. The program that held the events sends them
+# there, too. If it raises an OutboxError, it is unknown what was sent: the same events are sent again, before any later one. It
+# awaits its second argument before each send but the first. That raises ReleaseTakenOver once a later release or drop began.
 Send = Callable[[Sequence[ParkedEvent], Callable[[], Awaitable[None]]], Awaitable[SendResult]]
 
 
@@ -94,7 +92,7 @@ class Release:
             await self._claim(edited, event_id, by)
             return await self._empty()
         except BaseException:
-            # The error that ended the release matters more; after a crash the next release replaces the claim.
+            # The error that ended the release matters more than one here. After a crash, the next release replaces the claim.
             with suppress(errors.OutboxError, TimeoutError):
                 async with asyncio.timeout(_GIVE_UP_SECONDS):
                     await self._give_up()
@@ -104,7 +102,7 @@ class Release:
         sent, rounds, behind = 0, -1, 0
         while (found := await self._due()) is not None:
             key, due = found
-            if due[0].position >= behind:  # all that was there at the beginning of the round is sent
+            if due[0].position >= behind:  # all events that were held when the round began are sent
                 rounds, behind = rounds + 1, key.next
             held = [place for place, event in enumerate(due) if event.status is EventStatus.HELD]
             result = await self.send([due[place] for place in held], self._ensure_claimed)
@@ -123,7 +121,8 @@ class Release:
 
     async def _claim(self, edited: Mapping[str, Any] | None, event_id: str | None, by: str | None) -> None:
         """
-        Write the release's id, and the payload to send first, before anything is sent: later releases send the same one.
+        Write the id of this release, and the payload that it sends first, before it sends anything. So later releases send the same
+        payload.
         """
 
         async def step() -> None:
@@ -157,7 +156,7 @@ class Release:
             nonlocal deleting
             key = await self._read_key()
             if deleting is not None and (key is None or key.epoch != deleting.epoch):
-                return None  # the answer to the deletion was lost; the key may have been parked again since
+                return None  # either the answer to the deletion was lost, or the key was parked again since
             key = self._check(key)
             if key.first == key.next:
                 deleting = key
@@ -171,13 +170,11 @@ class Release:
         return await retry_on_conflict(step, self.retry)
 
     async def _take_off(self, passed: Sequence[ParkedEvent], state: KeyState) -> None:
-        """
-        Take events off the beginning of the queue; `state` asks relays to wait before they append, or not.
-        """
+        """Take events off the beginning of the queue. `state` says whether relays must wait before they append."""
 
         async def step() -> None:
             key = self._check(await self._read_key())
-            if key.first <= passed[-1].position:  # or else the answer to the first attempt was lost
+            if key.first <= passed[-1].position:  # else the answer to the first attempt was lost
                 first, held = passed[-1].position + 1, key.held - len(sent)
                 left = replace(key, state=state, first=first, held=held, failure=None)
                 await self._write(left, *[_removal(event, now=self.utcnow()) for event in sent])
@@ -187,13 +184,13 @@ class Release:
             await retry_on_conflict(step, self.retry)
 
     async def _stop_at(self, event: ParkedEvent, refusal: Exception, attempts: int) -> Failure:
-        """End the release at an event that is refused; the key stays parked."""
+        """End the release at a refused event. The key stays parked."""
         attempts += event.failure.attempts if event.failure is not None else 0
         failure = failure_of(event.event_id, refusal, attempts=attempts)
 
         async def step() -> None:
             key = await self._read_key()
-            if key is None or key.claim is not None or key.failure != failure:  # or else the answer was lost
+            if key is None or key.claim is not None or key.failure != failure:  # else the answer was lost
                 stopped = replace(self._check(key), state=KeyState.PARKED, claim=None, failure=failure)
                 await self._write(stopped, replace(event, failure=failure).write())
 
@@ -208,14 +205,14 @@ class Release:
         await retry_on_conflict(step, self.retry)
 
     async def _read_key(self) -> ParkedKey | None:
-        """Return the known key; read it again for the next attempt, which another writer caused."""
+        """Return the key. For the first attempt it is known; a later attempt reads it again, because another writer changed it."""
         key, self.known = self.known, None
         return key or await key_in(self.store, self.partition)
 
     def _check(self, key: ParkedKey | None) -> ParkedKey:
         if key is not None and key.claim == self.claim_id:
             return key
-        # A later release may have handed it back
+        # a later release may have handed the key back
         raise errors.ReleaseTakenOver(
             f"A later release or drop of partition key {self.partition_key!r} began, so this release stops."
         )
@@ -226,7 +223,7 @@ class Release:
 
 
 def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
-    """Return the write that takes a sent event off the queue: an edited one stays as a record, any other is deleted."""
+    """Return the write that takes a sent event off the queue. An edited event stays as a record; any other is deleted."""
     if sent.original is None:
         return Write(kind=WriteKind.DELETE, id=sent.id)
     return replace(sent, status=EventStatus.SENT, closed_at=now.isoformat()).write()
@@ -234,7 +231,7 @@ def _removal(sent: ParkedEvent, *, now: datetime) -> Write:
 
 async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
     """
-    Return the beginning of a key's queue in order, dropped events too; as many as one batch can take off.
+    Return the beginning of a key's queue in order, dropped events included: as many as one batch can take off.
 
     Raises:
         PreconditionFailed: the read is behind; read again.
@@ -247,7 +244,7 @@ async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
     )
     positions = [document.get("position") for document in documents]
     if not positions or positions != list(range(key.first, key.first + len(positions))):
-        # The read may be behind the key that was read before it: an event that it lacks would be overtaken.
+        # This read may lag behind the read of the key. An event that it misses would be overtaken.
         if unreadable := await _unreadable_event(store, key):
             raise unreadable
         raise errors.PreconditionFailed("The list of held events is behind; read it again.")
@@ -258,13 +255,13 @@ async def queue_of(store: ParkedStore, key: ParkedKey) -> Sequence[ParkedEvent]:
         except errors.ParkingError:
             if not events:
                 raise
-            break  # those before it can be sent
+            break  # the events before it can be sent
     return events
 
 
 async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
     """
-    Return the event that a release would send first, or None if the key holds none.
+    Return the event that a release would send first; None if the key holds none.
 
     Raises:
         PreconditionFailed, ParkingError: as `queue_of`.
@@ -280,9 +277,7 @@ async def first_held(store: ParkedStore, key: ParkedKey) -> ParkedEvent | None:
 
 
 async def _unreadable_event(store: ParkedStore, key: ParkedKey) -> errors.ParkingError | None:
-    """
-    Return why an event of the queue cannot be read, so that its position is not known; None if all can be.
-    """
+    """Return why an event of the queue cannot be read, so that its position is unknown. Return None if all can be read."""
     after = ""
     while documents := await store.page(key.partition, after=after):
         after = str(documents[-1]["id"])

@@ -12,7 +12,7 @@ _ID = "outbox.processor"
 
 
 async def note_first_run(store: ParkedStore, scope: Scope) -> None:
-    """Note that the processor has had leases of the container; to note it again changes nothing."""
+    """Note that the processor has had leases of the container. A second call changes nothing."""
     partition = scope.partition_named("")
     document = {"id": _ID, "partitionKey": partition, "type": "processor", "processor": scope.processor}
     with suppress(Conflict):

@@ -14,7 +14,7 @@ from cosmos_outbox.stored_documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredContainer:
-    """The names of a container in lease ids, and where its documents keep their partition key."""
+    """The names of a container in lease ids, and the paths of its partition key."""
 
     account_host: str
     database_rid: str
@@ -23,7 +23,7 @@ class MonitoredContainer:
 
 
 class StartFrom(StrEnum):
-    """Where a range without continuation begins."""
+    """Where to begin with a range that has no continuation."""
 
     BEGINNING = "beginning"
     NOW = "now"
@@ -153,11 +153,11 @@ class ChangeBatch:
 
 
 class ChangeHandler(Protocol):
-    """Handles the changes; returning means that all of the batch is done and may be checkpointed."""
+    """The handler of the changes. When it returns, all of the batch is done and may be checkpointed."""
 
     async def __call__(self, batch: ChangeBatch) -> None:
         """
-        Handle a batch. The same batch comes again after an error, a crash or a lost lease, here or elsewhere.
+        Handle a batch. After an error, a crash or a lost lease, the same batch comes again, here or in another worker.
 
         The call is cancelled when the lease can no longer be trusted: stop at once.
         """

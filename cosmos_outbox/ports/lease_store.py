@@ -12,7 +12,7 @@ from cosmos_outbox.stored_documents import Document
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Documents, and when they were read on the service's own clock: the one clock that decides expiry."""
+    """Documents, and when they were read by the service's clock. That clock alone decides expiry."""
 
     documents: tuple[Document, ...]
     read_at: datetime
@@ -20,7 +20,7 @@ class Listing:
 
 class LeaseStore(Protocol):
     """
-    A container of small documents with compare-and-set: leases, and the marker and the lock of their creation.
+    A container of small documents with compare-and-set: leases, and the marker and the lock that their creation needs.
 
     Every write returns the document with its new `_etag`.
     """
@@ -44,7 +44,8 @@ class LeaseStore(Protocol):
 
     async def create(self, document: Mapping[str, Any]) -> Document:
         """
-        Create a document; in a container partitioned on `/partitionKey`, one without it is stored with its id there.
+        Create a document. In a container partitioned on `/partitionKey`, a document without that property is stored with its id
+        there.
 
         Raises Conflict where the id is taken; exactly one of several callers succeeds.
         """
@@ -61,5 +62,5 @@ class LeaseStore(Protocol):
         ...
 
     async def delete(self, document_id: str, partition_key: str, *, etag: str | None = None) -> None:
-        """Delete a document. Raises NotFound or, where it does not have the etag, PreconditionFailed."""
+        """Delete a document. Raises NotFound if there is none, and PreconditionFailed if it has another etag."""
         ...

@@ -11,7 +11,8 @@ from cosmos_outbox.stored_documents import Document
 
 class ParkedStore(Protocol):
     """
-    The container of parked partition keys: written with compare-and-set, kept until deleted, read a page at a time.
+    The container of parked partition keys. Documents are written with compare-and-set, stay until deleted, and are read a page at a
+    time.
 
     A read may be behind the writes of other programs, as it is with session consistency; a write never is. The documents
     have an `id` and a `partitionKey`, events in a queue also an `epoch` and a `position`, and keys the `type` "parkedKey".
@@ -19,7 +20,7 @@ class ParkedStore(Protocol):
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         """
-        Return a document with its `_etag`; a reader sees its own writes, and what refused them.
+        Return a document with its `_etag`. A caller sees its own writes, and the document that refused one of them.
 
         Raises:
             NotFound: there was none when the reader's copy was made.
@@ -29,7 +30,7 @@ class ParkedStore(Protocol):
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         """
-        Return the documents of a partition key whose ids come after one, by id; none where there are no more.
+        Return documents of a partition key by id, from the first id after the given one; none at the end.
 
         Args:
             after: the last id of the page before.
@@ -44,17 +45,17 @@ class ParkedStore(Protocol):
         ...
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
-        """Return which of some documents are there."""
+        """Return which of the given documents exist."""
         ...
 
     async def keys(self, *, processor: str, container: str) -> tuple[Document, ...]:
-        """Return the documents of the parked keys of one processor of one container, in no order."""
+        """Return the documents of the parked keys of one processor of one container, in any order."""
         ...
 
     async def partitions(self) -> frozenset[str]:
-        """Return all partition keys under which there are documents of events, those of other processors included."""
+        """Return all partition keys that have documents of events, for all processors."""
         ...
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        """Apply all writes or none of them; errors and guarantees are those of `Store.commit`."""
+        """Apply all writes or none of them. Errors and guarantees are those of `Store.commit`."""
         ...

@@ -12,7 +12,7 @@ from cosmos_outbox.stored_documents import Document
 
 MAX_BATCH_OPERATIONS = 100
 MAX_BATCH_BYTES = 2 * 1024 * 1024
-# Of an event's JSON; a parked copy with its metadata must fit into one request as well
+# The limit for the JSON of an event: a parked copy, with its metadata, must fit into one request as well.
 MAX_EVENT_BYTES = 1_900_000
 
 
@@ -57,7 +57,7 @@ class Store(Protocol):
 
     @property
     def key_paths(self) -> KeyPaths:
-        """Return the container's partition key paths; every key that it is given is a full one."""
+        """Return the container's partition key paths. Callers always pass full partition keys."""
         ...
 
     async def read(
@@ -69,7 +69,7 @@ class Store(Protocol):
         newest: bool = False,
     ) -> Document:
         """
-        Return a document as a replica has it, with its `_etag`; a caller sees its own writes.
+        Return a document with its `_etag`, as a replica has it. A caller sees its own writes.
 
         Args:
             document_id, partition_key: where it is.
@@ -107,7 +107,7 @@ class Store(Protocol):
         include_deleted: bool,
     ) -> Page:
         """
-        Return a page of the documents of some types, each document once: of one partition key by id, or of all keys (None).
+        Return a page of the documents of some types, each document once. For one partition key they come by id; None means all keys.
 
         Documents whose `data.deleted` is true are left out unless `include_deleted`. The order over all keys is the store's own.
 
@@ -127,7 +127,7 @@ class Store(Protocol):
         continuation: str | None,
     ) -> Page:
         """
-        Return a page of what a query in Cosmos DB's SQL selects, of one partition key or of all (None).
+        Return a page of the result of a query in Cosmos DB's SQL, over one partition key or over all (None).
 
         Args:
             sql: selects whole documents, `SELECT * FROM c …`.

@@ -16,7 +16,7 @@ class Complete:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """
-    The message is to be delivered again, before any later one of its session.
+    The message is to be delivered again, before any later message of its session.
 
     after_seconds: how long the receiver keeps the message first. Defaults to 0.
     counted: whether that is a delivery, of which the broker allows a limited number; without sessions it always is one.
@@ -29,7 +29,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """The message is moved to the dead-letter queue: later messages of its session go on without it."""
+    """The message is moved to the dead-letter queue. Later messages of its session do not wait for it."""
 
     reason: str
     description: str = ""
@@ -37,9 +37,7 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defer:
-    """
-    The message stays where it is, and is delivered only to a receiver that asks for its sequence number.
-    """
+    """The message stays in the subscription, and is delivered only to a receiver that asks for its sequence number."""
 
 
 Settlement = Complete | Retry | DeadLetter | Defer
@@ -60,7 +58,7 @@ class Session(Protocol):
     @property
     def trusted_until(self) -> float:
         """
-        Return until when the lock surely holds, in the time of the running loop; infinite while nothing is locked.
+        Return until when the lock is surely held, in the running loop's time; infinite while nothing is locked.
 
         On an entity without sessions it is the lock of the message that was received last.
         """
@@ -68,7 +66,7 @@ class Session(Protocol):
 
     async def receive(self, wait_seconds: float) -> Message | None:
         """
-        Return the next message, or None if none came in time; the message before it must be settled.
+        Return the next message, or None if none came in time. Settle the message before it first.
 
         Raises:
             LockLost, SubscriptionUnavailable: as for each call below; the session is of no more use then.
@@ -81,7 +79,7 @@ class Session(Protocol):
 
     async def settle(self, message: Message, settlement: Settlement) -> None:
         """
-        Settle the message that was received last, and return when the broker confirmed it.
+        Settle the message that was received last, and return when the broker confirmed that.
 
         After `Retry` the session is to be closed: what was delivered ahead must not be handled before the message. A retry
         that does not count is not settled at all: closing the session has the message delivered again.
@@ -90,7 +88,7 @@ class Session(Protocol):
 
     async def close(self) -> None:
         """
-        Give the session back at once; a message that is not settled is delivered again, and counts as not delivered.
+        Give the session back at once. A message that is not settled is delivered again, and does not count as delivered.
 
         On an entity without sessions it counts: the broker has no other way to give a message back.
         """
@@ -104,7 +102,7 @@ class Subscription(Protocol):
 
     async def accept(self, wait_seconds: float) -> Session | None:
         """
-        Lock the next session that has messages, whichever it is; None if there was none for so long.
+        Lock the next session that has messages, whichever it is. Return None if there was none in time.
 
         Any number of calls may wait side by side. A cancelled call keeps no lock.
 

@@ -17,7 +17,7 @@ _LATELY_SECONDS = 1.0
 
 class Ceiling:
     """
-    A ceiling of messages a second for all lanes, leases and containers of a process; several processes have one each.
+    A ceiling of messages a second, for all lanes, leases and containers of a process together. Each process has its own.
 
     Args:
         per_second: how many.
@@ -28,16 +28,16 @@ class Ceiling:
             per_second > 0, f"A ceiling must be more than 0 a second, not {per_second}.", ConfigurationError
         )
         self.per_second = per_second
-        self.at_once = max(1, int(per_second / _TURNS_A_SECOND))  # the most that one turn is for
+        self.at_once = max(1, int(per_second / _TURNS_A_SECOND))  # the most messages of one turn
         self._free_at = self._held_until = float("-inf")
 
     @classmethod
     def of(cls, per_second: float | None) -> Ceiling | None:
-        """Return a ceiling of so many messages a second; None without a limit."""
+        """Return a ceiling of so many messages a second; None if there is no limit."""
         return None if per_second is None else cls(per_second)
 
     def reserve(self, number: int, *, now: float) -> float:
-        """Take the next turn, for so many messages, and return the seconds until it begins."""
+        """Reserve the next turn for so many messages, and return the seconds until it begins."""
         begins = max(now, self._free_at)
         self._free_at = begins + number / self.per_second
         if begins > now:

@@ -16,15 +16,15 @@ STRUCTURED_CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 
 
 class ContentMode(StrEnum):
-    """Where a message carries its CloudEvents attributes."""
+    """Where a message carries the attributes of its CloudEvent."""
 
-    STRUCTURED = "structured"  # in the body, one JSON object with the data
-    BINARY = "binary"  # in application properties; the body stays the data
+    STRUCTURED = "structured"  # in the body: one JSON object that also has the data
+    BINARY = "binary"  # in application properties; the body is the data
 
 
 def as_cloud_event(message: OutboundMessage, *, source: str, mode: ContentMode) -> OutboundMessage:
     """
-    Return the message as a CloudEvent. Ids, session, subject and properties stay, and a resend is the same message.
+    Return the message as a CloudEvent. Ids, session, subject and properties stay as they are, and a resend gives an equal message.
 
     Args:
         source: where the events come from, a URI reference; `source` and `id` together are unique.
@@ -46,7 +46,8 @@ def _attributes(message: OutboundMessage, source: str) -> dict[str, PropertyValu
         "specversion": "1.0",
         "id": message.message_id,
         "source": source,
-        "type": message.subject or "event",  # must not be empty; other programs write events without action
+        # the type must not be empty; other programs write events without an action
+        "type": message.subject or "event",
     }
     if entity_id := properties.get("entity-id"):
         attributes["subject"] = str(entity_id)

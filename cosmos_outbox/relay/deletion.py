@@ -23,21 +23,22 @@ from cosmos_outbox.retries import Backoff
 from cosmos_outbox.stored_documents import copied_size
 
 ALL_ACTIONS = "*"
-# For a minute, a missing event proves that its commit was not applied (decision 5)
+# Until then a missing event proves that its commit was not applied (decision 5)
 DEFAULT_KEEP = timedelta(minutes=2)
 _MOST_ATTEMPTS = 8
 _MOST_WAITING = 50_000
-# Shorter than `keep`: a new processor is noticed before an event that follows its first lease is deleted.
+# Shorter than `keep`, so that a new processor is noticed before an event is deleted that came after its first lease.
 _POLL_OTHERS_SECONDS = 30.0
 _REPORT_AGAIN_SECONDS = 60.0
 
 Others = Callable[[], Awaitable[Sequence[str]]]
-_Ids = list[tuple[PartitionKey, list[str]]]  # of events to delete, by partition key
+_Ids = list[tuple[PartitionKey, list[str]]]  # the ids of events to delete, by partition key
 
 
 class Deletion:
     """
-    A handler around the relay, and a hook for checkpoints: deletes the events that both report as done.
+    A handler around the relay, and a hook that hears of checkpoints. It deletes the events that the relay has handled and a
+    checkpoint covers.
 
         async with Deletion(relay.handle, store, delete={"ContactDeletedEvent"}, others=others) as deletion:
             processor = ChangeFeedProcessor(feed, leases, deletion, options, hooks=(log_hook, deletion.hear))
@@ -69,7 +70,8 @@ class Deletion:
         self._actions, self._others, self._keep_seconds = frozenset(delete), others, keep.total_seconds()
         self._backoff = Backoff()
         self._alone_until = float("-inf")  # on the loop's clock
-        self._handled: dict[str, deque[tuple[int, _Ids]]] = {}  # by lease, not checkpointed yet, oldest first
+        # by lease: handled events that no checkpoint covers yet, oldest first
+        self._handled: dict[str, deque[tuple[int, _Ids]]] = {}
         self._due: asyncio.Queue[tuple[float, _Ids]] = asyncio.Queue()
         self._waiting = 0
 
@@ -82,25 +84,24 @@ class Deletion:
         await asyncio.wait({self._deleting})
 
     async def __call__(self, batch: ChangeBatch) -> None:
-        """Pass the page on; remember what may be deleted once its checkpoint is written."""
+        """Hand the page to the relay. Remember which events may be deleted once the checkpoint is written."""
         page = event_page(batch)
         await self._handler(page)
         ids: dict[Hashable, tuple[PartitionKey, list[str]]] = {}
         for delivery in filter(self._is_to_delete, page.events):
-            if (key := batch.key_paths.key_of(delivery.document)) is not None:  # an event has one
+            # every event has a partition key
+            if (key := batch.key_paths.key_of(delivery.document)) is not None:
                 ids.setdefault(identity(key), (key, []))[1].append(delivery.id)
         if ids:
             self._handled.setdefault(batch.lease, deque()).append((batch.page, [*ids.values()]))
 
     def _is_to_delete(self, delivery: Delivery) -> bool:
         asked = ALL_ACTIONS in self._actions or delivery.event.action in self._actions
-        # A larger event may have been parked as a reference: its payload is then in its own container alone.
+        # A larger event may have been parked as a reference: then only its own container has the payload.
         return asked and copied_size(delivery.document) <= MAX_EVENT_BYTES // 2
 
     def hear(self, record: records.Record) -> None:
-        """
-        Note a checkpoint, or that a lease moved: the next owner sends the other pages of the tenure again.
-        """
+        """Note a checkpoint. Forget the pages of a lease that moved: its next owner sends them again."""
         if isinstance(record, records.LeaseMoved):
             self._handled.pop(record.lease, None)
         if not isinstance(record, records.LeaseCheckpointed):
@@ -109,7 +110,8 @@ class Deletion:
         while handled and handled[0][0] <= record.pages:
             _, ids = handled.popleft()
             events = sum(len(event_ids) for _, event_ids in ids)
-            if self._waiting + events > _MOST_WAITING:  # memory is bounded; their TTL ends too
+            # the memory is bounded, and the time to live ends these events, too
+            if self._waiting + events > _MOST_WAITING:
                 reason = f"Lease {record.lease}: {self._waiting} events wait to be deleted already."
                 self._notify(records.EventDeletion(outcome="skipped", events=events, reason=reason))
                 continue
@@ -126,7 +128,7 @@ class Deletion:
                 self._waiting -= len(event_ids)
 
     async def _delete(self, partition_key: PartitionKey, left: list[str]) -> None:
-        """Delete events of one partition key in one batch; those that are gone already are left out."""
+        """Delete events of one partition key in one batch, except those that are gone already."""
         attempt, key = 0, key_text(partition_key)
         while left:
             await self._until_alone()
@@ -153,7 +155,7 @@ class Deletion:
                 return
 
     async def _until_alone(self) -> None:
-        """Return once no other processor reads the container; report every minute why deletions wait."""
+        """Return once no other processor reads the container. Until then, report every minute why deletions wait."""
         clock = asyncio.get_running_loop().time
         report_at = float("-inf")
         while (polled_at := clock()) >= self._alone_until:

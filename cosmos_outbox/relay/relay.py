@@ -29,17 +29,18 @@ from cosmos_outbox.relay.sending_lanes import (
 from cosmos_outbox.relay.topics_and_refusals import BELIEVED_IN_A_ROW
 from cosmos_outbox.retries import Backoff
 
-_HOLDING_AT_ONCE = 8  # keys of one page that are written to the parked store side by side
-_MOST_LEASES = 1000  # remembered: more than one process can serve; a forgotten lease starts again
+_HOLDING_AT_ONCE = 8  # keys of one page whose events are written to the parked store at the same time
+# leases that are remembered: more than one process can serve. A lease that is forgotten starts again.
+_MOST_LEASES = 1000
 
-# The events of each partition key that are still to be dealt with, in order
+# For each partition key: the events that are still to be sent or held, in order
 Streams = Mapping[str, list[Delivery]]
 
 
 @dataclass(slots=True)
 class _Lease:
     """
-    A relay's memory of a lease from page to page.
+    The relay's memory of a lease from page to page.
 
     accepted: what the topic, or the parked store, has of a page that could not be finished.
     """
@@ -76,7 +77,7 @@ class _Progress:
 
 class Relay:
     """
-    Publish the events of each batch it is called with; a handler for a ChangeFeedProcessor.
+    Publishes the events of each batch that it is called with; a handler for a ChangeFeedProcessor.
 
     One relay serves all leases of a worker at once.
 
@@ -146,13 +147,13 @@ class Relay:
         streams: Streams = group_by_key(page.events, accepted=lease.accepted)
         scope = Scope(processor=batch.processor, container=batch.container_rid)
         if streams and self._parking is not None:
-            # The first lease of its range, or the names were lost with the one before
+            # This is the first lease of its range, or its names were lost with the previous lease.
             if lease.parked.never_saved:
                 self._polled_at = asyncio.get_running_loop().time()
                 self._found = await self._parking.keys(scope)
                 lease.parked.add(*self._found.parked)
             await self._poll(scope, lease.parked)
-        # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers ids.
+        # A page that cannot be finished comes again and again, perhaps for longer than the broker remembers message ids.
         before, lease.accepted = lease.accepted, set()
         progress = _Progress(
             lease_name=batch.lease, lease=lease, scope=scope, done={*before}, moving=batch.moving
@@ -170,33 +171,32 @@ class Relay:
                 f"({len(progress.unsendable)} such partition keys in this page): {error}"
             ) from error
         if before & (handled := {delivery.key for delivery in page.events}):
-            # Read again, the page may have been shorter: the next one has the rest.
+            # This page may be shorter than when it was read before: then the next page has the rest.
             lease.accepted = before - handled
 
     def _lease_of(self, batch: ChangeBatch) -> _Lease:
         lease = self._leases.pop(batch.lease, None)
         if lease is None or lease.tenure != batch.tenure:
-            # Another worker may have owned the lease meanwhile. No lease names the keys that it parked in a page that it did
-            # not finish, so this relay sends or holds that page again from its beginning.
-            # Leases begin on different lanes, or those with little to send would all wait for one another.
+            # Another worker may have owned the lease meanwhile. If that worker parked keys in a page that it did not finish, no lease
+            # names them. So this relay sends or holds that page again from its beginning. Leases begin on different lanes, or leases
+            # with little to send would all wait for one another.
             lane = next(self._lanes) if lease is None else lease.first_lane
             lease = _Lease(first_lane=lane, tenure=batch.tenure, parked=ParkedNames(batch.notes))
         self._leases[batch.lease] = lease
         if len(self._leases) > _MOST_LEASES:
-            del self._leases[next(iter(self._leases))]  # the one whose last page is the oldest
+            del self._leases[next(iter(self._leases))]  # the lease whose last page is the oldest
         return lease
 
     async def _poll(self, scope: Scope, names: ParkedNames | None = None, *, at_once: bool = False) -> None:
-        """
-        Poll from time to time for keys that no lease names, and for names of keys that were handed back; report a failure.
-        """
+        """Poll, from time to time, for keys that no lease names, and for names of keys that were handed back. Report a failure."""
         if self._parking is None:
             return
         try:
             async with asyncio.timeout(POLL_TIMEOUT_SECONDS):
                 now = asyncio.get_running_loop().time()
                 if at_once or now - self._polled_at >= POLL_SECONDS:
-                    self._polled_at = now  # for all leases of the worker; a query that fails counts too
+                    # one poll serves all leases of the worker; a query that fails counts, too
+                    self._polled_at = now
                     self._found = await self._parking.keys(scope)
                 if names is not None:
                     await names.poll(self._parking, scope)
@@ -209,7 +209,8 @@ class Relay:
 
     async def _round(self, progress: _Progress, streams: Streams) -> Streams:
         """
-        Send the events of some keys and hold those of the others; return the events that are to be held after all, or sent.
+        Send the events of some keys and hold those of the others. Return the events whose treatment changed: those to hold after all,
+        and those to send after all.
         """
         to_hold = {
             key: stream
@@ -244,8 +245,8 @@ class Relay:
     async def _collect_rest(
         self, result: LaneResult, progress: _Progress, sent: Streams
     ) -> dict[str, list[Delivery]]:
-        """Note the outcome of the lanes; return the events to send again or to hold."""
-        again = list(result.parked_by_hand)  # the first of each key
+        """Note the outcome of the lanes. Return the events to send again, and those to hold."""
+        again = list(result.parked_by_hand)  # the first event of each key
         progress.done |= result.accepted
         if self._parking is None:
             progress.unsendable += result.rejected
@@ -255,7 +256,7 @@ class Relay:
                 progress.failures[key] = failure_of(event_id, error, attempts=attempts)
                 again.append(delivery)
         if result.accepted:
-            # The topic accepts messages: send the doubted ones again, now that there is something to compare them with.
+            # The topic accepts messages, so the refused messages in doubt are sent again: now there is one to compare them with.
             again += [first for first, _ in result.doubted]
         elif result.doubted:
             parked = await self._find_parked(progress, {first.key[0] for first, _ in result.doubted})
@@ -268,7 +269,8 @@ class Relay:
 
     async def _find_parked(self, progress: _Progress, doubted: set[str]) -> set[str]:
         """
-        Return which keys are parked although no lease names them: by an owner that then lost its lease, or by hand a moment ago.
+        Return which keys are parked though no lease names them: an owner parked them and then lost its lease, or an operator parked
+        them a moment ago.
 
         Their events can be held even while the topic accepts nothing.
         """
@@ -283,18 +285,18 @@ class Relay:
     async def _hold(
         self, parking: Parking, progress: _Progress, key: str, stream: Sequence[Delivery]
     ) -> list[Delivery]:
-        """Hold the events of a key; return those that are to be sent, because the key is not parked."""
+        """Hold the events of a key. If the key is not parked, return the events that are to be sent."""
         failure, parked = progress.failures.pop(key, None), progress.lease.parked
         try:
             if failure is not None:
                 async with progress.making_room:
                     await parked.make_room(parking, progress.scope, for_key=key, check=not progress.full)
-                # Name the key before holding: if the outcome stays unknown, the key may be parked.
+                # The lease names the key before its events are held: if the outcome stays unknown, the key may be parked.
                 parked.add(key)
             async with self._holding:
                 held = await parking.hold(key, stream, failure, scope=progress.scope)
-        except OutboxError as error:  # other partition keys go on
-            # At the limit of keys, this key got no name in the lease; at the limit of its events, it has one.
+        except OutboxError as error:  # the events of other partition keys can go on
+            # If the limit of keys is reached, the lease has no name for this key. If the limit of events is reached, it has one.
             progress.full |= isinstance(error, ParkingFull) and failure is not None and key not in parked
             progress.errors.append(error)
             record = records.ParkingFailed(lease=progress.lease_name, partition_key=key, error=error)

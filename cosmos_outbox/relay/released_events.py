@@ -28,7 +28,7 @@ def resending(
     backoff: Backoff | None = None,
 ) -> Send:
     """
-    Return what sends the held events of a release to the topic.
+    Return the function that sends the held events of a release to the topic.
 
     Args:
         publisher: the topic, or `Topics`, whose ceiling holds here too.
@@ -63,7 +63,7 @@ def resending(
 
 async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions) -> Document:
     """
-    Return the document of a held event; that of a reference comes from its own container.
+    Return the whole document of a held event; for a reference, read it in the event's own container.
 
     Raises:
         MessageRejected: its payload is gone, so that its message would be empty or point to nothing; says what the operator can do.
@@ -101,7 +101,8 @@ async def _send_in_order(
     ensure_claimed: Callable[[], Awaitable[None]],
 ) -> SendResult:
     """
-    Send messages until one is rejected, or answered several times with the same fault; after either, one at a time.
+    Send messages until the broker rejects one, or has answered several times with the same fault. After either, send them one at a
+    time.
 
     Raises:
         PublishError: the topic did not answer, several times.
@@ -130,7 +131,7 @@ async def _send_in_order(
             if len(chunk) == 1:
                 said = f"The broker failed {attempt} times with {error.condition} on this message: {error}"
                 return SendResult(events=sent, refusal=rejection or MessageRejected(said))
-            size, attempt = 1, 0  # only messages sent alone show which of them is refused
+            size, attempt = 1, 0  # only a message that is sent alone shows that it is the refused one
         else:
             sent, attempt = sent + len(chunk), 0
     return SendResult(events=sent)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.message_format import OutboundMessage
 
-Names = tuple[str, ...]  # of topics
+Names = tuple[str, ...]  # the names of topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routes:
     """
-    Topics by the event's action, else by the type of its entity, else the default ones.
+    The topics of a message: by the action of the event, else by the type of its entity, else the default ones.
 
     Raises:
         ConfigurationError: a route has no topic, so its events would be lost, or names one twice.

@@ -26,9 +26,10 @@ from cosmos_outbox.stored_documents import Document, StoredEvent, claims_to_be_a
 
 EventKey = tuple[str, str]  # partition key and id: an id is unique only inside its partition key
 
-LANE_BYTES = 192 * 1024  # a lane's share of a page: with what AMQP adds, one batch of the Standard tier
-_OVERHEAD_BYTES = 512  # ids, properties and encoding of a message, roughly
-_ATTEMPTS_BEFORE_POLL = 5  # then ask whether an operator parked the keys by hand
+LANE_BYTES = 192 * 1024  # a lane's share of a page: with the overhead of AMQP, one batch of the Standard tier
+_OVERHEAD_BYTES = 512  # about the size of a message without its body: ids, properties and encoding
+# after so many failures, the sender asks whether an operator parked the keys by hand
+_ATTEMPTS_BEFORE_POLL = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class Delivery:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
     """
-    A page of the change feed as events: parsed once, then shared by all that handle it.
+    The events of a page of the change feed. A page is parsed once, and all its handlers share the result.
 
     events: in the order in which they were committed and, inside one commit, raised.
     malformed: documents that call themselves events but cannot be published. Other documents are left out.
@@ -72,7 +73,7 @@ def event_page(batch: ChangeBatch) -> EventPage:
             events.append(Delivery(id=event.id, key=key, event=event, message=message, document=document))
         elif claims_to_be_an_event(document):
             malformed.append(document)
-    # Documents of one transactional batch share an LSN, and the feed does not return them in the order raised.
+    # Documents of one transactional batch share an LSN, and the feed does not return them in the order in which they were raised.
     events.sort(key=lambda delivery: delivery.event.order)
     return EventPage(batch=batch, events=tuple(events), malformed=tuple(malformed))
 
@@ -80,7 +81,7 @@ def event_page(batch: ChangeBatch) -> EventPage:
 def group_by_key(
     events: Iterable[Delivery], *, accepted: AbstractSet[EventKey] = frozenset()
 ) -> dict[str, list[Delivery]]:
-    """Return the events of each partition key in their order, without those that are accepted already."""
+    """Group the events by partition key, in order, without those that are accepted already."""
     streams: dict[str, list[Delivery]] = {}
     for delivery in events:
         if delivery.key not in accepted:
@@ -92,7 +93,7 @@ def assign_lanes(
     streams: Collection[list[Delivery]], *, lanes: int, lane_bytes: int = LANE_BYTES
 ) -> list[list[Delivery]]:
     """
-    Return what to send on each lane, in order: at most `lanes` of them, each of `lane_bytes` if that suffices.
+    Return the events to send on each lane, in order. There are at most `lanes`, each of about `lane_bytes` if that many suffice.
 
     All events of a partition key are on one lane, next to each other. The next page may put the key on another lane:
     by then the topic has all of this page. A batch costs the sender as much as some messages, so a second lane pays
@@ -103,7 +104,7 @@ def assign_lanes(
     assigned: list[list[Delivery]] = []
     current, before = -1, 0
     for stream, size in zip(streams, sizes, strict=True):
-        lane = (before + size // 2) // share  # a stream belongs to the lane that its middle falls into
+        lane = (before + size // 2) // share  # a key's events go to the lane in which their middle falls
         if lane > current:
             current = lane
             assigned.append([])
@@ -112,13 +113,14 @@ def assign_lanes(
     return assigned
 
 
-Rejection = tuple[Delivery, MessageRejected, int]  # an event that the topic will never take, and the attempts
+# an event that the topic will never accept, the error, and the number of attempts
+Rejection = tuple[Delivery, MessageRejected, int]
 
 
 @dataclass(slots=True)
 class LaneResult:
     """
-    How far the lanes came. Events behind one that stopped, of the same partition key, are in no list.
+    How far the lanes came. If an event stopped a lane, later events of its partition key are in no list.
 
     doubted: events whose refusal may be the topic's fault.
     parked_by_hand: events whose keys an operator parked while the broker did not answer.
@@ -134,12 +136,12 @@ class LaneResult:
 
 class LaneSender:
     """
-    Sends to the topics, backs off while the broker is unavailable, and divides what is refused until the message is found.
+    Sends to the topics. It backs off while the broker is unavailable, and divides a refused batch until the refused message is found.
     """
 
     def __init__(self, publisher: Publisher, believed: int, backoff: Backoff, notify: Hook) -> None:
         self._topics = publisher if isinstance(publisher, Topics) else Topics({"": publisher})
-        # What one topic accepts shows nothing about another
+        # keyed by topic, for one topic's acceptance shows nothing about another's
         self._refusals: defaultdict[str, Refusals] = defaultdict(lambda: Refusals(believed=believed))
         self._took_something = False  # a topic accepted at least one message
         self._backoff, self._notify = backoff, notify
@@ -155,7 +157,7 @@ class LaneSender:
         group: asyncio.TaskGroup,
     ) -> LaneResult:
         """
-        Send each stream in order; once the group is done, the result says which events were accepted or stopped.
+        Send each stream in order. When the block ends, the result says which events were accepted and which stopped.
 
         Refused messages are divided by partition key over all lanes, so that no key waits until the topic has refused the
         messages of all others.
@@ -208,8 +210,9 @@ class LaneSender:
         parked: Callable[[], int],
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> Collection[list[Delivery]]:
-        """Send events in order; return those of several partition keys that were refused together."""
-        chunks = deque([(list(due), attempts)])  # more than one only of a single partition key
+        """Send events in order. Return those that were refused together, if they are of several partition keys."""
+        # this has several events only if they are of one partition key
+        chunks = deque([(list(due), attempts)])
         failures = 0
         clock = asyncio.get_running_loop().time
         while chunks:
@@ -233,7 +236,7 @@ class LaneSender:
                     failures = 1 if error.accepted else failures + 1
                     await self._back_off(lane, failures, error, rest)
                     rest = await self._not_parked(rest, failures, result, parked_meanwhile)
-                    # The same messages first: a later one must not enter the topic before them.
+                    # The same messages are sent first: a later one must not enter the topic before them.
                     chunks = deque([(rest, attempts), *chunks] if rest else [])
                 elif not isinstance(error, MessageRejected):
                     raise
@@ -250,7 +253,7 @@ class LaneSender:
         return ()
 
     def report(self, record: Record, deliveries: Sequence[Delivery]) -> None:
-        """Emit a record about events, inside the trace of the first one's commit."""
+        """Emit a record about events, inside the trace of the commit of the first one."""
         call_inside_trace(deliveries[0].event.meta, lambda: self._notify(record))
 
     def _reject(self, result: LaneResult, lane: int, rejection: Rejection) -> None:
@@ -292,7 +295,7 @@ class LaneSender:
         result: LaneResult,
         parked_meanwhile: Callable[[], Awaitable[Container[str]]],
     ) -> list[Delivery]:
-        """Drop the events whose keys an operator parked by hand; after some failures in a row, ask for these keys."""
+        """Drop the events whose keys an operator parked by hand. Ask for that only after some failures in a row."""
         if failures < _ATTEMPTS_BEFORE_POLL:
             return due
         by_hand = await parked_meanwhile()

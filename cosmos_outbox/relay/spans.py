@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from cosmos_outbox.correlation import SERVICE_BUS, context_of, messaging_attributes, tracer_of
 from cosmos_outbox.message_format import OutboundMessage
 
-_MAX_LINKS = 128  # what the SDKs keep of a span's links by default
+_MAX_LINKS = 128  # links that the SDKs keep of a span by default
 
 Around = Callable[[str, Sequence[OutboundMessage]], AbstractContextManager[None]]
 
@@ -24,7 +24,8 @@ def spans_of_sends(
     server_address: str | None = None,
 ) -> Around:
     """
-    Return what surrounds a send to a topic; names and attributes follow OpenTelemetry's conventions for messaging.
+    Return the function that puts a span around each send to a topic. Names and attributes follow OpenTelemetry's conventions for
+    messaging.
 
     Args:
         tracer_provider: receives the spans. Defaults to OpenTelemetry's global one.
@@ -35,7 +36,7 @@ def spans_of_sends(
 
     @contextmanager
     def around(topic: str, messages: Sequence[OutboundMessage]) -> Iterator[None]:
-        # A root span: each message of a batch has its own cause, so the commits are links and none is the parent.
+        # A root span: the messages of a batch come from several commits, so these are links, and none is the parent.
         named = messaging_attributes("send", topic, None, server_address, system=system)
         named["messaging.operation.type"] = "send"
         span = tracer.start_span(f"send {topic}", kind=SpanKind.CLIENT, context=Context(), attributes=named)
@@ -57,9 +58,7 @@ def spans_of_sends(
 
 
 def _creators(messages: Sequence[OutboundMessage]) -> list[trace.SpanContext]:
-    """
-    Return the contexts of the commits that the messages come from, each once: events of one commit share it.
-    """
+    """Return the contexts of the commits from which the messages come, each once: events of one commit share it."""
     found: dict[str, trace.SpanContext] = {}
     for message in messages:
         parent = message.properties.get("traceparent")

@@ -29,21 +29,22 @@ from cosmos_outbox.relay.routing import Routes
 from cosmos_outbox.relay.spans import Around
 from cosmos_outbox.retries import suspended_seconds
 
-# Refusals with nothing accepted between them; a topic that refuses everything parks as many keys
+# So many refusals in a row, with no message accepted, are the topic's fault. A topic that refuses everything parks as many keys.
 BELIEVED_IN_A_ROW = 5
-UNCLEAR_ATTEMPTS = 5  # at the same messages, each with the same answer
-_UNCLEAR_ATTEMPTS_ALONE = 15  # without a sent message to compare with, so that an outage parks no key
+UNCLEAR_ATTEMPTS = 5  # the limit if each attempt at the same messages had the same answer
+# the limit if no message was accepted before, which could be compared; it is high, so that an outage parks no key
+_UNCLEAR_ATTEMPTS_ALONE = 15
 _NO_ANSWER = "no answer"
-_REMEMBERED = 1000  # calls that failed; far more than there are leases and lanes
+_REMEMBERED = 1000  # failed calls that are remembered; far more than there are leases and lanes
 
 Messages = Sequence[OutboundMessage]
-Send = Callable[[Messages], Awaitable[None]]  # to one topic, on one lane
+Send = Callable[[Messages], Awaitable[None]]  # sends to one topic, on one lane
 Shape = Callable[[OutboundMessage], OutboundMessage]
 
 
 class Topics:
     """
-    All topics of a relay as one Publisher: each message is shaped, then sent to the topics of its route, all side by side.
+    All topics of a relay as one Publisher. Each message gets its form, and is then sent to all topics of its route at the same time.
 
     Order holds inside each topic, per session; topics do not wait for one another. A message is accepted when all its topics
     have it. After an error, some topics may have copies of messages that were not accepted, also of those behind a rejected
@@ -75,16 +76,16 @@ class Topics:
             raise errors.ConfigurationError(f"No publisher for {named}.")
         self._publishers, self._routes, self._shape, self._around = dict(publishers), routes, shape, around
         self.lanes, self._ceiling = min(publisher.lanes for publisher in publishers.values()), ceiling
-        self.at_once = None if ceiling is None else ceiling.at_once  # the most messages that a turn is for
+        self.at_once = None if ceiling is None else ceiling.at_once  # the most messages of one turn
 
     @property
     def system(self) -> str:
-        """Return what the publishers say they send to."""
+        """Return the name of the system to which the publishers send."""
         return next((getattr(one, "system", SERVICE_BUS) for one in self._publishers.values()), SERVICE_BUS)
 
     @property
     def checks(self) -> Mapping[str, Callable[[], Awaitable[None]]]:
-        """Return each topic's `check`, which finds out whether the topic can be sent to; some publishers have none."""
+        """Return the `check` of each topic, which finds out whether the topic accepts messages; some publishers have none."""
         found = {topic: getattr(one, "check", None) for topic, one in self._publishers.items()}
         return {topic: check for topic, check in found.items() if check is not None}
 
@@ -94,7 +95,7 @@ class Topics:
         return min((size for size in sizes if size is not None), default=None)
 
     async def turn(self, messages: Messages) -> None:
-        """Wait until the ceiling lets so many messages through, in all their topics."""
+        """Wait until the ceiling allows so many messages, counted in all their topics."""
         if self._ceiling is not None:
             await self._ceiling.turn(sum(len(self._topics_of(message)) for message in messages))
 
@@ -108,7 +109,9 @@ class Topics:
         refusals: Mapping[str, Refusals] | None = None,
         parked: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Send messages as the port says; those of a topic are judged by its `refusals`, and `parked` (see `Refusals.judge`)."""
+        """
+        Send messages as the port says. The topic's own `refusals` judge each error, with the help of `parked` (see `Refusals.judge`).
+        """
         positions: dict[str, list[int]] = {}
         for position, message in enumerate(messages):
             for topic in self._topics_of(message):
@@ -135,7 +138,7 @@ class Topics:
                 sending = [group.create_task(send(topic)) for topic in positions]
             outcomes = [task.result() for task in sending]
         if failures := [outcome for outcome in outcomes if outcome is not None]:
-            # A retriable error comes first: while a topic is away, it is unknown whether it would reject the message.
+            # A retriable error comes first: while one topic is away, it is unknown whether it would reject the message.
             _, worst = max(failures, key=lambda failure: (failure[1].retriable, -failure[0]))
             worst.accepted = min(position for position, _ in failures)
             raise worst
@@ -143,7 +146,7 @@ class Topics:
 
 class Refusals:
     """
-    Distinguish a message that a topic will never accept from a topic that accepts nothing.
+    Distinguishes a message that a topic will never accept from a topic that accepts nothing.
 
     Args:
         believed: how many refusals count with nothing accepted between them.
@@ -153,14 +156,15 @@ class Refusals:
         self._believed = believed
         self._last_accepted: OutboundMessage | None = None
         self._accepted_at = 0.0
-        self._refused: set[str] = set()  # ids of messages refused since the last one was accepted
+        # the ids of messages that were refused since the last one was accepted
+        self._refused: set[str] = set()
         self._refuses_all = False
-        # Answer and attempts, by call
+        # The answer, and the number of attempts, of each failed call
         self._unclear: dict[tuple[str, int], tuple[str, int]] = {}
 
     async def judge(self, send: Send, messages: Messages, parked: Callable[[], int]) -> None:
         """
-        Send messages to the topic, and raise for an error what it shows.
+        Send messages to the topic. After an error, raise the one that tells whose fault it is.
 
         `parked` returns how many keys of the lease are parked, while no topic has accepted anything; else 0.
         """
@@ -187,7 +191,7 @@ class Refusals:
 
     @property
     def _probe(self) -> OutboundMessage | None:
-        """Return a message that may be sent again to see whether the topic accepts anything."""
+        """Return a message that may be sent again, to see whether the topic accepts any."""
         age = _now() - self._accepted_at
         return self._last_accepted if age <= REMEMBERED_FOR.total_seconds() else None
 
@@ -198,7 +202,7 @@ class Refusals:
         if alone:
             self._refused.add(rest[0].message_id)
         elif not self._refuses_all:
-            return  # the sender finds out which of them it is
+            return  # the sender finds out which of the messages it is
         if len(self._refused) > self._believed:
             if await self._accepts_another(send):
                 return
@@ -222,11 +226,12 @@ class Refusals:
         self._unclear[_call(rest)] = condition, attempts
         if len(self._unclear) > _REMEMBERED:
             del self._unclear[next(iter(self._unclear))]
-        first = self._last_accepted is None  # nothing was accepted for comparison yet
+        first = self._last_accepted is None  # no message was accepted that this one could be compared with
         if attempts < UNCLEAR_ATTEMPTS:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):
-            return  # usually an outage: compare now and then, and only with a message that was accepted before
+            # usually this is an outage: compare now and then, and only with a message that was accepted before
+            return
         if first and len(rest) == 1:
             if attempts >= _UNCLEAR_ATTEMPTS_ALONE:
                 self._refused.add(rest[0].message_id)
@@ -242,14 +247,15 @@ class Refusals:
             ) from error
 
     async def _accepts_another(self, send: Send) -> bool:
-        """Say whether the topic accepts now a message that it accepted before."""
+        """Say whether the topic accepts, now, a message that it accepted before."""
         if (probe := self._probe) is None:
             return False
         try:
             await send([probe])
         except errors.PublishError:
             return False
-        self._forget_refusals()  # and no more: the broker remembers the probe by its first copy
+        # The time of acceptance stays as it is: the broker has remembered the probe's id since its first copy.
+        self._forget_refusals()
         return True
 
 
@@ -258,5 +264,5 @@ def _call(messages: Messages) -> tuple[str, int]:
 
 
 def _now() -> float:
-    # The broker forgets an id while this machine sleeps too
+    # The broker forgets an id also during the time for which this machine sleeps.
     return asyncio.get_running_loop().time() + suspended_seconds()

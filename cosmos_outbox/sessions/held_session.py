@@ -16,20 +16,22 @@ from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Set
 from cosmos_outbox.records import Hook, MessageFailed, MessageSettled
 from cosmos_outbox.sessions.slots import AT_HAND_SECONDS, SessionOptions, Slots
 
-_CANCELLED_SECONDS = 1.0  # for a cancelled task to end
-_SLICE_SECONDS = 1.0  # of waiting for a message: an idle session must not keep a processor that stops
+_CANCELLED_SECONDS = 1.0  # seconds that a cancelled task has to end
+# the longest single wait for a message: an idle session must not keep a processor that stops
+_SLICE_SECONDS = 1.0
 _RENEWAL_SECONDS = 5.0  # the limit of one renewal, which is repeated while the lock is trusted
 _RENEWAL_PAUSE_SECONDS = 0.5  # between two failed renewals
-_MARGIN = 0.1  # of the lock's time that is left when a handler is cancelled
-_TURN_SECONDS = 1.0  # for how long a session keeps its slot while others wait: less than those do
-_EARLY_SECONDS = 0.001  # a timer may fire this early: without it, a loop on virtual time would spin for ever
+_MARGIN = 0.1  # part of the lock's time that is left when a handler is cancelled
+_TURN_SECONDS = 1.0  # a session keeps its slot for so long while others wait; they wait longer than this
+# a timer may fire this early: without the allowance, a loop on virtual time would spin for ever
+_EARLY_SECONDS = 0.001
 OUTCOMES = {Complete: "complete", Retry: "retry", DeadLetter: "dead-letter", Defer: "defer"}
 
 SessionHandler = Callable[[Message, "HeldSession"], Awaitable[Settlement | None]]
 
 
 class SessionEnd(StrEnum):
-    """Why a processor holds a session no longer."""
+    """Why a processor no longer holds a session."""
 
     IDLE = "idle"  # no message came
     TURN = "turn"  # others waited for its slot
@@ -40,7 +42,7 @@ class SessionEnd(StrEnum):
 
 class HeldSession:
     """
-    A session that this process has locked.
+    A session whose lock this process has.
 
     Args:
         session: the lock.
@@ -67,19 +69,19 @@ class HeldSession:
         self._stopping, self._slots, self._notify = stopping, slots, notify
         self.id = session.id  # None on an entity without sessions
         self.due = due
-        # True: the session has a slot of those in trouble; None: it has no slot.
+        # Which kind of slot the session has: True is one of those for sessions in trouble, False an ordinary one, None no slot.
         self._slot: bool | None = False if due is None else None
         self._closed = False
-        self._ends_at = inf  # what is waited for, in the loop's time
+        self._ends_at = inf  # when the present wait ends, in the loop's time
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Timeout | None = None  # for a message
-        self.idle_since: float | None = None  # without a message, in the loop's time
-        self.leaving = False  # unless a message comes at once
+        self._waiting: asyncio.Timeout | None = None  # the wait for a message
+        self.idle_since: float | None = None  # since when the session has had no message, in the loop's time
+        self.leaving = False  # it leaves its slot unless a message comes at once
         self._trusted_until = self._renew_at = self._cancel_at = 0.0
-        self.messages = 0  # settled so far
-        self.handling_since: float | None = None  # in the loop's time
-        self.answered_at = self._loop.time()  # by the broker, last
-        self.error: BaseException | None = None  # why it was lost
+        self.messages = 0  # messages that were settled so far
+        self.handling_since: float | None = None  # since when a message has been handled, in the loop's time
+        self.answered_at = self._loop.time()  # when the broker answered last, in the loop's time
+        self.error: BaseException | None = None  # why the session was lost
 
     async def run(self) -> SessionEnd:
         """Handle messages until none comes, one is to be retried, the processor stops or the lock is lost."""
@@ -116,7 +118,8 @@ class HeldSession:
             if isinstance(settlement, Retry):
                 return SessionEnd.RETRY
             self.due = None
-            if self._slot:  # it is in trouble no longer, and must not be idle in the place of one that is
+            # the session is no longer in trouble, and must not be idle in the slot of one that is
+            if self._slot:
                 self._slot = False
                 self._slots.count_recovery()
             idle_since = self._loop.time()
@@ -125,15 +128,15 @@ class HeldSession:
         return SessionEnd.STOPPED
 
     def leave(self) -> None:
-        """Have an idle session leave its slot, unless a message is at hand."""
+        """Have an idle session leave its slot, unless a message is about to arrive."""
         if self._waiting is not None and self.idle_since is not None:
             self.leaving = True
-            # Its first message is on its way: a session that left before would be accepted again, and leave again.
+            # Its first message is on its way. A session that left before would be accepted again, and leave again.
             at_hand = AT_HAND_SECONDS if self.messages else _SLICE_SECONDS
             self._waiting.reschedule(max(self._loop.time(), self.idle_since + at_hand))
 
     async def _receive(self, wait_seconds: float, idle_since: float) -> Message | None:
-        # A call that is cut off leaves the session in no state to go on: it is closed then.
+        # A call that is cut off leaves the session unusable, so the session is then closed.
         self.idle_since = idle_since
         message = None
         try:
@@ -142,7 +145,7 @@ class HeldSession:
                     self._slots.make_room()
                     message = await self._session.receive(wait_seconds)
         finally:
-            # Also where the lock is lost: while the session is closed, others may ask it to leave.
+            # This includes sessions whose lock is lost: while they close, others may ask them to leave.
             self._waiting = None
         if message is not None:
             self.idle_since = None
@@ -152,7 +155,7 @@ class HeldSession:
         return message
 
     async def pause(self, seconds: float) -> None:
-        """Let another session have the slot, while the handler waits before it tries its message again."""
+        """Give the slot to another session while the handler waits before its next attempt at the message."""
         if self._slots.full or self._closed:
             await asyncio.sleep(seconds)
             return
@@ -163,7 +166,7 @@ class HeldSession:
                 await self._take_slot()
         finally:
             self._ends_at = self._loop.time() + left
-            if self._closed:  # it was left behind
+            if self._closed:  # the session was left behind
                 self._give_slot()
 
     def _give_slot(self) -> None:
@@ -176,7 +179,7 @@ class HeldSession:
         self._slot = await self._slots.take_troubled()
 
     async def _await_slot(self) -> bool:
-        """Hold the lock until the next attempt is due and has a slot; return whether it has."""
+        """Hold the lock until the next attempt is due and has a slot. Return whether it got one."""
         taking = asyncio.create_task(self._take_slot())
         try:
             with self._slots.rest(may_leave=self.id is not None) as leave:
@@ -189,9 +192,7 @@ class HeldSession:
         return not self._stopping.is_set() and (self._slot is not None or await self._await_slot())
 
     async def close(self) -> None:
-        """
-        Give the slot and the session back. Where that fails, the broker takes the session back when its lock expires.
-        """
+        """Give the slot and the session back. If that fails, the broker takes the session back when its lock expires."""
         self._closed = True
         self._give_slot()
         try:
@@ -218,26 +219,24 @@ class HeldSession:
         )
 
     async def _settlement_for(self, message: Message) -> Settlement | None:
-        """
-        Handle a message, keep it for as long as a Retry asks, and return how to settle it; None if the lock may be lost.
-        """
+        """Handle a message, and keep it for as long as a Retry asks. Return how to settle it, or None if the lock may be lost."""
         while True:
             settlement = await self._handle(message)
             if not isinstance(settlement, Retry):
                 return settlement
             if not await self._keep(settlement.after_seconds):
                 return None
-            # Without sessions a message that is given back counts as delivered: it is tried again in this hold.
+            # Without sessions, a message that is given back counts as delivered, so this hold tries it again.
             if self.id is not None or settlement.counted or not await self._has_slot():
                 return settlement
 
     async def _handle(self, message: Message) -> Settlement | None:
-        """Have the handler process a message and return how to settle it; None if the lock may be lost."""
+        """Have the handler process a message. Return how to settle it, or None if the lock may be lost."""
         self.handling_since = self._loop.time()
         handling = asyncio.create_task(self._outcome(message))
         try:
             held = await self._hold({handling}, self._options.max_handling.total_seconds())
-        except BaseException:  # the processor ends; a handler must not go on without it
+        except BaseException:  # the process ends; a handler must not go on without it
             await self._cancel(handling, message)
             raise
         if held and handling.done():
@@ -247,15 +246,14 @@ class HeldSession:
         return self._retry(message, overdue) if held else None
 
     async def _keep(self, seconds: float) -> bool:
-        """
-        Keep a message before it is delivered again, or until the processor stops; return whether the lock still holds.
-        """
+        """Keep a message until it is to be delivered again, or the processor stops. Return whether the lock is still held."""
         seconds = 0.0 if self._stopping.is_set() else seconds
         self.due = self._loop.time() + seconds
-        handling_since, self.handling_since = self.handling_since, None  # it is not handled meanwhile
-        # Without sessions a message that is given back early counts as delivered.
+        # the message is not handled meanwhile
+        handling_since, self.handling_since = self.handling_since, None
+        # Without sessions, a message that is given back early counts as delivered.
         if seconds and (self.id is not None or not self._slots.full):
-            self._give_slot()  # nothing is left to handle
+            self._give_slot()  # no message is left to handle
         try:
             with self._slots.rest(may_leave=self.id is not None) as leave:
                 return await self._hold({leave}, seconds)
@@ -263,9 +261,7 @@ class HeldSession:
             self.handling_since = handling_since
 
     async def _hold(self, tasks: set[asyncio.Future[Any]], seconds: float) -> bool:
-        """
-        Hold the lock until one of the tasks is done, but no longer than so many seconds; return whether it still holds.
-        """
+        """Hold the lock until one of the tasks is done, but no longer than so many seconds. Return whether the lock is still held."""
         self._ends_at = self._loop.time() + seconds
         while not any(task.done() for task in tasks) and (now := self._loop.time()) < self._ends_at:
             if now >= self._renew_at and not await self._renew():
@@ -281,7 +277,8 @@ class HeldSession:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return self._retry(message, error)  # of what the handler awaited, not of the handler
+            # a call that the handler awaited was cancelled, not the handler
+            return self._retry(message, error)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises
             return self._retry(message, error)
 
@@ -294,7 +291,7 @@ class HeldSession:
             self._report(message)
 
     def _report(self, message: Message, error: BaseException | None = None) -> None:
-        """Report a handler that raised; without an error, one that is left behind."""
+        """Report a handler that raised an error; without an error, a handler that is left behind."""
         self._notify(
             MessageFailed(
                 session=self.id,
@@ -306,7 +303,7 @@ class HeldSession:
         )
 
     async def _renew(self) -> bool:
-        """Renew the lock, as often as it takes while it is trusted; return whether it is."""
+        """Renew the lock, in several attempts while it is trusted. Return whether it is still trusted."""
         while (now := self._loop.time()) < self._cancel_at - _EARLY_SECONDS:
             try:
                 async with asyncio.timeout(min(_RENEWAL_SECONDS, self._cancel_at - now)):
@@ -325,7 +322,7 @@ class HeldSession:
         return False
 
     def _see_lock(self) -> None:
-        # Counted from when the lock was renewed: a session that is never idle must not put its renewal off.
+        # The next renewal is counted from the last one: else a session that is never idle would put it off.
         if self._session.trusted_until == self._trusted_until:
             return
         now, self._trusted_until = self._loop.time(), self._session.trusted_until
@@ -334,7 +331,7 @@ class HeldSession:
 
 
 async def cancel(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task and return whether it ended within a second; one that did not is left behind."""
+    """Cancel a task. Return whether it ended within a second; if not, it is left behind."""
     task.cancel()
     _, left = await asyncio.wait({task}, timeout=_CANCELLED_SECONDS)
     task.add_done_callback(retrieve)

@@ -18,13 +18,14 @@ from cosmos_outbox.sessions.slots import SessionOptions, Slots
 
 _ACCEPT_SECONDS = 20.0  # how long one call waits for a session
 _FIRST_ACCEPT_SECONDS = 1.0  # short first calls: when one returns, the broker is reachable
-_OPENING_SECONDS = 4.0  # how long a call may take before it waits for a session: the SDK takes half a second, and 2 s on a busy machine
-_GROWTH = 3  # more calls for each session that is found
-# An accepted session waits this long for a slot, plus the time that the last message took. Then it goes back, because no other process
-# can handle it meanwhile.
+# how long the opening may take before a call waits for a session: the SDK needs half a second, and 2 s on a busy machine
+_OPENING_SECONDS = 4.0
+_GROWTH = 3  # how many more calls follow each session that is found
+# How long an accepted session waits for a slot, beside the time that the last message took. Then it is given back, because no other
+# process can handle it meanwhile.
 _AHEAD_SECONDS, _MOST_MORE_SECONDS = 2.0, 10.0
-_LOOK_AHEAD_SECONDS = 0.5  # how far ahead the use of slots is predicted at most
-_MOST_TROUBLED = 10_000  # of which this process knows
+_LOOK_AHEAD_SECONDS = 0.5  # how many seconds ahead the use of slots is predicted at most
+_MOST_TROUBLED = 10_000  # sessions in trouble that this process remembers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,19 +71,20 @@ class SessionProcessor:
         self._options = options or SessionOptions()
         self._notify = records.guard(*hooks)
         self._stopping, self._changed = asyncio.Event(), asyncio.Event()
-        self._due: dict[str | None, float] = {}  # of sessions in trouble, when the next attempt is
-        self._accepting: dict[asyncio.Task[None], float] = {}  # since when
+        # when the next attempt is due, by the id of a session in trouble
+        self._due: dict[str | None, float] = {}
+        self._accepting: dict[asyncio.Task[None], float] = {}  # since when each call has waited
         self._serving: dict[asyncio.Task[None], HeldSession] = {}
         self._slots = Slots(self._options, self._serving.values(), freed=self._changed.set)
-        # Calls that wait for a session side by side: what lies there at the start finds all slots free.
+        # How many calls wait for a session at the same time. At the start all slots are free, so it is as many as there are slots.
         self._wanted = self._options.max_concurrent_sessions
-        self._found_in = 0.0  # what the last call took that found one
-        self._handled_in = 0.0  # what the last message took
+        self._found_in = 0.0  # how long the last call took that found a session
+        self._handled_in = 0.0  # how long the last message took
         self._stuck = False  # a session waited for a slot in vain, and no message was settled since
-        self._answered_at = -inf  # when a message was last settled, or a call found none waiting
-        self._failures = 0  # since then
+        self._answered_at = -inf  # when a message was last settled, or a call found that none waits
+        self._failures = 0  # failures since then
         self._failing_since, self._failed_at = 0.0, -inf
-        self._error: BaseException | None = None  # that ended a task: no fault of the broker
+        self._error: BaseException | None = None  # an error that ended a task, and is no fault of the broker
 
     def status(self) -> tuple[SessionStatus, ...]:
         """Return the sessions that this processor holds."""
@@ -99,20 +101,19 @@ class SessionProcessor:
     @property
     def receiving(self) -> bool:
         """
-        Say whether messages can be received: false from a failure until a message is settled, or none waits.
+        Say whether messages can be received. After a failure this is false until a message is settled, or a call finds that none
+        waits.
         """
         return not self._failures
 
     def stop(self) -> None:
-        """Ask `run` to end: messages at hand are handled within the grace period, all sessions given back."""
+        """Ask `run` to end. Messages at hand are handled within the grace period, and all sessions are given back."""
         self._stopping.set()
         self._changed.set()
         self._slots.send_away()
 
     async def run(self) -> None:
-        """
-        Handle messages until `stop` is called; a cancellation gives the sessions back, and cancels the handlers, at once.
-        """
+        """Handle messages until `stop` is called. A cancellation gives the sessions back and cancels the handlers at once."""
         try:
             while not self._stopping.is_set():
                 self._changed.clear()
@@ -128,7 +129,7 @@ class SessionProcessor:
             raise self._error
 
     def _fill(self) -> None:
-        # Without sessions none waits for another's turn.
+        # Without sessions, no message waits for another's turn.
         probing = not self._stuck and all(held.id is not None for held in self._serving.values())
         worth = self._slots.worth_accepting(self._found_in, probing=probing)
         for _ in range(min(self._wanted, worth) - len(self._accepting)):
@@ -152,7 +153,7 @@ class SessionProcessor:
         due = self._due.get(session.id)
         try:
             await self._end_before(session.id)
-            # It waits for a slot until another had its turn, and not until its lock is in doubt.
+            # The session waits for a slot until another session has had its turn, and no longer than its lock is trusted.
             left = session.trusted_until - asyncio.get_running_loop().time()
             patience = min(_AHEAD_SECONDS + self._handled_in, left / 2)
             slotted = due is not None or await self._slots.take(patience)
@@ -172,14 +173,14 @@ class SessionProcessor:
             )
             await self._hold(task, held, began)
             return
-        # Each call that waits would take the session again, before another process can.
+        # Cancel the calls that wait: each would take the session again, before another process can.
         self._stuck = True
         for call in self._accepting:
             if call is not task:
                 call.cancel()
 
     async def _end_before(self, session: str | None) -> None:
-        # This process lost the session without noticing: the old handler must not run beside the new one.
+        # This process lost the session unnoticed: the old handler must not run beside the new one.
         for task, held in [*self._serving.items()]:
             if held.id == session is not None and task is not asyncio.current_task():
                 held.error = LockLost("The broker gave the session away, then to this process again.")
@@ -192,12 +193,13 @@ class SessionProcessor:
         self._changed.set()  # one more may wait for a session
         end = SessionEnd.STOPPED
         try:
-            await self._end_before(held.id)  # once more: it may have come twice while it waited for a slot
+            # check again: the session may have been accepted twice while this one waited for a slot
+            await self._end_before(held.id)
             end = await held.run()
         finally:
             if held.error is not None:
                 end = SessionEnd.LOST
-            self._due.pop(held.id, None)  # before the broker gives it to another call
+            self._due.pop(held.id, None)  # before the broker gives the session to another call
             if held.due is not None and held.id is not None:
                 self._due[held.id] = held.due
                 if len(self._due) > _MOST_TROUBLED:
@@ -207,7 +209,7 @@ class SessionProcessor:
                 records.SessionClosed(session=held.id, outcome=end, messages=held.messages, error=held.error)
             )
         if not isinstance(held.error, LockLost | None) and not self._stopping.is_set():
-            # Without a pause the processor would accept it and lose it again in a tight loop.
+            # Without a pause, the processor would accept the session and lose it again in a tight loop.
             del self._serving[task]
             self._accepting[task] = asyncio.get_running_loop().time()
             await self._back_off(held.error, began, answered_at=held.answered_at)
@@ -225,8 +227,8 @@ class SessionProcessor:
         # A session that was found may be lost with its first message.
         elif began > self._failed_at:
             self._note_answer()
-        # The number of calls follows the sessions that are found. A call that has waited this long has a link, and would have
-        # found a session if there were one.
+        # The number of calls follows the number of sessions that are found. A call that has waited for so long has a link, and would
+        # have found a session if there were one.
         others = (since for task, since in self._accepting.items() if task is not asyncio.current_task())
         in_vain = session is None or min(others, default=inf) < now - _OPENING_SECONDS
         self._wanted = self._wanted // 2 if in_vain or self._failures else self._wanted + _GROWTH
@@ -243,7 +245,7 @@ class SessionProcessor:
         self._wanted, now = 1, asyncio.get_running_loop().time()
         if not self._failures:
             self._failing_since = max(answered_at, self._answered_at)
-        # Calls and sessions that ran side by side fail together: one failure.
+        # Calls and sessions that ran side by side fail together: that is one failure.
         one_more = began > self._failed_at or not self._failures
         self._failures, self._failed_at = self._failures + one_more, now
         delay = self._options.backoff.delay(self._failures, at_least=getattr(error, "retry_after", None))
@@ -259,7 +261,7 @@ class SessionProcessor:
         if isinstance(record, records.MessageSettled):
             self._note_answer()
             self._stuck = False
-            if record.outcome != "retry":  # whose time has its back-off in it
+            if record.outcome != "retry":  # the time of this record includes the back-off
                 self._handled_in = min(record.seconds, _MOST_MORE_SECONDS)
             if not self._accepting:
                 self._changed.set()

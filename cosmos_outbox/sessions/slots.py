@@ -17,11 +17,11 @@ from typing import Protocol
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.retries import Backoff
 
-_BESIDE = 3  # sessions for each slot that may be accepted ahead, and that may rest
-# A session rests at least this long before another takes its place: where more keys wait than may rest, the broker gives each in turn, and
-# those that can be handled among them.
+_BESIDE = 3  # for each slot, so many more sessions may be accepted ahead, and so many may rest
+# A session rests at least this long before another takes its place. Where more keys wait than may rest, the broker gives out each in
+# turn, and with them those that can be handled.
 _STAY_SECONDS = 2.0
-# The broker delivers a message that it has at hand within this time: a session without one is idle, and leaves its slot to another.
+# If the broker has a message at hand, it delivers it within this time. A session without one is idle, and leaves its slot to another.
 AT_HAND_SECONDS = 0.02
 
 
@@ -76,7 +76,8 @@ class SlotHolder(Protocol):
 
 class Slots:
     """
-    A number of slots, handed on in the order in which they were asked for; sessions in trouble, whose last attempt failed, have half.
+    A number of slots, given out in the order in which sessions asked. Sessions in trouble, whose last attempt failed, have half of
+    them.
 
     Args:
         options: how many, and how many sessions may wait for another attempt without one.
@@ -96,9 +97,10 @@ class Slots:
         self._most_ahead = _BESIDE * number
         self._most_resting = options.max_waiting_sessions or self._most_ahead
         self._queue: deque[asyncio.Future[None]] = deque()
-        self._freed: deque[float] = deque(maxlen=self._most_ahead)  # when
-        self._resting: dict[asyncio.Future[None], bool] = {}  # whether it may be sent away
-        self._came: deque[float] = deque(maxlen=self._most_resting)  # when a session began to rest
+        self._freed: deque[float] = deque(maxlen=self._most_ahead)  # when each slot was given back
+        # for each resting session, whether it may be sent away
+        self._resting: dict[asyncio.Future[None], bool] = {}
+        self._came: deque[float] = deque(maxlen=self._most_resting)  # when each session began to rest
 
     @property
     def waiting(self) -> int:
@@ -106,7 +108,7 @@ class Slots:
         return len(self._queue)
 
     async def take(self, seconds: float | None = None) -> bool:
-        """Take a slot, and return whether one came free in time."""
+        """Take a slot. Return whether one became free in time."""
         if self.free:
             self.free -= 1
             return True
@@ -134,7 +136,7 @@ class Slots:
             raise
 
     def count_recovery(self) -> None:
-        """Count the slot of a session in trouble as any other: a message of the session took effect."""
+        """Count the slot of a session in trouble as an ordinary one, because a message of the session took effect."""
         self._for_troubled.release()
 
     def give_back(self, *, troubled: bool = False) -> None:
@@ -156,7 +158,8 @@ class Slots:
     @contextmanager
     def rest(self, *, may_leave: bool) -> Iterator[asyncio.Future[None]]:
         """
-        Count a session that rests: it waits without a slot. Its future is done when it has to leave: others come, and it is the first that may.
+        Count a session as resting: it waits without a slot. Its future is done when it has to leave, because other sessions come and
+        it is the first that may go.
         """
         loop = asyncio.get_running_loop()
         leave: asyncio.Future[None] = loop.create_future()
@@ -171,13 +174,13 @@ class Slots:
             self._resting.pop(leave, None)
 
     def send_away(self, most: int | None = None) -> None:
-        """Have all resting sessions leave, or so many of those that may leave."""
+        """Have all resting sessions leave, or only so many, and only of those that may leave."""
         for leave in [one for one, may_leave in self._resting.items() if may_leave or most is None][:most]:
             del self._resting[leave]
             leave.set_result(None)
 
     def make_room(self) -> None:
-        """Have as many idle sessions leave as others wait for their slots, the longest idle first."""
+        """Have as many idle sessions leave as other sessions wait for slots, the longest idle first."""
         if not self._queue:
             return
         more = len(self._queue) - sum(held.leaving for held in self._holders)
@@ -187,18 +190,19 @@ class Slots:
 
     def worth_accepting(self, seconds: float, *, probing: bool) -> int:
         """
-        Return how many sessions find a slot within `seconds`, the time that it takes to accept one; those that wait included.
+        Return how many sessions will find a slot within `seconds`, the time that it takes to accept one. Sessions that wait already
+        are included.
 
         While probing, the number is at least 1: an accepted session shows that others wait behind one with many messages.
         """
         now = asyncio.get_running_loop().time()
         if self.full and self._came[0] > now - _STAY_SECONDS:
-            return 0  # no other may begin to rest now
+            return 0  # no other session may begin to rest now
         soon = self.free + sum(
             held.idle_since is not None and held.idle_since < now - AT_HAND_SECONDS for held in self._holders
         )
         if not probing:
             return soon
-        # Twice those of the last time, so that what is accepted can become more
+        # Twice as many as lately, so that the number of accepted sessions can grow
         freed = sum(moment > now - seconds for moment in self._freed)
         return max(1, soon + min(2 * freed, self._most_ahead))

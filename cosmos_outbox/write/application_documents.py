@@ -30,17 +30,15 @@ KeyOf = Callable[[Mapping[str, Any]], Any]
 
 
 class DocumentMapper(Protocol[ModelT]):
-    """
-    How an application's model is stored: a document has an `id`, and the properties of the container's partition key.
-    """
+    """How an application's model is stored. A document has an `id`, and the properties of the container's partition key."""
 
     def to_document(self, model: ModelT) -> dict[str, Any]:
-        """Return what is stored of a model, as JSON types."""
+        """Return the document of a model, in JSON types."""
         ...
 
     def from_document(self, document: dict[str, Any]) -> ModelT:
         """
-        Return the model of a stored document; it is given no property that the service set.
+        Return the model of a stored document, which comes without the properties that the service sets.
 
         Raises:
             ValueError: the document is not one of these, such as pydantic's ValidationError.
@@ -59,7 +57,7 @@ class JsonMapper(Generic[ModelT]):
                 f"DocumentMapper (`to_document`, `from_document`): `uow.documents({name}, mapper).save(…)`; a read takes the same mapper."
             )
         self._type = model_type
-        # Also the SDK's own kind
+        # also the class of the dicts that the SDK returns
         self._keeps_dicts = issubclass(model_type, dict) and not is_typeddict(model_type)
 
     def to_document(self, model: ModelT) -> dict[str, Any]:
@@ -79,7 +77,7 @@ class JsonMapper(Generic[ModelT]):
 
 class TrackedModel(Tracked):
     """
-    A model of the application's own, whose progress is kept beside it; what it does not know of a `stored` document stays.
+    A model of the application, whose progress is kept beside it. Fields of a `stored` document that the model does not know stay.
 
     Raises:
         UsageError: what is stored of the model has no id.
@@ -101,7 +99,7 @@ class TrackedModel(Tracked):
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         document = self.content()
-        # What the model does not know, its code does not count
+        # A field that the model does not know is no change that its code made
         version = None if "version" in self._others else document.get("version")
         counts = isinstance(version, int) and not isinstance(version, bool)
         return self._key_of(document), document, version if counts else None
@@ -133,7 +131,7 @@ class TrackedModel(Tracked):
 
 class Documents(Generic[ModelT]):
     """
-    Reads at once; writes when the unit of work commits. A document that was read and changed is written without `save`.
+    Reads at once; writes when the unit of work commits. If a document was read and changed, the commit writes it without `save`.
     """
 
     def __init__(
@@ -209,7 +207,8 @@ class Documents(Generic[ModelT]):
 
     def save(self, model: ModelT, *, etag: str | None = None) -> ModelT:
         """
-        Write a model with the next commit: in place of what was read, or of the document with this etag, else as a new one.
+        Write a model with the next commit: it replaces the document that was read, or that has this etag; otherwise it is a new
+        document.
 
         Args:
             model: what to store.

@@ -17,7 +17,7 @@ from cosmos_outbox.write.change_tracking import Change, Part
 from cosmos_outbox.write.event_sizes import MESSAGE_OVERHEAD_BYTES, EventSizes, check_correlation
 from cosmos_outbox.write.unstorable_values import UNWRITABLE, no_json, refusal, unwritable
 
-_OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, beside ids and etags
+_OPERATION_OVERHEAD_BYTES = 64  # {"operationType": "Create", "resourceBody": …}, without ids and etags
 _KINDS = {Change.CREATE: WriteKind.CREATE, Change.UPDATE: WriteKind.REPLACE, Change.DELETE: WriteKind.DELETE}
 Created = Callable[[DomainEvent, Mapping[str, str]], Mapping[str, str]]
 
@@ -25,7 +25,7 @@ Created = Callable[[DomainEvent, Mapping[str, str]], Mapping[str, str]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitRecord:
     """
-    A new document that says what a commit is for, under an id that no two commits for the same thing can both create.
+    A new document that says what a commit is for. Its id is such that two commits for the same thing cannot both create it.
 
     elsewhere: advice for a change under another partition key, which the commit refuses.
     """
@@ -90,7 +90,7 @@ def assemble(
         UsageError: two documents have one id, or the container takes no such partition key or event id.
     """
     commit_id = new_id()
-    if record is not None:  # those of the parts are checked with them
+    if record is not None:  # the keys of the parts are checked with the parts
         check_partition_key(record.partition_key, paths, of="the record of an effect")
     key = parts[0].partition_key if record is None else record.partition_key
     for part in parts:
@@ -115,7 +115,7 @@ def assemble(
     writes = (*batch.writes, *batch.payloads)
     events = tuple([event for _, event, _ in recorded])
     ids = [write.id for write in writes]
-    # In a batch that names a document twice, the second write fails on the first, which looks like a repeated commit.
+    # If a batch names a document twice, its second write fails on the first, which looks like a repeated commit.
     if len(set(ids)) < len(ids):
         raise _duplicate_id(ids, events, key)
     if len(writes) > MAX_BATCH_OPERATIONS or batch.size > MAX_BATCH_BYTES:
@@ -131,7 +131,7 @@ def assemble(
 
 @dataclass
 class _Batch:
-    """A batch that grows, and the bytes of it that the SDK sends."""
+    """A batch that grows, with the number of bytes that the SDK sends for it."""
 
     key: PartitionKey
     key_fields: Document
@@ -167,7 +167,7 @@ class _Batch:
             except ValueError as error:
                 raise no_json(event, event.id, key, document, error) from error
             self.size += size
-            if size > MESSAGE_OVERHEAD_BYTES:  # smaller ones fit into any message
+            if size > MESSAGE_OVERHEAD_BYTES:  # smaller ids fit into any message
                 document, *payload = self.sizes.fit(document, size_bytes=size, partition_key=key)
                 if payload:
                     self.size += copied_size(document) + len(event.id) + _OPERATION_OVERHEAD_BYTES

@@ -43,7 +43,7 @@ Snapshot = tuple[tuple[Place, "Tracked", tuple[DomainEvent, ...]], ...]
 class Change(StrEnum):
     """The change that the next commit makes to a tracked document."""
 
-    NONE = "none"  # it was only read, and is written if it was edited or recorded an event
+    NONE = "none"  # the document was only read; the commit writes it if it was edited or recorded an event
     CREATE = "create"
     UPDATE = "update"
     DELETE = "delete"
@@ -58,36 +58,37 @@ class Part:
     change: Change  # never NONE
     counted: int | None  # the version for consumers; None if the document does not count
     taken: CommitEvents
-    document: Document | None  # None to delete it
-    revision: int  # how many changes the unit of work had asked for by then
+    document: Document | None  # None if the document is to be deleted
+    revision: int  # how many changes the unit of work had been asked for when this part was made
 
 
 @dataclass(slots=True, eq=False)
 class Tracked:
-    """An entity that a unit of work tracks; `application_documents` has a subclass for models that are not their own documents."""
+    """A document that a unit of work tracks. `application_documents` has a subclass for models that are not their own documents."""
 
     model: Any
     progress: Progress
     kind: str  # the `type` of the document
     id: str
-    key: PartitionKey  # as it was first tracked, or last written
+    key: PartitionKey  # the key when the document was first tracked, or last written
     created_event: Callable[[], DomainEvent | None] | None = None
     change: Change = Change.NONE
-    revision: int = 0  # counts the changes that were asked for
-    state: bytes | None = None  # as it was read; None if it was not, or has been written since
+    revision: int = 0  # the number of changes that were asked for
+    # the stored form when the document was read; None if it was not read, or has been written since
+    state: bytes | None = None
     added_by: str | None = None  # the event handler that read or created it
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id!r}"
 
     def misuse(self, text: str) -> UsageError:
-        """Return the error of a usage that cannot work, and that concerns this document."""
+        """Return the error of a use of this document that cannot work; None if there is none."""
         return UsageError(text, document_id=self.id, partition_key=self.key)
 
     def now(self) -> tuple[Any, Document | None, int | None]:
         """
-        Return the model's partition key as it is now, its stored form where the key follows from that, and its version after the
-        next commit where it has one.
+        Return the model's partition key as it is now, its stored form if the key follows from that, and its version after the next
+        commit if it has one.
         """
         return self.model.partition_key, None, self.progress.version + 1
 
@@ -114,7 +115,7 @@ class Tracked:
         key, content, counted = self.now()
         check_partition_key(key, paths, of=self)
         progress, document = self.progress, None
-        # New, and not to be created, is what another unit of work deleted meanwhile
+        # A document that is new, and is not to be created, was deleted by another unit of work meanwhile
         if progress.version > 0 or self.change is not Change.CREATE:
             self._check_stored(key, paths)
         if self.change is not Change.DELETE:
@@ -152,7 +153,7 @@ class Tracked:
     @property
     def asked_for(self) -> bool:
         if self.change is Change.DELETE:
-            return self.progress.version > 0  # what was never stored needs no deletion
+            return self.progress.version > 0  # a document that was never stored needs no deletion
         return self.change is not Change.NONE or self.progress.version == 0 or bool(self.progress.recorded)
 
     @property
@@ -169,7 +170,7 @@ class Tracked:
         return now != before
 
     def state_now(self) -> bytes | None:
-        """Return the form that a commit would store, to compare with a later one; None if it cannot be written."""
+        """Return the stored form of now, to compare with a later one; None if the model cannot be written."""
         try:
             return comparable(self.model, self.content())
         except Exception:  # noqa: BLE001 - of a caller's property or mapper; the commit raises it
@@ -177,7 +178,7 @@ class Tracked:
 
     def merge(self, change: Change) -> None:
         """
-        Add one more change to be done.
+        Merge one more change into the change that is to be made.
 
         A commit whose outcome is unknown may hold the earlier state; the revision distinguishes the two.
         """
@@ -186,30 +187,32 @@ class Tracked:
                 raise self.misuse(f"{self} was deleted in this unit of work.")
             return
         self.revision += 1
-        # Created, then updated: still created
+        # created, then updated: still to be created
         if self.change is not Change.CREATE or change is Change.DELETE:
             self.change = change
 
 
 class IdentityMap:
-    """Each (type, id, partition key) is one object. Used by one task at a time: a second one is refused."""
+    """
+    The tracked documents: each (type, id, partition key) is one object. Only one task at a time may use it; a second one is refused.
+    """
 
     def __init__(self, kinds: dict[str, type[Entity]] | None = None) -> None:
-        # The class of each type, as all units of an outbox know it
+        # The class of each type, which all units of work of an outbox share
         self.kinds = {} if kinds is None else kinds
         self._tracked: dict[Place, Tracked] = {}
         self._reference = weakref.ref(self)
-        self._user: asyncio.Task[object] | None = None  # inside an `alone` block
+        self._user: asyncio.Task[object] | None = None  # the task inside an `alone` block
         self._ended = False
-        self.refusal: StoreError | None = None  # of the last commit, until a new attempt begins
+        self.refusal: StoreError | None = None  # the refusal of the last commit, until a new attempt begins
         self.acting: str | None = None  # the event handler that runs now
-        self.failed = False  # the last commit raised, and nothing was asked for since
+        self.failed = False  # the last commit raised, and no change was asked for since
         self.committing = False
 
     @contextmanager
     def alone(self, *, commits: bool = False) -> Iterator[None]:
         """
-        Let one task at a time into the block; the same task may nest them, but one that commits.
+        Let one task at a time into the block. The same task may enter it again, but not to commit.
 
         Raises:
             SharedUnitOfWork, UsageError: see `check`.
@@ -228,7 +231,7 @@ class IdentityMap:
 
     def check(self) -> None:
         """
-        Check that the unit of work may be used now; enough for code that does not await.
+        Check that the unit of work may be used now. This is enough for code that does not await.
 
         Raises:
             SharedUnitOfWork: another task is inside an `alone` block.
@@ -246,7 +249,7 @@ class IdentityMap:
         self, types: Collection[str], document_id: str, partition_key: PartitionKey | None = None
     ) -> Tracked | None:
         """
-        Return the tracked document of one of the types; None if there is none.
+        Return the tracked document with this id and key that has one of the types; None if there is none.
 
         Without a partition key it is the one whose id is its partition key, else the first with this id.
         """
@@ -262,13 +265,13 @@ class IdentityMap:
         return (tracked for (_, *place), tracked in self._tracked.items() if tuple(place) == wanted)
 
     def of(self, model: object) -> Tracked | None:
-        """Return what is tracked of an object of the application; None if nothing is."""
-        # By the object, as its partition key may have changed
+        """Return the tracked document of an object of the application; None if the object is not tracked."""
+        # searched by the object, as its partition key may have changed
         return next((tracked for tracked in self._tracked.values() if tracked.model is model), None)
 
     def require(self, model: object) -> Tracked:
         """
-        Return what is tracked of an object of the application.
+        Return the tracked document of an object of the application; raise if there is none.
 
         Raises:
             UsageError: it was neither read nor saved here.
@@ -285,9 +288,7 @@ class IdentityMap:
         return tracked is not None and tracked.change is Change.DELETE
 
     def awaits_commit_of(self, model: object) -> bool:
-        """
-        Say whether a commit is still to write what was done with an entity since it was read or created.
-        """
+        """Say whether a commit is still to write an entity that was changed since it was read or created."""
         tracked = self.of(model)
         if tracked is None or self.failed or self._ended:
             return False
@@ -301,7 +302,7 @@ class IdentityMap:
 
     def add(self, document: Tracked, change: Change = Change.NONE, *, etag: str | None = None) -> None:
         """
-        Track a document, and merge the change with what was to be done before.
+        Track a document. Merge the change with one that is to be made already.
 
         Raises:
             UsageError: another object with the same type, id and partition key is tracked; the document was deleted in this unit of
@@ -366,7 +367,8 @@ class IdentityMap:
 
     def warn_of_what_is_left(self, commit: str) -> None:
         """
-        Log a warning if there are changes that no commit wrote and no rollback forgot; `commit` is how the caller would have.
+        Log a warning if there are changes that no commit wrote and no rollback forgot. `commit` is the call that would have written
+        them, for the text.
         """
         changed = [] if self.failed else self.changes()
         left = [one for one in changed if one.asked_for or not may_follow_the_clock(one.model)]
@@ -387,24 +389,24 @@ class IdentityMap:
         self.refusal, self.failed = None, False
 
     def end(self) -> None:
-        """Have all entities refuse to record events, and the unit of work be used no more."""
+        """Have all entities refuse to record events, and refuse any further use of the unit of work."""
         for tracked in self._tracked.values():
             tracked.progress.closed = "belongs to a unit of work that has ended"
         self._tracked.clear()
         self._ended = True
 
     def snapshot(self) -> Snapshot:
-        """Return what is to be done now, for `put_back`."""
+        """Return the changes that are to be made now, for `put_back`."""
         return tuple((place, copy(one), tuple(one.progress.recorded)) for place, one in self._tracked.items())
 
     def put_back(self, snapshot: Snapshot) -> None:
-        """Forget the documents, changes and events that came since; fields that were set keep their values."""
+        """Return to a snapshot: forget the documents, changes and events that came since. Fields that were set keep their values."""
         self._tracked = {place: kept for place, kept, _ in snapshot}
         for _, kept, recorded in snapshot:
             kept.progress.recorded, kept.progress.closed = list(recorded), None
 
     def undo(self, refusal: StoreError, raised: Collection[str]) -> None:
-        """Forget a refused attempt, and take the events that handlers raised from its entities."""
+        """Forget a refused attempt, and remove from its entities the events that handlers raised."""
         for tracked in self._tracked.values():
             progress = tracked.progress
             progress.recorded = [event for event in progress.recorded if event.id not in raised]
@@ -416,8 +418,8 @@ class IdentityMap:
         self, parts: Sequence[Part], partition_key: PartitionKey, etags: Mapping[str, str | None]
     ) -> None:
         """
-        Note that a commit was written: its entities have their new version, and those deleted for good are new again and
-        no longer tracked. What was edited while the outcome was in doubt stays to be written.
+        Note that a commit was written. Its entities have their new version. Those deleted for good are new again, and no longer
+        tracked. An edit made while the outcome was in doubt stays to be written.
         """
         for part in parts:
             model, deleted = part.tracked.model, part.change is Change.DELETE
@@ -426,7 +428,7 @@ class IdentityMap:
             version, etag = (0, None) if deleted else (progress.version + 1, etags.get(part.tracked.id))
             progress.note_commit(version=version, etag=etag, taken=part.taken, stored=part.document)
             if isinstance(model, dict) and "_etag" in model:
-                # The caller read it with the SDK, and may give it to the next unit of work.
+                # The caller read this entity with the SDK, and may give it to the next unit of work.
                 model["_etag"] = etag
             tracked = next(((place, one) for place, one in self._tracked.items() if one.model is model), None)
             if tracked is None:
@@ -436,7 +438,7 @@ class IdentityMap:
                 del self._tracked[place]
                 continue
             kept.key, kept.state = partition_key, None
-            # What was asked for or edited since stays to be done.
+            # Changes that were asked for or edited since then stay to be made.
             if kept.revision == part.revision:
                 kept.change = Change.NONE
             elif kept.change is not Change.DELETE:
@@ -448,7 +450,7 @@ def _cannot_be(document: Tracked, change: Change) -> UsageError:
         "cannot be created: a commit wrote it already, so its created event would be missing. Change it with `update`; for another "
         "container, make another object of its fields."
     )
-    if change is Change.UPDATE:  # It would replace, under no etag, whatever is stored under that id.
+    if change is Change.UPDATE:  # A write without an etag would replace whatever is stored under that id.
         advice = "cannot be updated: it was neither read nor created. Read it first and change that object, or create it."
     return document.misuse(f"{document} {advice}")
 
@@ -456,5 +458,5 @@ def _cannot_be(document: Tracked, change: Change) -> UsageError:
 def _current_task() -> asyncio.Task[object] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:  # no loop runs; entities may be added all the same
+    except RuntimeError:  # no loop runs; entities may be added without one
         return None

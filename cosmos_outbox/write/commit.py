@@ -31,7 +31,7 @@ ABSENCE_PROVES_FOR = timedelta(minutes=1)
 
 class Submission:
     """
-    One commit on its way to the store, and the only place that knows whether its outcome is in doubt.
+    One commit on its way to the store. This is the only place that knows whether its outcome is in doubt.
 
     Args:
         store: where to write.
@@ -43,16 +43,16 @@ class Submission:
         self._store, self._options = store, options
         self.commit = commit
         self._loop = asyncio.get_running_loop()
-        # When, and how long the machine had been asleep by then
+        # When the first attempt was made, and how long the machine had been asleep by then
         self._first_sent: tuple[float, float] | None = None
-        self._sent = False  # by an earlier call
-        self.attempts = 0  # of the current call
-        # Once it is known to be in the store; the etags by document id
+        self._sent = False  # an earlier call sent it
+        self.attempts = 0  # attempts of the current call
+        # The result, once the commit is known to be in the store; and the etags by document id
         self.etags: dict[str, str | None] = {}
         self.request_charge = 0.0
-        self._in_doubt = False  # an attempt may have been applied, or may still be
-        self._is_absent = False  # the last read had an answer, and found no event
-        self._deadline: Deadline  # of the current call
+        self._in_doubt = False  # an attempt was, or may still be, applied without an answer
+        self._is_absent = False  # the last read was answered, and found no event
+        self._deadline: Deadline  # the deadline of the current call
 
     async def send(self) -> None:
         """
@@ -129,7 +129,7 @@ class Submission:
                     return ours
             if refused is None and self._is_absent and self._absence_proves():
                 return False
-            attempt += 1  # the replica that was read lags, or the event was deleted meanwhile
+            attempt += 1  # the replica that was read lags, or the event has been deleted since
             if not await self._deadline.pause(attempt):
                 raise self._unknown() from refusal
         if self._in_doubt:
@@ -161,23 +161,22 @@ class Submission:
     def _absence_proves(self) -> bool:
         if self.commit.proof is None or self._first_sent is None:
             return False
-        # The service counts whole seconds, so an event may live a second less than its time to live.
+        # The service counts whole seconds, so an event may live up to a second less than its time to live.
         lives_for = (self.commit.proof.ttl - timedelta(seconds=1)) / 2
         sent_at, suspended_before = self._first_sent
         elapsed = self._loop.time() - sent_at + max(0.0, suspended_seconds() - suspended_before)
         return elapsed <= min(ABSENCE_PROVES_FOR, lives_for).total_seconds()
 
     async def _resolve(self) -> None:
-        """
-        Count a commit whose own answer was lost as written, under the etags that its entities have now.
-        """
+        """Treat a commit as written whose own answer was lost. Its etags are those that its entities have now."""
         for part in self.commit.parts:
             self.etags[part.tracked.id] = UNKNOWN_ETAG
             try:
                 stored = await self._read(part.tracked.id)
             except errors.StoreError:
                 continue
-            if strip_system(stored) == part.document:  # no later commit or other program changed it since
+            # no later commit or other program has changed the entity since
+            if strip_system(stored) == part.document:
                 self.etags[part.tracked.id] = stored["_etag"]
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self.attempts})
 
@@ -185,9 +184,7 @@ class Submission:
         return self._deadline.attempt(self._store.read, document_id, self.commit.partition_key)
 
     async def _with_what_is_stored(self, refusal: errors.StoreError) -> errors.StoreError:
-        """
-        Return a refusal with the etag or the type that the document has now; the service does not name them.
-        """
+        """Return a refusal with the etag or the type that the stored document has now; the service's answer does not name them."""
         wanting = isinstance(refusal, errors.Conflict) or (
             isinstance(refusal, errors.PreconditionFailed) and not refusal.actual
         )
@@ -195,7 +192,7 @@ class Submission:
             return refusal
         try:
             document = await self._read(refusal.document_id)
-        except errors.StoreError:  # deleted since, or unreadable; the refusal stands
+        except errors.StoreError:  # the document was deleted since, or is unreadable; the refusal stands
             return refusal
         of: dict[str, Any] = {"document_id": refusal.document_id, "partition_key": self.commit.partition_key}
         if isinstance(refusal, errors.PreconditionFailed):

@@ -19,7 +19,7 @@ _Handler = tuple[type[DomainEvent], Callable[[Any, Any], Awaitable[None] | None]
 
 class EventHandlers:
     """
-    Which functions run on which event types, and which public event replaces a domain event.
+    Which functions run on which types of event, and which public event replaces a domain event.
 
     Both also apply to subclasses of the type they were registered for.
     """
@@ -30,7 +30,7 @@ class EventHandlers:
 
     def publishes(self, event_type: type[DomainEvent], mapping: Callable[[Any], PublicEvents]) -> None:
         """
-        Write what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.
+        Write the result of `mapping(event)` in place of such an event: one event, several in their order, or None for nothing.
 
         Raises:
             TypeError: it has a mapping already.
@@ -62,14 +62,14 @@ class EventHandlers:
 
 class Dispatch:
     """
-    The handling of one unit of work's events: each handler gets each event once, also if the commit is repeated: it knows what
-    was done `before`.
+    The handling of the events of one unit of work. Each handler gets each event once, also if the commit is repeated: `before` says
+    what earlier commits handled.
     """
 
     def __init__(self, handlers: list[_Handler], before: Dispatch | None) -> None:
         self._handlers = handlers
         self.done: set[tuple[str, int]] = set() if before is None else {*before.done}
-        # event id -> actions of the events that led to it
+        # by the id of an event: the actions of the events that led to it
         self.caused_by: dict[str, tuple[str, ...]] = {} if before is None else {**before.caused_by}
 
     async def run(self, entities: IdentityMap, unit: object) -> None:
@@ -132,7 +132,7 @@ class Dispatch:
 
 
 def check_handler(handler: Callable[..., object]) -> None:
-    """Raise TypeError where a handler does not take an event and a unit of work."""
+    """Raise TypeError if a handler does not take an event and a unit of work."""
     try:
         inspect.signature(handler).bind(None, None)
     except TypeError as error:

@@ -13,17 +13,18 @@ from cosmos_outbox.message_format import content_bytes
 from cosmos_outbox.ports import MAX_EVENT_BYTES
 from cosmos_outbox.stored_documents import CLAIM, Document
 
-MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # Service Bus, Standard tier: with all properties
+MAX_STANDARD_MESSAGE_BYTES = 256 * 1024  # the limit of Service Bus in the Standard tier, with all properties
 _PAYLOAD_OUTLIVES_SECONDS = 30 * 86_400
-MESSAGE_OVERHEAD_BYTES = 2 * 1024  # ids, annotations, AMQP's frames, and what CloudEvents adds
-# Of all ids and trace headers. A message carries properties of 32 KB each and 64 KB in all, the relay's own included.
+# room for ids, annotations, AMQP's frames, and the attributes of CloudEvents
+MESSAGE_OVERHEAD_BYTES = 2 * 1024
+# The limit of all ids and trace headers. A message may have properties of 32 KB each and 64 KB in all, those of the relay included.
 _LONGEST_CORRELATION = 24 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSizes:
     """
-    Rules for large events: a payload may be stored as a document of its own, in the same batch, and the message carries its
+    The rules for large events. A payload may be stored as a document of its own, in the same batch; the message then carries its
     address (claim check).
 
     max_message_bytes   the largest message that the topics take; default: 256 KB, as Service Bus Standard does.
@@ -41,7 +42,7 @@ class EventSizes:
 
     def fit(self, document: Document, *, size_bytes: int, partition_key: Any) -> list[Document]:
         """
-        Return the documents to store of an event: its own and, for a large payload, the payload's.
+        Return the documents that store an event: its own and, for a large payload, that of the payload.
 
         Args:
             document: of the event.
@@ -76,7 +77,7 @@ class EventSizes:
 
 def check_correlation(correlation: Mapping[str, str]) -> None:
     """
-    Check what a commit stores with every event.
+    Check the correlation that a commit stores with every event.
 
     Raises:
         EventTooLarge: no message could carry it.
@@ -90,9 +91,7 @@ def check_correlation(correlation: Mapping[str, str]) -> None:
 
 
 def _with_claim(document: Document, *, partition_key: Any) -> Document:
-    """
-    Return the document of an event whose payload is stored in a document of its own: it has that one's address instead.
-    """
+    """Return the document of an event whose payload is a document of its own: the event's document has the address of that."""
     claim = {
         "id": _payload_id(document),
         "partitionKey": [*partition_key] if isinstance(partition_key, tuple) else partition_key,
@@ -102,7 +101,7 @@ def _with_claim(document: Document, *, partition_key: Any) -> Document:
 
 
 def _payload_document(document: Document) -> Document:
-    """Return the document that holds the payload of an event; it outlives the event, which may be parked when its time is over."""
+    """Return the document of an event's payload. It outlives the event, which may be parked when its time is over."""
     content = {name: value for name, value in document.items() if name != "meta"}
     ttl = min(document["ttl"] + _PAYLOAD_OUTLIVES_SECONDS, int(MAX_TTL.total_seconds()))
     return {**content, "id": _payload_id(document), "type": PAYLOAD_TYPE, "ttl": ttl}

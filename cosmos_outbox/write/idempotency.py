@@ -31,18 +31,18 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, committer, version_after_commit
 
 DEFAULT_REMEMBERED = timedelta(days=1)
-_FAILED = 400  # from this status on, nothing was done
-_HEADER = re.compile(r"[\t -~\x80-\xff]*")  # a line end in one would begin another
+_FAILED = 400  # from this status on, the request did nothing
+_HEADER = re.compile(r"[\t -~\x80-\xff]*")  # a value with a line end would begin another header
 _NO_HEADER = "cannot be a header of an answer: it is Latin-1 without line ends. Percent-encode what stands in a URL (urllib.parse.quote)."
 _ELSEWHERE = "a request writes under the `partition_key` that it names. Let it record an event, and a consumer of that event write the other key"
 _AS_JSON = partial(to_jsonable_python, by_alias=True)
-_running: set[object] = set()  # the requests of this process that have not ended
+_running: set[object] = set()  # the requests that run in this process now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdempotencyKey:
     """
-    The name that a caller gave to a request, and what tells a repetition from another request.
+    The key that a caller gave to a request, and the payload that tells a repetition from another request.
 
     key             as its caller chose it.
     scope           where it is unique, as JSON types: the operation and the caller. The same key in another scope is another key.
@@ -56,20 +56,20 @@ class IdempotencyKey:
     remembered_for: timedelta = DEFAULT_REMEMBERED
 
     def __post_init__(self) -> None:
-        # Cosmos DB would keep an answer of -1 s for ever
+        # Cosmos DB would keep an answer with a time to live of -1 s for ever
         said = f"An answer is kept 1 s to {MAX_TTL.days} days, not {self.remembered_for}."
         errors.require(MIN_TTL <= self.remembered_for <= MAX_TTL, said)
 
     @property
     def id(self) -> str:
-        """Return a UUID that each repetition gets again, for what the request creates."""
+        """Return a UUID for what the request creates. Each repetition of the request gets the same one."""
         return str(uuid.UUID(_hash([*self.scope, self.key])[:32], version=5))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """
-    The answer to a request, the first time and each time it is repeated.
+    The answer to a request; a repetition gets the same one.
 
     status      of HTTP, or of a protocol of the application's own. From 400 on, nothing is committed and nothing remembered.
     body        JSON types, or models, which become those; None for none.
@@ -85,7 +85,7 @@ class Answer:
     repeated: bool = False
 
     def __post_init__(self) -> None:
-        # Before the commit: a server would send it neither now nor to a repetition
+        # Checked before the commit: a server could send such a header neither now nor to a repetition.
         if wrong := [value for value in self.headers.values() if not _HEADER.fullmatch(value)]:
             raise errors.UsageError(f"{wrong[0]!r:.100} {_NO_HEADER}")
 
@@ -105,7 +105,7 @@ async def answer_once(
     kind: type[UnitOfWork] = UnitOfWork,
 ) -> Answer:
     """
-    Carry out a request once, and return its answer: that of the first time, where the request is repeated.
+    Carry out a request once, and return its answer. A repetition gets the answer of the first time.
 
     `work(unit_of_work)` runs, and is repeated, as `Outbox.run` does it. It returns an Answer, or the body of one with the status 200. What it
     changed is committed with that; it commits nothing itself. What it raises passes through: nothing was committed or remembered, and a
@@ -138,10 +138,10 @@ async def answer_once(
             await (once.commit(uow, answer) if once else uow.commit())
             etag = answer.etag_of and answer.etag_of.etag
             answer = replace(answer, headers={**answer.headers, **({"ETag": etag} if etag else {})})
-        uow.rollback()  # so that `run`, which commits too, writes nothing beside the answer
+        uow.rollback()  # so that the commit of `run` writes nothing beside the answer
         return answer
 
-    # Raises where the caller has a committer: a handler, or the work of another request
+    # Raises if other code commits for the caller, which is then a handler or the work of another request.
     await outbox.unit_of_work().commit()
     if once is None:
         return await outbox.run(carry_out, kind=kind)
@@ -151,9 +151,10 @@ async def answer_once(
     _running.add(place)
     try:
         answer = first if (first := await once.first_answer()) else await outbox.run(carry_out, kind=kind)
-        # What was refused may have met what an equal request changed
+        # The commit may have been refused because an equal request changed the same documents.
         return answer if answer.status < _FAILED else await once.first_answer() or answer
-    except (errors.IdempotencyKeyReused, *errors.BUSY):  # known by now, or known to be not written
+    # an equal request is known by now, or this one is known not to be written
+    except (errors.IdempotencyKeyReused, *errors.BUSY):
         raise
     except Exception as error:  # noqa: BLE001 - of the work too: it may have met what an equal request changed
         return await once.answer_instead_of(error)
@@ -163,7 +164,7 @@ async def answer_once(
 
 @dataclass(frozen=True, slots=True)
 class _Once:
-    """The answer of one request, where it is stored."""
+    """The stored answer of one request."""
 
     outbox: Outbox
     key: IdempotencyKey
@@ -180,11 +181,11 @@ class _Once:
             **self.outbox.key_paths.fields(self.partition_key),
             "type": ANSWER_TYPE,
             "ttl": int(self.key.remembered_for.total_seconds()),
-            "data": {  # so that none of it is a property of the partition key
+            "data": {  # nested, so that none of these names is a property of the partition key
                 "payload": _hash(self.key.payload),
                 "status": answer.status,
                 "headers": dict(answer.headers),
-                "body": answer.text,  # its text, so that no number of it is rounded
+                "body": answer.text,  # as text, so that no number in it is rounded
                 "etagOf": of and {"id": of.id, "version": version_after_commit(uow, of)},
             },
         }
@@ -215,7 +216,8 @@ class _Once:
                 if (first := await self.first_answer()) is not None:
                     return first
             attempt += 1
-            if not (taken and await deadline.pause(attempt)):  # a replica may lag behind the one that refused
+            # the replica that is read may lag behind the one that refused
+            if not (taken and await deadline.pause(attempt)):
                 raise error
 
 

@@ -16,14 +16,14 @@ from cosmos_outbox.errors import NotFound, TryLater
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import Document
 
-_REREADS = 6  # in about 2 s
+_REREADS = 6  # so many reads take about 2 s
 
 
 async def read_new_enough(
     read: Callable[..., Awaitable[Document]], options: RetryOptions, etag: str | None, at_least: int | None
 ) -> Document:
     """
-    Return a document in a version or a later one.
+    Return a document in the given version or a later one.
 
     Args:
         read: it, as `Store.read` does.
@@ -48,7 +48,7 @@ async def read_new_enough(
 
 
 def too_old(document: Mapping[str, Any], at_least: int) -> TryLater:
-    """Return why a document is not what its reader needs."""
+    """Return the error of a document that is older than its reader needs."""
     return TryLater(
         f"{document['id']!r} is read in version {version_of(document)}, and version {at_least} is asked for. If it was deleted and "
         "created again, or another program writes it without counting, read it without `at_least`."
@@ -56,8 +56,6 @@ def too_old(document: Mapping[str, Any], at_least: int) -> TryLater:
 
 
 def version_of(document: Mapping[str, Any]) -> int:
-    """
-    Return how many commits wrote an entity's document; 1 for one of the .NET sample, which does not count.
-    """
+    """Return how many commits wrote an entity's document; 1 for a document of the .NET sample, which does not count."""
     version = document.get("version")
     return version if isinstance(version, int) and version > 0 else 1

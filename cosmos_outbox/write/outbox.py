@@ -63,7 +63,7 @@ class Outbox:
         return self._store.key_paths
 
     def over(self, wrapped: Callable[[Store], Store]) -> Outbox:
-        """Return this outbox with its store wrapped, as a test does that looks at its calls."""
+        """Return this outbox with its store wrapped, as a test does that observes the store's calls."""
         other = copy(self)
         other._store = wrapped(self._store)  # noqa: SLF001 - of ours
         return other
@@ -102,7 +102,7 @@ class Outbox:
 
     def publishes(self, event_type: type[EventT], mapping: Callable[[EventT], PublicEvents]) -> None:
         """
-        Publish what `mapping(event)` returns in place of such an event: one event, several in their order, or None for nothing.
+        Publish the result of `mapping(event)` in place of such an event: one event, several in their order, or None for nothing.
 
         Raises:
             TypeError: it has a mapping already.
@@ -141,7 +141,7 @@ class Outbox:
         attempts: int = DEFAULT_ATTEMPTS,
     ) -> ResultT:
         """
-        Run `work(unit_of_work)`, commit, and return what it returned; while another program writes first, run it again.
+        Run `work(unit_of_work)`, commit, and return the result of `work`. Repeat this while another program writes first.
 
         Each attempt has a unit of work of its own, so `work` reads everything again. Between two attempts it waits, as
         `retries` says. `work` may commit itself, as its last step.
@@ -180,7 +180,7 @@ class Outbox:
 
 
 def is_last(attempt: int, attempts: int, refusal: PreconditionFailed) -> bool:
-    """Say whether no attempt follows, and add to the error of the last one what to do."""
+    """Say whether this attempt is the last. If it is, add to its error what the caller can do."""
     if attempt >= attempts:
         refusal.overtaken = attempts > 1
         refusal.add_note(

@@ -70,7 +70,7 @@ class Repository(Generic[EntityT]):
         at_least: int | None = None,
     ) -> EntityT:
         """
-        Return an entity and track it: the next commit writes what the caller changes and what its methods record.
+        Return an entity and track it. The next commit writes the caller's changes, and the events that the entity's methods record.
 
         It is of this class, or of the subclass that the document's `type` names. An entity that is already tracked is returned as it
         is, without a request.
@@ -108,7 +108,7 @@ class Repository(Generic[EntityT]):
                     document_id=entity_id,
                     partition_key=tracked.key,
                 )
-            if at_least is not None and entity.version < at_least:  # tracked before
+            if at_least is not None and entity.version < at_least:  # the entity was tracked before
                 raise too_old({"id": entity_id, "version": entity.version}, at_least)
             if self._is_gone(entity) and not include_deleted:
                 why = ": it is deleted; `include_deleted=True` returns what is still stored."
@@ -147,7 +147,7 @@ class Repository(Generic[EntityT]):
 
     def update(self, entity: EntityT, etag: str | None = None) -> EntityT:
         """
-        Write the entity with the next commit, even if it was not changed; one that was read and changed needs no update.
+        Write the entity with the next commit, even if it was not changed. An entity that was read and changed needs no `update`.
 
         Raises:
             UsageError: see `create`; or it was never stored.
@@ -221,7 +221,7 @@ class Repository(Generic[EntityT]):
         include_deleted: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page of all entities of this type over all partition keys, as `page_of_key` does, in an order of the store's own.
+        Return a page of all entities of this type, over all partition keys, as `page_of_key` does. The store chooses the order.
 
         Each page may ask every physical partition: a container of twenty costs up to twenty times as much as `page_of_key`.
         """
@@ -238,7 +238,7 @@ class Repository(Generic[EntityT]):
         include_deleted: bool = False,
     ) -> EntityPage[EntityT]:
         """
-        Return a page as `page_of_key` does, of the entities that a query in Cosmos DB's SQL selects.
+        Return a page of the entities that a query in Cosmos DB's SQL selects, as `page_of_key` does.
 
         Args:
             sql: selects whole documents of this type: `SELECT * FROM c WHERE c.type = 'order' AND c.data.total > @least`. A program
@@ -355,7 +355,7 @@ class Repository(Generic[EntityT]):
         data = document.get("data")
         if not isinstance(data, Mapping):
             raise self._unreadable(document, field="data", reason="it is not an object")
-        if data.get("id") != document["id"]:  # another program omitted it
+        if data.get("id") != document["id"]:  # another program left the id out of `data`
             data = {**data, "id": document["id"]}
         try:
             return self._kinds[document["type"]].restore(

@@ -35,13 +35,13 @@ ModelT = TypeVar("ModelT")
 _logger = logging.getLogger("cosmos_outbox.unit_of_work")
 _SPAN = "outbox.commit"
 
-# Who commits what the units of work of this context change, as a consumer does for its handler; a `commit` raises then
+# Set where other code commits the units of work of this context, as a consumer does for its handler. A `commit` raises then.
 committer: ContextVar[str | None] = ContextVar("cosmos_outbox.committer", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """What `commit()` wrote; `id` is None and everything else empty if nothing had changed."""
+    """The result of `commit()`. If nothing had changed, `id` is None and everything else is empty."""
 
     id: str | None = None
     events: tuple[DomainEvent, ...] = ()
@@ -50,7 +50,7 @@ class Commit:
     attempts: int = 0
 
     def followed_by(self, newer: Commit) -> Commit:
-        """Return both as one: a commit whose outcome had been unknown, and the one written after it."""
+        """Return two commits as one: the first, whose outcome was unknown, and the one written after it."""
         return Commit(
             id=newer.id,
             events=self.events + newer.events,
@@ -88,7 +88,8 @@ class UnitOfWork:
         self._sizes = sizes
         self._entities = IdentityMap(kinds)
         self._dispatch: Dispatch | None = None
-        self._unresolved: Submission | None = None  # sent, and not known to be written or refused
+        # a commit that was sent, and is not known to be written or refused
+        self._unresolved: Submission | None = None
         self._entered = False
         self._after_commit: list[Callable[[Commit], Awaitable[None] | None]] = []
 
@@ -108,9 +109,9 @@ class UnitOfWork:
         if error is None:
             self._entities.check()
             self._entities.warn_of_what_is_left("await uow.commit()")
-        self._entities.end()  # also while another task commits: the error of the block must not be hidden
+        self._entities.end()  # also if another task is committing: no error may hide the error of the block
 
-    if not TYPE_CHECKING:  # a type checker says it by itself
+    if not TYPE_CHECKING:  # a type checker reports this without help
 
         def __enter__(self) -> Never:
             raise errors.UsageError("A unit of work is entered by `async with`, not by `with`.")
@@ -118,9 +119,7 @@ class UnitOfWork:
         def __exit__(self, *_: object) -> None: ...
 
     def close(self) -> None:
-        """
-        Forget all entities of this unit for good: what is asked of it later raises UsageError. The `async with` block does this.
-        """
+        """Forget all entities of this unit for good; any further use of them raises UsageError. The `async with` block calls this."""
         self._entities.end()
 
     def repository(self, entity_type: type[EntityT]) -> Repository[EntityT]:
@@ -165,7 +164,7 @@ class UnitOfWork:
 
     def record(self, event: DomainEvent, *, about: object, deliver_at: datetime | None = None) -> None:
         """
-        Record an event about an entity, or about a document that was read or saved here, which is written with it.
+        Record an event about an entity, or about a document that was read or saved here. The next commit writes both together.
 
         Args:
             event: what happened.
@@ -184,7 +183,7 @@ class UnitOfWork:
 
     def after_commit(self, hook: Callable[[Commit], Awaitable[None] | None]) -> None:
         """
-        Run `hook(commit)` once, after the next commit that wrote something; a refusal or a rollback forgets it.
+        Run `hook(commit)` once, after the next commit that wrote something. A refusal or a rollback drops the hook.
 
         An error of a hook is logged: what is committed stays so. The process may end before a hook runs, so what has to happen is
         the part of a handler or of a consumer.
@@ -193,7 +192,7 @@ class UnitOfWork:
 
     def rollback(self) -> None:
         """
-        Forget all entities of this unit; read them again to go on.
+        Forget all entities of this unit. To go on, read them again.
 
         Raises:
             SharedUnitOfWork: another task uses this unit of work right now.
@@ -246,7 +245,8 @@ class UnitOfWork:
         with self._entities.alone(commits=True):
             settled = None
             try:
-                if self._unresolved is not None:  # first, as newer changes may depend on it
+                # the commit in doubt comes first, as newer changes may depend on it
+                if self._unresolved is not None:
                     settled = await self._submit(self._unresolved.commit)
                 newer = await self._commit_changes(record)
             except BaseException:
@@ -266,7 +266,7 @@ class UnitOfWork:
                 answer = hook(commit)
                 if inspect.isawaitable(answer):
                     await answer
-            except Exception:  # a caller's code; the commit is written all the same
+            except Exception:  # the hook is a caller's code; the commit is written all the same
                 _logger.exception("commit.hook_failed", extra={"commit": commit.id})
 
     async def _commit_changes(self, record: CommitRecord | None) -> Commit | None:
@@ -274,13 +274,14 @@ class UnitOfWork:
             raise self._entities.refusal.with_traceback(None)
         if self._handlers.registered:
             await self._run_handlers()
-            self._entities.check()  # a handler that closed the unit would lose the write unnoticed
+            # without this, a handler that closed the unit would lose the write unnoticed
+            self._entities.check()
         changed, paths = self._entities.changes(), self._store.key_paths
         if not changed and record is None:
             return None
-        # Not of messages: a span `create` is about one of them, and only the worker knows where it goes.
+        # This span is not about messages: a span `create` is about one of them, and only the worker knows where a message goes.
         span = self._tracer.start_span(_SPAN)
-        # Where nothing records it, the current span stays the caller's.
+        # Without a tracer that records, the caller's span stays the current one.
         with trace.use_span(span, end_on_exit=True) if span.is_recording() else nullcontext():
             parts = [tracked.part(paths) for tracked in changed]
             recorded = [event for part in parts for event in part.taken.events]
@@ -317,7 +318,7 @@ class UnitOfWork:
         dispatch = Dispatch(self._handlers.registered, self._dispatch)
         try:
             await dispatch.run(self._entities, self)
-        except BaseException:  # whatever a handler raises: the next commit runs all of them again
+        except BaseException:  # whatever a handler raises, the next commit runs all handlers again
             self._entities.put_back(before)
             self._after_commit = hooks
             raise
@@ -331,13 +332,13 @@ class UnitOfWork:
         except errors.CommitOutcomeUnknown:
             raise
         except errors.OutboxError as refusal:
-            self._unresolved = None  # it is known not to be written
+            self._unresolved = None  # the commit is known not to be written
             if isinstance(refusal, errors.REFUSALS):
                 self._entities.undo(refusal, self._dispatch.caused_by if self._dispatch else ())
                 self._dispatch = None
                 self._after_commit.clear()
             raise
-        # A cancellation, or an error that is not ours, may come after the write: the submission stays unresolved.
+        # A cancellation, or an error of other code, may come after the write: the submission stays unresolved.
         self._unresolved = None
         self._entities.mark_written(pending.parts, pending.partition_key, submission.etags)
         return Commit(
@@ -351,7 +352,8 @@ class UnitOfWork:
 
 async def run_event_handlers(uow: UnitOfWork) -> None:
     """
-    Run the handlers of the events that a unit of work recorded so far, as its commit would; that runs those of later ones.
+    Run the handlers of the events that a unit of work has recorded so far, as its commit would. The commit runs the handlers of later
+    events.
 
     Raises:
         UsageError: a handler called `commit()` or `rollback()`; and whatever a handler raises.
@@ -364,7 +366,7 @@ async def run_event_handlers(uow: UnitOfWork) -> None:
 
 async def commit_with(uow: UnitOfWork, record: CommitRecord) -> Commit:
     """
-    Commit a unit of work together with the record of what the commit is for, also if nothing else changed.
+    Commit a unit of work together with a record of what the commit is for, also if nothing else changed.
 
     Raises:
         Conflict: a document has the record's id, which the error names; nothing was written.
@@ -379,5 +381,5 @@ def version_after_commit(uow: UnitOfWork, entity: Entity) -> int:
 
 
 def warn_of_what_is_left(uow: UnitOfWork, *, commit: str) -> None:
-    """Log a warning if a unit of work has changes that no commit wrote; `commit` is how its caller commits."""
+    """Log a warning if a unit of work has changes that no commit wrote. `commit` is the call by which its caller commits."""
     uow._entities.warn_of_what_is_left(commit)  # noqa: SLF001 - of this module

@@ -21,14 +21,14 @@ def refusal(
     field: str,
     reason: str = "its stored form reads back as another value",
 ) -> UnstorableValue:
-    """Return the refusal of a field."""
+    """Return the error that refuses a field."""
     return UnstorableValue(
         of=type(model).__name__, document_id=document_id, partition_key=key, field=field, reason=reason
     )
 
 
 def unwritable(model: object, document_id: str, key: Any, error: ValueError) -> UnstorableValue:
-    """Return the refusal of a model that has no JSON."""
+    """Return the error for a model that cannot become JSON."""
     fields = model if isinstance(model, Mapping) else getattr(model, "__dict__", {})
     field = next((str(name) for name in fields if not _has_json(model, name, fields[name])), "a field")
     return refusal(model, document_id, key, field, str(error))
@@ -37,7 +37,7 @@ def unwritable(model: object, document_id: str, key: Any, error: ValueError) -> 
 def no_json(
     model: object, document_id: str, key: Any, document: Mapping[str, Any], error: ValueError
 ) -> UnstorableValue:
-    """Return the refusal of a document with a text that has no UTF-8, or a number that is not finite or would be rounded."""
+    """Return the error for a document with a text that has no UTF-8, or a number that is not finite or would be rounded."""
     field = next(find(document, lambda part: has_no_json(part) or is_rounded(part)), "a field")
     return refusal(model, document_id, key, field.removeprefix("data."), str(error))
 

@@ -46,12 +46,12 @@ __all__ = [
     "running_worker",
     "running_workers",
 ]
-# In which a name is looked for, those that load OpenTelemetry last
+# The modules in which an exported name is looked for; those that load OpenTelemetry come last.
 _MODULES = ("settings", "consumer_settings", "worker_assembly", "consumer_assembly", "several_containers")
 
 
 def __getattr__(name: str) -> object:
-    # On demand: the command line reads the settings and has no use for OpenTelemetry.
+    # Names are loaded on demand: the command line reads the settings and does not need OpenTelemetry.
     for module in _MODULES if name in __all__ else ():
         if hasattr(found := import_module(f"{__name__}.{module}"), name):
             return getattr(found, name)

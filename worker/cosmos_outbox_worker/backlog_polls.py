@@ -23,10 +23,11 @@ from cosmos_outbox_worker.program import Program
 from cosmos_outbox_worker.shared_health import PARKED, WAITS, WORKERS, summarize_parked
 from cosmos_outbox_worker.worker_health import WorkerVitals
 
-_OBSERVE_SECONDS = 5.0  # for exporters: what answers /metrics observes by itself
+_OBSERVE_SECONDS = 5.0  # for exporters only: an answer to /metrics observes the health by itself
 _SOON_SECONDS = 15.0
-_LOOKS = 6  # a lease of a worker that was killed is free by then; more would list all leases for nothing
-_BEAT_SECONDS = 5.0  # a silent container must not delay the next round for long
+# after so many looks the leases of a killed worker are free; more would list all leases for nothing
+_LOOKS = 6
+_BEAT_SECONDS = 5.0  # the longest that a container without an answer may delay the next round
 
 
 async def poll(
@@ -37,7 +38,7 @@ async def poll(
     parked: ParkedStore | None,
 ) -> None:
     """
-    Poll what waits and what is parked until cancelled. A poll that fails changes nothing and is reported.
+    Poll what waits and what is parked until cancelled. If a poll fails, nothing changes, and the failure is reported.
 
     Args:
         program: it is observed, and hears what fails.
@@ -79,7 +80,7 @@ async def poll(
         except (OutboxError, TimeoutError) as error:
             silent = f"The heartbeats in the lease container: no answer in {_BEAT_SECONDS:g} s."
             said = error if isinstance(error, OutboxError) else StoreUnavailable(silent)
-            # Report it once: no task waits for it, and the other polls report the same outage.
+            # Report it here, and only once: no task waits for this poll, and the other polls report the same outage.
             return [said] * health.fails("heartbeats", cause_of(error_line(said)))
         health.works("heartbeats")
         return ()
@@ -103,7 +104,8 @@ async def _beat(program: Program[Any, Any], health: WorkerVitals, fleet: Fleet) 
     others = await fleet.beat(own := health.heartbeat())
     for alarm in health.note_workers(own, *others, strangers=await fleet.strangers(own, others)):
         program.notify(alarm)
-    if (found := health.heartbeat()).alarms != own.alarms:  # the others, and `status`, are to know at once
+    # other workers, and `status`, must see this at once
+    if (found := health.heartbeat()).alarms != own.alarms:
         await fleet.beat(found)
 
 
@@ -116,8 +118,8 @@ async def keep_polling(
     program: Program[Any, Any], polls: Mapping[str, Callable[[], Awaitable[Iterable[Exception]]]]
 ) -> None:
     """
-    Poll until cancelled, as often as the health of the program says, or soon after a poll that failed, which is reported. One that gets no
-    answer delays no other. The program observes its health all the while.
+    Poll until cancelled, as often as the health of the program asks for, or soon after a poll that failed. A failure is reported. A
+    poll that gets no answer does not delay the next. The program observes its health all the while.
 
     Args:
         program: hears `WatchFailed`.
@@ -132,7 +134,7 @@ async def keep_polling(
                 program.health.blind.discard(subject)
                 if not errors:
                     program.health.works(subject)
-            # Broadly: any program may have written what is read, and polling must not end the work.
+            # All errors are caught: any program may have written the documents that are read, and a poll must not end the work.
             except Exception as failure:  # noqa: BLE001 - see above
                 errors = [failure]
                 program.health.blind.add(subject)

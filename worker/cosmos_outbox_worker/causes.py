@@ -23,17 +23,17 @@ from cosmos_outbox_worker.readable_times import clock_time, duration_text
 if TYPE_CHECKING:
     from cosmos_outbox_worker.heartbeats import Heartbeat
 
-A_WHILE = timedelta(seconds=5)  # what fails for less passes by itself
+A_WHILE = timedelta(seconds=5)  # a failure shorter than this passes by itself
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 _MOST_NAMED = 20
 _WORDS = tomllib.loads(Path(__file__).with_name("causes.toml").read_text("utf-8"))
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     kind: _WORDS["defaults"] | words for kind, words in _WORDS["kinds"].items()
 }
-# How an owner writes into its lease that it makes no progress
+# The text with which an owner writes into its lease that it makes no progress
 _STANDSTILL = re.compile(r"No progress for (\d+) s, \d+ attempts failed: ")
 
-# A worker or a consumer, and what of it is stopped: a range or a key; "" for all of it
+# A worker or a consumer, and the part of it that is stopped: a range or a key; "" means all of it
 Stopped = tuple[str, str]
 
 
@@ -57,17 +57,19 @@ class Cause:
 
     @property
     def words(self) -> Mapping[str, Any]:
-        """Return the words of `causes.toml` for its kind. A newer worker may know more kinds."""
+        """
+        Return the texts of `causes.toml` for this kind of cause. A newer worker may report kinds that this version does not know.
+        """
         return _KINDS.get(self.kind, _KINDS["failing"])
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what two of the same cause have in common."""
+        """Return the fields in which two reports of one cause agree."""
         return self.kind, *re.findall(self.words["each"], self.said)[:1]
 
     @property
     def whom(self) -> str:
-        """Return whom it stops, as people read it."""
+        """Return the worker or consumer that it stops, as people read it."""
         named, more = defaultdict[str, list[str]](list), len(self.stops) - _MOST_NAMED
         for who, what in self.stops[:_MOST_NAMED]:
             named[who].append(what)
@@ -80,7 +82,7 @@ class Cause:
         return f"{self.words['remedy']} ({self.words['page']})"
 
     def facts(self) -> dict[str, Any]:
-        """Return it as programs read it."""
+        """Return the cause as programs read it."""
         said = {name: self.words[name] for name in ("what", "remedy", "page")}
         return asdict(self) | said | {"since": self.since and self.since.isoformat()}
 
@@ -92,14 +94,17 @@ class Cause:
 
 
 def cause_of(text: str, **known: Any) -> Cause:
-    """Return the cause that an error names: as its class and what it says, or as an owner wrote it into its lease."""
+    """Return the cause that an error shows: as its class and its text, or as an owner wrote it into its lease."""
     said = _STANDSTILL.sub("", text, count=1)
     fitting = (kind for kind, words in _KINDS.items() if re.match(words["when"], said, re.DOTALL))
     return Cause(kind=next(fitting), said=said, **known)
 
 
 def merge_causes(found: Iterable[Cause]) -> tuple[Cause, ...]:
-    """Return each cause once, the worst first, with all that it stops. A symptom counts as the cause that stops the same range or key."""
+    """
+    Return each cause once, the worst first, with everything that it stops. A symptom is merged into the cause that stops the same
+    range or key.
+    """
     found = [part for one in found for part in [replace(one, stops=(each,)) for each in one.stops] or [one]]
     reasons = {stopped: one for one in found if not one.words["symptom"] for stopped in one.stops}
     groups = defaultdict[tuple[str, ...], list[Cause]](list)
@@ -126,7 +131,7 @@ def of_own_work(
     now: datetime, me: str, failing: Sequence[Cause], mine: Sequence[LeaseStatus] = ()
 ) -> Iterator[Cause]:
     """
-    Yield the causes that a process knows of itself.
+    Yield the causes that a process knows from its own work.
 
     Args:
         failing: what fails now. What holds up sends, or else all of it, stops each lease that makes no progress and names no error. What
@@ -156,7 +161,7 @@ def of_workers(
     now: datetime, workers: Iterable[Heartbeat], lag: Lag, *, known: Collection[str] = ()
 ) -> Iterator[Cause]:
     """
-    Yield the causes that heartbeats name, to a worker or to an operator; `lag` says what each worker owns.
+    Yield the causes that heartbeats show to a worker or to an operator; `lag` says which leases each worker owns.
 
     Args:
         known: the tokens of the ranges that the caller works on, and so knows better.
@@ -174,12 +179,12 @@ def of_workers(
 
 
 def of_fleet(sentences: Iterable[str]) -> Iterator[Cause]:
-    """Yield a cause for each sentence on a fleet as a whole."""
+    """Yield one cause for each sentence about the fleet as a whole."""
     return (Cause(kind="fleet", said=said) for said in sentences)
 
 
 def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterator[Cause]:
-    """Yield the causes that leases show. The owner of the `known` leases knows their errors better than the leases do."""
+    """Yield the causes that leases show. The errors of the `known` leases are left out: their owner knows them better."""
     for name, error in lag.damaged.items():
         yield Cause(kind="lease-damaged", said=error, stops=(_range_of("", token_of(name)),), stands=True)
     for lease in lag.leases:

@@ -65,7 +65,7 @@ class Connection:
 
     async def prefix(self) -> str:
         """
-        Return what the ids of the processor's leases start with.
+        Return the beginning of the ids of the processor's leases.
 
         Raises:
             ConfigurationError: a container is missing, or there are leases under another name of the account.
@@ -103,14 +103,14 @@ class Connection:
         return () if (await self.leases.list(f"{await self.prefix()}..")).documents else await self.others()
 
     async def lag(self, expiration: timedelta, processor: str | None = None) -> Lag:
-        """Return the lag of the processor, or of another one. A lease not written for this long is free."""
+        """Return the lag of the processor, or of another one. A lease that was not written for this long counts as free."""
         name = processor or self.settings.processor_name
         return await estimate_lag(name, feed=self.feed, leases=self.leases, expiration=expiration)
 
     async def find_unserved_processors(self, expiration: timedelta) -> Mapping[str, int]:
         """
-        Return the other processors for which changes wait and no worker works, with how many changes: this one, if it begins at `now`, may
-        have taken the place of one, and does not send them.
+        Return the other processors for which changes wait and no worker works, with the number of changes. If this processor began at
+        `now` in the place of one of them, these changes are not sent.
         """
         left = dict[str, int]()
         for other in await self.others() if self.settings.start is StartFrom.NOW else ():
@@ -151,8 +151,8 @@ class Connection:
         return ParkedKeys(await self.parked_store(), send, scope=await self.scope())
 
     async def scope(self) -> Scope:
-        """Return whose parked keys are the processor's."""
-        # The resource id is read each time: a container that is recreated has another one.
+        """Return the scope of the processor's parked keys."""
+        # The resource id is read each time, because a container that is created again has another one.
         container = await self.feed.describe()
         return Scope(processor=self.settings.processor_name, container=container.container_rid)
 
@@ -176,7 +176,7 @@ class Connection:
         self, settings: ConsumerSettings, *, notify: Hook = log_hook
     ) -> AsyncIterator[Subscription]:
         """
-        Open the subscription or queue of a consumer; `notify` hears where another receiver takes over.
+        Open the subscription or queue of a consumer. `notify` hears if the SDK takes over from the lean receiver.
 
         Raises:
             ConfigurationError: the settings do not name its namespace.
@@ -199,7 +199,7 @@ class Connection:
         notify: Hook = log_hook,
     ) -> AsyncIterator[Topics]:
         """
-        Open the topics of the routes, of Service Bus or by the publisher that the settings name; they get messages in the format of
+        Open the topics of the routes: of Service Bus, or by the publisher that the settings name. Messages to them have the format of
         the settings.
 
         Args:
@@ -236,7 +236,7 @@ class Connection:
 
     @property
     def namespace(self) -> dict[str, Any]:
-        """Return how the namespace of Service Bus is reached: what each adapter takes."""
+        """Return how to reach the Service Bus namespace, as arguments that each adapter takes."""
         return {
             "connection_string": _text(self.settings.servicebus_connection_string),
             "namespace": self.settings.servicebus_namespace,
@@ -249,8 +249,8 @@ async def open_connection(
     settings: Settings, *, answered: Answered | None = None, opening_seconds: float | None = None
 ) -> AsyncIterator[Connection]:
     """
-    Open the Cosmos DB side of the outbox that the settings name; `answered` hears of each answer, and `opening_seconds` is how long to
-    try, as long as the SDK does without.
+    Open the Cosmos DB side of the outbox that the settings name. `answered` hears each answer. `opening_seconds` is how long to try;
+    by default, as long as the SDK does.
 
     Raises:
         ConfigurationError, AccessDenied, StoreUnavailable: the account cannot be used, refuses, or does not answer.
@@ -306,7 +306,7 @@ def _connection(
 
 def lean_receiver() -> ModuleType:
     """
-    Return the package of the lean receiver: a distribution that needs the library, so the library has no `import` of it.
+    Return the package of the lean receiver. It is a distribution that needs the library, so the worker imports it on demand.
 
     Raises:
         ConfigurationError: it is not installed.
@@ -323,7 +323,7 @@ def lean_receiver() -> ModuleType:
 
 def https_proxy(host: str) -> str | None:
     """
-    Return the URL of the proxy that the environment names on the way to Service Bus: its SDK does not look.
+    Return the URL of the proxy that the environment names for Service Bus: its SDK does not look for one.
 
     Raises:
         ConfigurationError: it is none; the error does not quote it, for it may hold a password.

@@ -27,21 +27,21 @@ from cosmos_outbox_worker.shared_health import PARKED, summarize_parked
 from cosmos_outbox_worker.where import find_messages
 
 _BLOCKED_LOOP_SECONDS = 5.0
-# Beside all attempts of a message: what the stores take, and the wait for one that is away.
+# Seconds beside all attempts at a message: for requests to the stores, and for a store that is away.
 _MARGIN = timedelta(minutes=2)
 
 _logger = logging.getLogger("consumer")
 
 
 class RunningConsumer(Program[SessionProcessor, ConsumerSnapshot]):
-    """A consumer that is put together: it receives messages and has its handlers take them."""
+    """A consumer with all its parts: it receives messages and has its handlers process them."""
 
 
 def running_consumer(
     consumer: ConsumerSource, settings: ConsumerSettings | None = None, *, serve_health: bool = False
 ) -> AbstractAsyncContextManager[RunningConsumer]:
     """
-    Run a consumer inside another program for as long as the block lasts; its end drains the consumer.
+    Run a consumer inside another program. The end of the block drains the consumer.
 
     Installs no signal handlers and configures no logs. A consumer that fails ends; its snapshot is then unready and says why.
 
@@ -63,7 +63,7 @@ async def assemble_consumer(
     source: ConsumerSource, settings: ConsumerSettings, *, named: str = ConsumerVitals.named
 ) -> AsyncIterator[RunningConsumer]:
     """
-    Open everything the settings name, yield the consumer, close everything again.
+    Open all that the settings name, yield the consumer, and close all again.
 
     Args:
         named: how commands name the consumer, for those that the page shows.
@@ -127,7 +127,7 @@ async def assemble_consumer(
 
 
 def session_options(settings: ConsumerSettings, consumer: Consumer) -> SessionOptions:
-    """Return the options of the session processor that the settings ask for."""
+    """Return the options of the session processor, as the settings say."""
     return SessionOptions(
         max_concurrent_sessions=settings.concurrent_sessions,
         max_handling=2 * consumer.policy.longest_handling + _MARGIN,

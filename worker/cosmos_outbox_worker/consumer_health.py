@@ -16,16 +16,16 @@ from cosmos_outbox_worker.causes import Cause, cause_of
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.shared_health import State, Vitals
 
-_MOST_SHOWN = 10  # of stalled keys
+_MOST_SHOWN = 10  # stalled keys that are shown
 _MOST_WAITS = 1000
-_LATE_SECONDS = 30.0  # how late a delivery may come
+_LATE_SECONDS = 30.0  # seconds by which a delivery may be late
 _REMEMBERED_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StalledKey:
     """
-    A key whose message waits, and with it all later ones, because of an error that the message did not cause.
+    A key whose message waits because of an error that the message did not cause. All later messages of the key wait, too.
 
     why: as the record ConsumingDelayed says.
     waited_seconds: since this process had to delay it first.
@@ -41,7 +41,7 @@ class StalledKey:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerSnapshot(State):
     """
-    A consumer's health at one moment.
+    The health of a consumer at one moment.
 
     source: the subscription, as `topic/subscription`, or the queue.
     named: how commands name the consumer, if that is known.
@@ -56,7 +56,7 @@ class ConsumerSnapshot(State):
     handled_per_second: float
     stalled: tuple[StalledKey, ...]
     waiting_seconds: float
-    fallback: str | None  # why the SDK receives in place of the lean receiver
+    fallback: str | None  # why the SDK receives instead of the lean receiver
     named: str = "MODULE:NAME"
 
     def readiness(self) -> dict[str, Any]:
@@ -68,14 +68,14 @@ class ConsumerSnapshot(State):
 @dataclass(slots=True)
 class _Wait:
     """
-    A message that is delayed: a session delivers only its first one. Between two deliveries the session may go to another
-    process, which then reports it: one that is not delivered in its time is reported no more, and forgotten later.
+    A message that is delayed, always the first of its session. Before its next delivery the session may go to another process, which
+    then reports it. So a message that is not delivered in time is no longer reported, and later forgotten.
     """
 
     why: str
     key: str
     since: float
-    due: float  # when it is delivered again
+    due: float  # when the message is delivered again
     error: BaseException
 
     def is_old(self, now: float) -> bool:
@@ -89,7 +89,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
     """The vitals of a consumer."""
 
     name = "consumer"
-    handling: Any  # what has the handlers take messages; the assembly sets it
+    handling: Any  # the object that calls the handlers; the assembly sets it
     named = "MODULE:NAME"
 
     def __init__(self, settings: ConsumerSettings, consumer: str, **clock: Any) -> None:
@@ -151,7 +151,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         )
 
     def _reasons(self, sessions: Iterable[SessionStatus], stalled: tuple[StalledKey, ...]) -> Iterator[Cause]:
-        """Yield the causes that keep messages from being handled. Each but the last two keeps the consumer from being ready."""
+        """Yield the causes that keep messages from being handled. All but the last two make the consumer unready."""
         least, source = self._stalled_seconds, self._source
         if not self._reached:
             hint = "" if "/" in source else " If it is a topic, set OUTBOX_SUBSCRIPTION."
@@ -177,7 +177,7 @@ class ConsumerVitals(Vitals[ConsumerSnapshot]):
         return replace(cause, since=since, stops=((self._consumer, what),), stands=stands, unready=stands)
 
     def waits_of(self, key: str) -> list[str]:
-        """Return which messages of a key wait through no fault of theirs, as this process knows, and why."""
+        """Return the messages of a key that wait through no fault of their own, and why, as far as this process knows."""
         now = self._loop.time()
         waits = [(name, one) for name, one in self._waits.items() if one.key == key and one.is_due(now)]
         return [

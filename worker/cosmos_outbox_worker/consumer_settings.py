@@ -15,9 +15,7 @@ _BY_THE_SDK = "SDK_ONLY=true", "SESSIONS=false", "SERVICEBUS_TRANSPORT=websocket
 
 
 class ConsumerSettings(Settings):
-    """
-    The settings of a consumer: those of a worker that are not about relaying, and where the messages come from.
-    """
+    """The settings of a consumer: the source of its messages, and the settings of a worker that are not about relaying."""
 
     receives = True
     topic: Annotated[str, AfterValidator(topic_name)]
@@ -41,7 +39,7 @@ class ConsumerSettings(Settings):
 
     @property
     def source(self) -> str:
-        """Return where messages come from: `topic/subscription`, or the queue."""
+        """Return the source of the messages: `topic/subscription`, or the queue."""
         return "/".join(filter(None, (self.topic, self.subscription)))
 
     def contradictions(self) -> list[str]:

@@ -12,7 +12,7 @@ from cosmos_outbox.errors import ConfigurationError
 
 def without_env_files(arguments: Sequence[str]) -> list[str]:
     """
-    Return the arguments of a command without its files of variables, wherever they are named, and give the process what is in them.
+    Return the arguments of a command without its files of variables, wherever they stand, and set the variables in those files.
 
     A later file wins over an earlier one, and what the process had over all.
 
@@ -42,11 +42,11 @@ def _variables(path: str) -> dict[str, str]:
         raise ConfigurationError(f"--env-file {path!r}: {why}.") from error
     found = {}
     for one in bindings:
-        text = one.original.string  # which may be a secret, and is not shown
+        text = one.original.string  # the text may be a secret, and is not shown
         if one.key and one.value is not None and "\0" not in text:
             found[one.key] = one.value
         elif one.key or one.error:
-            line = one.original.line + len(text) - len(text.lstrip("\n"))  # blank ones stand before it
+            line = one.original.line + len(text) - len(text.lstrip("\n"))  # blank lines come before the text
             raise ConfigurationError(
                 f"--env-file {path!r}: line {line} is no NAME=VALUE, or has an open quote."
             )

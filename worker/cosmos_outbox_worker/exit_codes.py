@@ -33,5 +33,5 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130, "Ctrl-C; where it asked, nothing was done"
 
 
-# Of several containers the worst: what is known to be wrong, then what could not be looked at
+# Of several containers, the worst code wins: something known to be wrong, then something that could not be checked.
 WORST_FIRST = tuple(sorted(ExitCode, key=(130, 4, 2, 3, 5, 6, 1, 0).index))

@@ -18,14 +18,16 @@ from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.settings import Settings, variable
 from cosmos_outbox_worker.version import version
 
-# With other intervals workers rob each other of leases; with other topics or shapes it matters which worker sends an event.
+# With different intervals, workers rob each other of leases. With different topics or message formats, it matters which worker sends
+# an event.
 MUST_AGREE = (
     *("lease_expiration_seconds", "start", "parked_container", "event_ttl_seconds", "delete_after_publish"),
     *("topic", "routes", "publisher", "batch_scope", "message_format"),
 )
 _MOST_NAMES = 5
 _CONTESTED = "Live workers take leases from each other"
-# A balance moves a lease once, a rollout a few times, but hardly ever away from a worker that stays and back to it.
+# Balancing moves a lease once, a rollout a few times. Neither takes a lease from a worker that goes on and gives it back to that
+# worker.
 _RETURNS = 3
 _LEAST_SECONDS, _EXPIRATIONS = 600.0, 10
 
@@ -51,7 +53,7 @@ class FleetWatch:
         self._lost, self._said = ("", -math.inf), tuple[str, ...]()
 
     def note_record(self, record: Record, now: float) -> None:
-        """Note a lease that leaves this worker while it goes on, one that comes back, and that all are lost."""
+        """Note a lease that this worker loses while it goes on, and a lease that comes back. Note also that all leases are lost."""
         if isinstance(record, LeasesLost):
             said = (
                 f"All leases were lost ({record.reason}), and made again (start: {record.start}): what was committed since is sent again, and "
@@ -68,7 +70,7 @@ class FleetWatch:
                 self._back[record.lease].append(now)
 
     def heartbeat_fields(self) -> Mapping[str, Any]:
-        """Return what the worker's heartbeat says for the others to compare."""
+        """Return the part of this worker's heartbeat that other workers compare."""
         settings = self._settings
         host = settings.publisher or settings.namespace
         shared = {name: getattr(settings, name) for name in MUST_AGREE} | {"servicebus_namespace": host}
@@ -82,7 +84,7 @@ class FleetWatch:
         }
 
     def compare(self, fleet: tuple[Heartbeat, ...], strangers: Iterable[Heartbeat], now: float) -> None:
-        """Compare the workers of the processor, this one first, and look whether strangers send the same."""
+        """Compare the workers of the processor, this one first. Look whether other processors send the same events."""
         unsent = unserved_processor_alarms(fleet[0].processor, self.left)
         self.alarms = (*self._lease_contest_alarms(now), *double_send_alarms(fleet[0], strangers), *unsent)
         lost, at = self._lost
@@ -101,7 +103,7 @@ class FleetWatch:
 
 
 def double_send_alarms(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterator[SentTwice]:
-    """Yield an alarm for each of the other processors that sends what a worker sends to the same topics."""
+    """Yield an alarm for each other processor that sends a worker's events to the same topics."""
     workers = defaultdict[str, list[str]](list)
     for one in strangers:
         if {*one.topics} & {*own.topics}:
@@ -115,7 +117,7 @@ def double_send_alarms(own: Heartbeat, strangers: Iterable[Heartbeat]) -> Iterat
 
 
 def unserved_processor_alarms(own: str, left: Mapping[str, int]) -> Iterator[LeftUnsent]:
-    """Yield an alarm for each processor without a worker whose place a processor that began at `now` may have taken."""
+    """Yield an alarm for each processor without a worker, if the processor that began at `now` may have taken its place."""
     for other, waiting in sorted(left.items()):
         reason = (
             f"{waiting:,} changes wait for processor {other!r}, which has no worker, and {own!r} has OUTBOX_START=now: it does not send what "
@@ -126,18 +128,18 @@ def unserved_processor_alarms(own: str, left: Mapping[str, int]) -> Iterator[Lef
 
 
 def sentences(fleet: Sequence[Heartbeat]) -> tuple[str, ...]:
-    """Return a sentence on what live workers differ in, and one on each alarm that does not come from that."""
+    """Return a sentence on each difference between live workers, and one on each alarm that does not come from a difference."""
     differ, alarms = tuple(differences(fleet)), alarms_of(fleet)
     return (*differ, *(said for said in alarms if not (differ and said.startswith(_CONTESTED))))
 
 
 def alarms_of(fleet: Iterable[Heartbeat]) -> Iterable[str]:
-    """Return what live workers raise alarms about."""
+    """Return the alarms that live workers raise."""
     return dict.fromkeys(said for one in fleet if not one.silent for said in one.alarms)
 
 
 def differences(fleet: Iterable[Heartbeat]) -> Iterator[str]:
-    """Return a sentence on the settings in which live workers differ. A setting that a version does not have is no difference."""
+    """Return a sentence on each setting in which live workers differ. A setting that one version does not have is no difference."""
     live = [one for one in fleet if not one.silent]
     said = {
         variable(name): {one.worker: one.settings[name] or "unset" for one in live if name in one.settings}

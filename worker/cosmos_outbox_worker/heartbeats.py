@@ -26,24 +26,25 @@ _ANY = "heartbeat."
 _MOST = 300
 _MOST_TEXTS = 3
 _KEPT = timedelta(minutes=10)
-_SLOW_POLL = timedelta(seconds=10)  # a slow Cosmos DB may delay a sign by this much
+_SLOW_POLL = timedelta(seconds=10)  # the longest time by which a slow Cosmos DB may delay a heartbeat
 _A_MOMENT = timedelta(seconds=1)  # the service counts whole seconds
 _LEAVING_SECONDS = 2.0
 
 
 class Phase(StrEnum):
-    """Where a process is between its start and its end."""
+    """The phase of a process between its start and its end."""
 
-    STARTING = "starting"  # a worker has not seen a lease for every range yet, a consumer not reached its subscription
+    # starting: a worker has not seen a lease for every range, a consumer has not reached its subscription
+    STARTING = "starting"
     RUNNING = "running"
-    DRAINING = "draining"  # it was asked to stop, and finishes what is at hand
+    DRAINING = "draining"  # the process was asked to stop, and finishes its work
     ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """
-    A worker as it was at its last sign of life.
+    The last heartbeat of a worker: its state at that time.
 
     every: time between two signs.
     unready: why it was not ready.
@@ -72,22 +73,22 @@ class Heartbeat:
 
     @property
     def silent(self) -> bool:
-        """Return whether its next sign is missing: it ended without a word, is frozen, or is cut off from Cosmos DB."""
+        """Return whether the next heartbeat is missing: the worker ended without one, is frozen, or cannot reach Cosmos DB."""
         return self.silent_for > self.every + _SLOW_POLL
 
     @property
     def overdue(self) -> bool:
-        """Return whether its next sign is late, and it is not silent yet."""
+        """Return whether the next heartbeat is late, and not yet missing."""
         return not self.silent and self.silent_for > self.every + _A_MOMENT
 
     @property
     def silent_in(self) -> float:
-        """Return in how many seconds it is silent, unless it gives a sign."""
+        """Return after how many seconds the worker counts as silent, unless a heartbeat comes."""
         return (self.every + _SLOW_POLL + _A_MOMENT - self.silent_for).total_seconds()
 
     @property
     def forgotten(self) -> bool:
-        """Return whether the worker is left out of the fleet, as one that was replaced."""
+        """Return whether the worker is no longer counted in the fleet, like one that was replaced."""
         return self.silent_for > self.kept
 
     @property
@@ -96,12 +97,12 @@ class Heartbeat:
 
     @property
     def works(self) -> bool:
-        """Return whether it works, and what it said last is so."""
+        """Return whether the worker is at work, and its last heartbeat still holds."""
         return self.phase == Phase.RUNNING and not self.silent
 
     def state(self, *, owns: bool) -> str:
         """
-        Return how it is, in a word or two.
+        Return the state of the worker, in a word or two.
 
         Args:
             owns: a lease.
@@ -110,7 +111,7 @@ class Heartbeat:
             return "silent"
         if self.works and self.unready:
             return "not ready"
-        if owns and self.phase == Phase.STARTING:  # its first sign comes before its first lease
+        if owns and self.phase == Phase.STARTING:  # the first heartbeat comes before the first lease
             return str(Phase.RUNNING)
         return self.phase if self.phase != Phase.RUNNING or owns else "stand-by"
 
@@ -130,7 +131,7 @@ class Fleet:
 
     def __init__(self, leases: LeaseStore, *, processor: str, container: str) -> None:
         self._leases = leases
-        # Names may hold what an id must not.
+        # Names of workers may have characters that an id must not have.
         self._head = f"{_ANY}{_hash(processor, container)}."
 
     async def heartbeats(self) -> tuple[Heartbeat, ...]:
@@ -145,7 +146,7 @@ class Fleet:
 
     async def beat(self, own: Heartbeat) -> tuple[Heartbeat, ...]:
         """
-        Store a worker's sign of life; return those of the others.
+        Store a worker's heartbeat; return those of the other workers.
 
         Raises:
             OutboxError: the lease container cannot be read or written.
@@ -161,7 +162,7 @@ class Fleet:
             "ttl": int(own.kept.total_seconds()),
             **_STORED.dump_python(own, mode="json", exclude={"silent_for"}),
         }
-        with suppress(Conflict, NotFound, PreconditionFailed):  # another process of this name was faster
+        with suppress(Conflict, NotFound, PreconditionFailed):  # another process with this name was faster
             if etag := next((stored["_etag"] for _, stored in listed if stored["id"] == name), None):
                 await self._leases.replace(sign, etag=etag)
             else:
@@ -174,8 +175,8 @@ class Fleet:
 
     async def strangers(self, own: Heartbeat, others: Sequence[Heartbeat]) -> list[Heartbeat]:
         """
-        Return the live workers of other processors of the same container, of those that share the lease container. One worker looks, the
-        first of the fleet that is alive, for all heartbeats are read; the others learn from its own what it found.
+        Return the live workers of other processors of the same container, if they share the lease container. Only the first live
+        worker of the fleet reads all heartbeats for this; the others read the result in its heartbeat.
 
         Raises:
             OutboxError: the lease container cannot be read.
@@ -187,9 +188,7 @@ class Fleet:
 
     @asynccontextmanager
     async def membership(self, worker: str) -> AsyncIterator[None]:
-        """
-        Remove a worker's heartbeat at the end of the block; after an error it stays, for it says what was wrong.
-        """
+        """Remove a worker's heartbeat at the end of the block. After an error it stays, because it says what was wrong."""
         yield
         name = self._id_of(worker)
         with suppress(OutboxError, TimeoutError):
@@ -201,15 +200,13 @@ class Fleet:
 
 
 def _parse_listing(listing: Listing) -> list[tuple[Heartbeat, Document]]:
-    """
-    Return each heartbeat with its document, as of when it was listed; what another program wrote is left out.
-    """
+    """Return each heartbeat with its document, as of the time of the listing. Documents of other programs are left out."""
     found = []
     for stored in listing.documents:
         with suppress(ValidationError, KeyError, OverflowError):
             age = listing.read_at - datetime.fromtimestamp(stored["_ts"], UTC)
             one = replace(_STORED.validate_python(stored), silent_for=max(age, timedelta(0)))
-            if one.kept:  # an interval of a million years has none
+            if one.kept:  # an interval of a million years has no end that can be computed
                 found.append((one, stored))
     return found
 

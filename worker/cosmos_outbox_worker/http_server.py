@@ -16,16 +16,17 @@ from cosmos_outbox_worker.shared_health import State
 from cosmos_outbox_worker.status_page import LIVE_SCRIPT, page_of
 from cosmos_outbox_worker.where import Search, one_at_a_time
 
-# The page loads its own script alone: what a browser loads besides is what an attacker put into an event.
+# The page may load its own script only: any other script would come from an attacker who wrote it into an event.
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'self'; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
-# Strangers must not take the descriptors that the relay needs: a connection lives for so long, and of more the oldest ends at once.
+# Strangers must not take the descriptors that the relay needs. A connection lives for so long; beyond this number, the oldest ends at
+# once.
 _CONNECTION_SECONDS, _MOST_CONNECTIONS = 10.0, 100
-# Names that no site on the web can bind to an address of this network, beside those without a dot.
+# Host names that no web site can bind to an address of this network; names without a dot belong to them, too.
 _OWN_DOMAINS = (".localhost", ".svc", ".cluster.local")
 _MISDIRECTED = (
     "The status page is shown under an address, a name without a dot, or one that ends with "
@@ -34,7 +35,7 @@ _MISDIRECTED = (
 
 
 def _is_of_this_network(request: web.Request) -> bool:
-    # The header itself: without one, which no browser leaves out, `request.host` may be a name that is looked up meanwhile.
+    # Read the header itself: without one, which no browser leaves out, `request.host` may be a name that has to be resolved.
     name = request.headers.get("Host", "").lower().partition(":")[0]
     is_address = name.startswith("[") or name.replace(".", "").isdigit()
     return is_address or "." not in name or name.endswith(_OWN_DOMAINS)
@@ -49,7 +50,7 @@ async def serving_health(
     search: Search | None = None,
 ) -> AsyncIterator[str]:
     """
-    Serve health for as long as the block lasts; yield the URL.
+    Serve health for as long as the block lasts; yield the URL of the server.
 
     `/livez` answers 200 as long as the event loop runs; without an answer, restart the process. A program that makes no
     progress is unready (503) and says why: a restart would not help.
@@ -69,7 +70,8 @@ async def serving_health(
 
     async def readyz(request: web.Request) -> web.Response:
         snapshot = snapshot_now()
-        said = snapshot.readiness() if _is_of_this_network(request) else {}  # any probe gets the status
+        # any caller gets the status, only callers of this network the reasons
+        said = snapshot.readiness() if _is_of_this_network(request) else {}
         return web.json_response(said, status=503 if snapshot.unready else 200)
 
     async def exposition(_: web.Request) -> web.Response:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 
 # Signals within this time count as one: GNU timeout sends its own to the process and to its group.
 _SAME_SIGNAL_SECONDS = 0.25
-_END_SECONDS = 5.0  # of tasks that were cancelled, at the end of the process
+_END_SECONDS = 5.0  # seconds that cancelled tasks have, at the end of the process
 
 _logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ async def run_until_signalled(
     work: Coroutine[None, None, None], *, drain: Callable[[], None], name: str = "worker"
 ) -> None:
     """
-    Run work; return once it drained after a first signal.
+    Run work. After a first signal, ask it to drain, and return once it has.
 
     Args:
         work: ends by itself after `drain` was called.
@@ -54,7 +54,7 @@ async def run_until_signalled(
         loop.add_signal_handler(number, on_signal, number.name)
     try:
         await working
-        if asked_at is not None:  # a signal that still counts as the first must find its handler
+        if asked_at is not None:  # as long as a signal counts as the first, its handler must stay
             await asyncio.sleep(asked_at + _SAME_SIGNAL_SECONDS - loop.time())
     except asyncio.CancelledError:
         if aborting:
@@ -67,14 +67,15 @@ async def run_until_signalled(
 
 async def end_without_what_stays(logger: logging.Logger, exit_code: Callable[[], int]) -> None:
     """
-    End the process where a task swallows its cancellation, as a handler may: the loop would wait for it for ever.
+    End the process if a task swallows its cancellation, as a handler may: the loop would wait for that task for ever.
 
     The program has given back its leases or sessions by now. The log names the task.
     """
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
-        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # it was ended anyway
+        # the task was cancelled anyway
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
     stays = (await asyncio.wait(tasks, timeout=_END_SECONDS))[1] if tasks else set()
     if stays:
         logger.error("%s.ended without %s, which swallows its cancellation", logger.name, stays.pop())

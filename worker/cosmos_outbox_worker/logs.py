@@ -27,9 +27,7 @@ _OF_SDKS = {
 
 
 class JsonFormatter(logging.Formatter):
-    """
-    Time, level, logger, message, the current span, and for records of the library the event's name and fields.
-    """
+    """Writes time, level, logger, message and the current span; for records of the library, also the event's name and fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -54,7 +52,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for each record, and the indented ones of a traceback, which no error can make look like a record."""
+    """Writes one line for each record, and the lines of a traceback indented, so that no error text can look like a record."""
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is the library's
         return "\n".join(f"    {printable(line)}" for line in super().formatException(ei).splitlines())
@@ -65,12 +63,12 @@ class TextFormatter(logging.Formatter):
 
 
 def printable(text: str) -> str:
-    """Return a text with its control characters escaped: a document or a broker neither steers the terminal nor forges a line."""
+    """Return a text with its control characters escaped, so that no document and no broker can steer the terminal or forge a line."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def configure(level: str) -> None:
-    """Send all logs to standard error: as plain text to a terminal, else as JSON, one object a line."""
+    """Send all logs to standard error: as plain text to a terminal, otherwise as JSON with one object a line."""
     handler = logging.StreamHandler(sys.stderr)
     plain = TextFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     handler.setFormatter(plain if for_people() else JsonFormatter())
@@ -81,15 +79,13 @@ def configure(level: str) -> None:
 
 
 def names_no_leak(record: logging.LogRecord) -> bool:
-    """
-    Say whether a record of asyncio concerns anything other than a session that the Service Bus SDK left open.
-    """
-    # The SDK closes no WebSocket that it lost or that was refused: aiohttp reports each at its garbage collection.
+    """Say whether a log record of asyncio is about anything but a session that the Service Bus SDK left open."""
+    # The SDK does not close a WebSocket that it lost or that was refused; aiohttp reports each at its garbage collection.
     return "Unclosed client session" not in record.getMessage()
 
 
 def for_people() -> bool:
-    """Return whether a person reads standard error, not a program line by line."""
+    """Return whether a person reads standard error, and not a program line by line."""
     return sys.stderr.isatty()
 
 

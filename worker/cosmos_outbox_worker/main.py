@@ -98,7 +98,7 @@ def _run_to_end(
 
 def collect_seldom() -> None:
     """
-    Collect after 10,000 container allocations (Python: 700 or 2,000), and skip objects that exist now.
+    Collect garbage after 10,000 container allocations (Python's default is 700 or 2,000), and skip objects that exist now.
 
     A page of a thousand events allocates some 20,000 containers, none in a cycle; Python frees them without the collector, which
     took a tenth of the CPU of an event. Call this once everything is imported and assembled.
@@ -109,7 +109,7 @@ def collect_seldom() -> None:
 
 
 def _report_end(error: BaseException | None, name: str) -> int:
-    """Report what ended the program, if it did not end as asked; return its exit code."""
+    """Report the error that ended the program, if it was not asked to end. Return its exit code."""
     if isinstance(error, Aborted) or not isinstance(error, Exception):
         return int(error is not None)
     cause = error
@@ -144,7 +144,7 @@ def _usage(command: str, settings: Mapping[str, FieldInfo]) -> str:
 
 
 def _report(name: str, sentence: str, error: Exception) -> None:
-    """Say why a program ends with 2: to a person line by line, to a log as one record."""
+    """Report why a program ends with 2: to a person line by line, to a log as one record."""
     causes = str(error).splitlines()
     if logs.for_people():
         sys.stderr.write("\n".join([sentence, *(f"  {cause}" for cause in causes), ""]))

@@ -10,13 +10,13 @@ from cosmos_outbox.message_format import Message
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 from cosmos_outbox_worker.telemetry import Telemetry
 
-# As OpenTelemetry's conventions for Service Bus call them
+# Names from OpenTelemetry's conventions for Service Bus
 _OPERATIONS = {Complete: "complete", Retry: "abandon", DeadLetter: "dead_letter", Defer: "defer"}
 
 
 class MeasuredSubscription:
     """
-    A subscription or queue that measures what is received and settled.
+    A subscription or queue, with measures of what is received and settled.
 
     Args:
         subscription: to be measured.

@@ -15,11 +15,11 @@ from cosmos_outbox_worker.worker_health import Snapshot
 
 _Attributes = Mapping[str, str]
 Count = Callable[[Any], tuple[float | None] | tuple[float | None, _Attributes]]
-# Of each counter the attributes that are known before; and for each kind of record, how much to add with which attributes
+# For each counter: the attributes that are known in advance; and for each kind of record, how much to add under which attributes.
 _Counters = Mapping[str, tuple[tuple[_Attributes, ...], Mapping[type, Count]]]
-# Of each histogram the kind of record, and how many seconds that tells, if it does
+# For each histogram: the kind of record, and the seconds that a record reports, if it reports any.
 _Histograms = Mapping[str, tuple[type, Count]]
-# How to read each gauge from a snapshot
+# For each gauge: how to read it from a snapshot.
 _Gauges = Mapping[str, Callable[[Any], Iterable[Observation]]]
 _PLAIN: tuple[_Attributes, ...] = ({},)
 
@@ -88,14 +88,14 @@ _WORKER_COUNTERS: _Counters = {
     "outbox.changes.handled": (_PLAIN, {records.PageHandled: lambda record: (record.changes,)}),
     "outbox.page.failures": ((), {records.PageFailed: _by_error}),
     "outbox.lease.moves": (
-        # As text: the SDK keeps an enumeration member and its text apart, so the exposition would have both.
+        # As text: the SDK tells an enumeration member from its text, so the exposition would have both.
         tuple({"outbox.lease.move": move} for move in ("acquired", *map(str, CloseReason))),
         {records.LeaseMoved: lambda record: (1, {"outbox.lease.move": str(record.outcome)})},
     ),
 }
 
 
-# While a poll fails, the last values are not exported; age and headroom keep moving.
+# While a poll fails, its last values are not exported. Age and headroom are, because they change with time.
 
 
 def _own(snapshot: Snapshot) -> Iterable[LeaseLag]:
@@ -144,8 +144,8 @@ def _free_leases(snapshot: Snapshot) -> Iterable[Observation]:
     return _gauge(sum(not lease.owner for lease in snapshot.lag.leases))
 
 
-# Every worker exports its own leases, and of all leases the maximum: those that run report what those that do not leave behind. With all
-# leases of all workers the series would be the product of both.
+# Every worker exports its own leases, and the maximum over all leases: so live workers report the leases that dead ones left. If each
+# worker exported all leases, there would be workers times leases series.
 _WORKER_GAUGES: _Gauges = {
     "outbox.lease.lag": _lag,
     "outbox.lease.age": _ages,
@@ -156,7 +156,7 @@ _WORKER_GAUGES: _Gauges = {
     "outbox.leases.free": _free_leases,
     "outbox.leases.owned": lambda snapshot: _gauge(len(snapshot.mine)),
     "outbox.leases.stalled": lambda snapshot: _gauge(sum(lease.stalled for lease in snapshot.mine)),
-    # Without a ceiling there is neither.
+    # Without a ceiling neither value exists.
     "outbox.send.ceiling.used": lambda it: _gauge(it.sent_per_second / it.ceiling) if it.ceiling else (),
     "outbox.send.ceiling.wait": lambda it: _gauge(it.held.total_seconds()) if it.ceiling else (),
     "outbox.worker.ready": lambda snapshot: _gauge(int(not snapshot.unready)),

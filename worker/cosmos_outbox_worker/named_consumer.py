@@ -12,13 +12,13 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_worker.named_object import object_named, raise_text
 
-# A consumer, or a function that makes one whose handlers need more of the outbox than the unit of work.
+# A consumer, or a function that makes one: its handlers may need more of the outbox than the unit of work.
 ConsumerSource = Consumer | Callable[[Outbox], Consumer]
 
 
 def consumer_named(name: str) -> ConsumerSource:
     """
-    Return what a name stands for; modules of the working directory are found too.
+    Return the consumer or function that a name stands for; modules of the working directory are found, too.
 
     Raises:
         ConfigurationError: it names no consumer and no function. What the module itself raises passes through.
@@ -34,7 +34,7 @@ def consumer_named(name: str) -> ConsumerSource:
 
 def resolve_consumer(source: ConsumerSource, outbox: Outbox) -> Consumer:
     """
-    Return the consumer, bound to an outbox unless it has one.
+    Return the consumer; bind it to an outbox unless it has one.
 
     Raises:
         ConfigurationError: the function returns something else, or cannot be called with an outbox.

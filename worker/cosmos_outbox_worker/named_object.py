@@ -15,7 +15,7 @@ from cosmos_outbox.errors import ConfigurationError
 
 def object_named(name: str, kind: str) -> Any:
     """
-    Return what a name stands for; `kind` is what it should be.
+    Return the object that a name stands for; `kind` says what it should be.
 
     Raises:
         ConfigurationError: there is no such module, or no such name in it. What the module itself raises passes through.
@@ -35,7 +35,7 @@ def object_named(name: str, kind: str) -> Any:
 
 
 def raise_text(error: BaseException) -> str:
-    """Say what a caller's code raised and where, for the frames of the import itself say nothing."""
+    """Return the text of an error of a caller's code, with the place where it was raised. Frames of the import itself are skipped."""
     frames = extract_tb(error.__traceback__)
     at = next(one for one in reversed(frames) if not one.filename.startswith("<"))
     return f"{error!r} in {at.filename}, line {at.lineno} in {at.name}"
@@ -53,7 +53,7 @@ def import_named(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # Where another module is missing, the traceback says which one imports it.
+        # If another module is missing, the traceback says which one imports it.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise ConfigurationError(

@@ -23,7 +23,7 @@ from cosmos_outbox_worker.named_object import object_named, raise_text
 @asynccontextmanager
 async def open_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[Publisher]:
     """
-    Open the publisher to a topic that a name stands for, for as long as the block lasts.
+    Open the publisher to a topic, by the name of its code, for as long as the block lasts.
 
     Raises:
         ConfigurationError: it names nothing that can be called, what it names cannot be opened, or opens no publisher.

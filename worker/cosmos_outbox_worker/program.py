@@ -36,12 +36,12 @@ _logger = logging.getLogger(__name__)
 
 
 class Program(Generic[ProcessorT, SnapshotT]):
-    """A program. Its assembly sets the polls, and the processor that reports to the program."""
+    """A worker or a consumer as a program. Its assembly sets the polls, and the processor that reports to it."""
 
     processor: ProcessorT
     poll: Callable[[], Coroutine[None, None, None]]
     health_url: str | None = None  # None if no health server was asked for
-    search: Search | None = None  # what became of a key; the assembly sets it
+    search: Search | None = None  # finds out what became of a key; the assembly sets it
 
     def __init__(self, health: Vitals[SnapshotT], telemetry: Telemetry) -> None:
         self.health, self._telemetry, self._named = health, telemetry, dict[tuple[str, ...], float]()
@@ -49,13 +49,13 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
     async def run(self) -> None:
         """
-        Work until `drain` is called; poll for as long.
+        Work until `drain` is called, and poll all the while.
 
         Raises:
             OutboxError: what ended the program before.
         """
         polling = asyncio.create_task(self.poll())
-        # It polls until it is cancelled. If it fails, the process ends, and others have at once what it gives back.
+        # The program polls until it is cancelled. If the work fails, the process ends, and others get its leases or sessions at once.
         polling.add_done_callback(lambda _: self.processor.stop())
         try:
             await self.processor.run()
@@ -69,16 +69,16 @@ class Program(Generic[ProcessorT, SnapshotT]):
         self.health.note_end(None)
 
     def drain(self) -> None:
-        """Ask it to finish what is at hand, release what it holds and end."""
+        """Ask the program to finish its work at hand, to release all that it holds, and to end."""
         self.health.note_draining()
         self.processor.stop()
 
     def snapshot(self) -> SnapshotT:
-        """Return its health now; `unready` and `readiness()` are for probes."""
+        """Return the health of now; `unready` and `readiness()` are for probes."""
         return self.health.snapshot()
 
     def observe(self) -> None:
-        """Have the gauges show the health as it is now, and the log each cause once, as long as it lasts."""
+        """Have the gauges show the health of now. Log each cause once for as long as it lasts."""
         self._telemetry.observed = seen = self.snapshot()
         now = asyncio.get_running_loop().time()
         self._named = {cause: at for cause, at in self._named.items() if now - at < _GONE_SECONDS}
@@ -89,7 +89,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
             self._named[one.key] = now
 
     def metrics(self) -> tuple[bytes, str]:
-        """Return the Prometheus exposition as it is now, and its content type."""
+        """Return the Prometheus exposition of now, and its content type."""
         self.observe()
         return self._telemetry.exposition()
 
@@ -99,7 +99,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
 
 
 class Parts(NamedTuple):
-    """The open parts that every program needs. `stack` closes them, and the parts that are opened later."""
+    """The open parts that every program needs. `stack` closes these, and parts that are opened later."""
 
     stack: AsyncExitStack
     telemetry: Telemetry
@@ -111,7 +111,7 @@ class Parts(NamedTuple):
 @asynccontextmanager
 async def open_parts(settings: Settings, *, consumer: bool = False) -> AsyncIterator[Parts]:
     """
-    Open what every program needs: a worker, or a `consumer`.
+    Open the parts that every program needs: a worker or, if one is given, a `consumer`.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.
@@ -125,7 +125,7 @@ async def open_process(
     settings: Settings, *, consumer: bool = False, container: str = ""
 ) -> AsyncIterator[tuple[Telemetry, Connection]]:
     """
-    Open what a process has once, though it works on several containers: `container` is the first of those.
+    Open the parts that a process has only once, however many containers it works on. `container` is the first of them.
 
     Raises:
         ConfigurationError: settings contradict each other.
@@ -143,7 +143,7 @@ async def open_process(
 
 
 async def look_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore | None, tuple[Cause, ...]]:
-    """Return the parked store, if one is set, and what is wrong about the resources; log also what only should be different."""
+    """Return the parked store, if one is set, and the errors in the resources. Warnings are logged, too."""
     parked = None
     if connection.settings.parked_container is not None:
         parked = await retry_reads(connection.parked_store, RetryOptions())
@@ -151,7 +151,7 @@ async def look_at(connection: Connection, *, topics: bool) -> tuple[ParkedStore 
     for found in findings.worst_first():
         _logger.warning("finding.%s %s %s", found.check, found.message, found.fix)
     wrong = [one for one in findings.worst_first() if one.severity is Severity.ERROR]
-    # Whether the topic is there and takes messages, sends say, and know when that changes
+    # Whether the topic exists and accepts messages, the sends show, also when it changes.
     silent = [one for one in wrong if one.check not in SENDS_TELL]
     return parked, tuple(Cause(kind="found-at-start", said=f"{one.message} {one.fix}") for one in silent)
 
@@ -161,7 +161,7 @@ async def running(
     assembled: AbstractAsyncContextManager[ProgramT], settings: Settings, *, serve_health: bool
 ) -> AsyncIterator[ProgramT]:
     """
-    Run a program inside another one for as long as the block lasts; its end drains it.
+    Run a program inside another one. The end of the block drains it.
 
     Raises:
         OutboxError: at the end of the block, what ended the program before.

@@ -10,7 +10,7 @@ from cosmos_outbox.errors import ConfigurationError
 
 
 def duration_text(length: timedelta) -> str:
-    """Return a length of time in its largest unit of which it has two."""
+    """Return a length of time in the largest unit of which it has at least two."""
     seconds = int(length.total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -19,7 +19,7 @@ def duration_text(length: timedelta) -> str:
 
 
 def readable_time(stored: str | None) -> str | None:
-    """Return a stored time in UTC and to the second, as people read it. Return any other text unchanged."""
+    """Return a stored time in UTC, to the second, as people read it. Return any other text unchanged."""
     return clock_time(moment) if (moment := moment_of(stored)) else stored
 
 

@@ -10,14 +10,14 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.records import Record, readable
 
 _KEPT = 20
-# Fields that identify a record's subject, and what becomes of it. Lane and attempt are left out: a missing topic is one entry, however often it
-# recurs.
+# Fields that tell records apart by subject and outcome. Lane and attempt are left out, so that a missing topic is one entry however
+# often it recurs.
 _SUBJECT = ("outcome", "lease", "task", "partition_key", "event_id", "document_id", "action", "subject")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecentError:
-    """An error: when it was last reported, its text then, and how often it was reported."""
+    """An error: when it was last reported, with which text, and how often in all."""
 
     at: datetime
     event: str
@@ -26,9 +26,7 @@ class RecentError:
 
 
 class RecentErrors:
-    """
-    The newest errors. An error that recurs every few seconds does not push out one that was reported once.
-    """
+    """The newest errors. An error that recurs every few seconds does not push out one that was reported once."""
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, RecentError] = {}
@@ -45,7 +43,7 @@ class RecentErrors:
             del self._kept[next(iter(self._kept))]
 
     def newest_first(self) -> tuple[RecentError, ...]:
-        """Return all errors that are kept."""
+        """Return all errors that are kept, the newest first."""
         return tuple(reversed(self._kept.values()))
 
 

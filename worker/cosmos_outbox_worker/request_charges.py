@@ -24,7 +24,7 @@ _BY_HEADER = {
 def charge_of(
     request: SentRequest, status: int, headers: Mapping[str, str]
 ) -> tuple[float, dict[str, str]] | None:
-    """Return what an answer says that its request cost, with the attributes of it; None if it says nothing."""
+    """Return the cost that an answer names, with the attributes of the request. Return None if it names none."""
     charge = headers.get("x-ms-request-charge")
     if charge is None:
         return None

@@ -36,7 +36,7 @@ _ONE_OF_EACH = (
 def _with_parts(*parts: str) -> AfterValidator:
     def check(secret: SecretStr | None) -> SecretStr | None:
         given = connection_parts(secret.get_secret_value() if secret else "")
-        # A signature is instead of a key and its name.
+        # A signature replaces a key and its name.
         signed = ("SharedAccessKeyName", "SharedAccessKey") if "sharedaccesssignature" in given else ()
         missing = [f"{part}=…" for part in parts if part not in signed and not given.get(part.casefold())]
         if secret is not None and missing:
@@ -63,7 +63,7 @@ def _topics(text: str) -> str:
 
 
 def _by_container(text: str | None) -> list[tuple[str, str]]:
-    """Return what `CONTAINER=VALUE,CONTAINER=VALUE` says; a value alone is for "", all other containers."""
+    """Parse `CONTAINER=VALUE,CONTAINER=VALUE`. A value without a container is stored under "", for all other containers."""
     parts = (item.rpartition("=") for item in (text or "").split(","))
     return [(container.strip(), value.strip()) for container, _, value in parts]
 
@@ -88,9 +88,7 @@ def start_named(text: str) -> StartFrom | datetime:
     with suppress(ValueError):
         return StartFrom(text)
     try:
-        moment = datetime.fromisoformat(
-            text
-        )  # not yet in UTC, which has no such time where it is an extreme one
+        moment = datetime.fromisoformat(text)  # an extreme time in another zone may not exist in UTC
     except ValueError:
         said = "must be 'beginning', 'now', or an ISO 8601 time such as 2026-11-21T08:00:00Z"
         raise ValueError(said) from None
@@ -128,14 +126,14 @@ def _address(text: str) -> str:
 _LAST_PORT = 65_535
 RELAYING = "relaying"  # marks a setting that a consumer does not read
 Name = Annotated[str, Field(min_length=1)]
-# At most a day: a clock cannot add arbitrarily large numbers.
+# A day at most: a clock cannot add arbitrarily large numbers.
 Seconds = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 _BusSecret = Annotated[SecretStr | None, _with_parts("Endpoint", "SharedAccessKeyName", "SharedAccessKey")]
 
 
-# The settings that each container of one worker may have for itself
+# Settings that can differ between the containers of one worker
 OF_EACH_CONTAINER = ("topic", "lease_container", "parked_container", "processor_name")
-# The one of several containers that a task works for
+# The container, of several, for which the running task works
 CONTAINER: ContextVar[str] = ContextVar("CONTAINER", default="")
 
 
@@ -147,7 +145,8 @@ class Settings(BaseSettings):
     )
 
     needed_of_each: ClassVar[tuple[str, ...]] = ("topic", "lease_container", "processor_name")
-    receives: ClassVar[bool] = False  # from Service Bus, which no publisher replaces
+    # a worker sends by any publisher, but a consumer receives from Service Bus only
+    receives: ClassVar[bool] = False
     cosmos_connection_string: Annotated[SecretStr | None, _with_parts("AccountEndpoint", "AccountKey")] = None
     """Cosmos DB account with its key. Use either this or OUTBOX_COSMOS_ENDPOINT."""
     cosmos_endpoint: Annotated[str | None, AfterValidator(_url)] = None
@@ -218,14 +217,12 @@ class Settings(BaseSettings):
 
     @property
     def acquire_seconds(self) -> float:
-        """
-        Return the time between two balancing passes: its share of a lease's life is that of .NET's defaults.
-        """
+        """Return the time between two balancing passes. It is the same share of a lease's life as in .NET's defaults."""
         return self.lease_expiration_seconds * 13 / 60
 
     @property
     def signs_in(self) -> bool:
-        """Whether Cosmos DB or Service Bus is reached with the default Azure credential."""
+        """Say whether the default Azure credential is used for Cosmos DB or Service Bus."""
         return self.cosmos_endpoint is not None or self.servicebus_namespace is not None
 
     @property
@@ -235,7 +232,7 @@ class Settings(BaseSettings):
 
     @property
     def server_address(self) -> str:
-        """Return the host of the Service Bus namespace without its port, as spans and metrics name it."""
+        """Return the host of the Service Bus namespace without its port, for spans and metrics."""
         return (self.namespace or "").partition(":")[0]
 
     @property
@@ -252,7 +249,9 @@ class Settings(BaseSettings):
         return tuple(name.strip() for name in self.cosmos_container.split(","))
 
     def each(self) -> tuple[Self, ...]:
-        """Return the settings of each container: these, or copies in which each setting has what is said for that container."""
+        """
+        Return the settings of each container: these settings, or copies that have the values which were given for that container.
+        """
         if len(self.containers) == 1:
             return (self,)
         said = {field: dict(_by_container(getattr(self, field))) for field in OF_EACH_CONTAINER}
@@ -263,7 +262,10 @@ class Settings(BaseSettings):
         return tuple(self.model_copy(update=of | {"cosmos_container": name}) for name, of in own.items())
 
     def contradictions(self) -> list[str]:
-        """Return one line for every two settings that contradict each other; one about one of several containers names it."""
+        """
+        Return one line for every two settings that contradict each other. If it concerns one of several containers, the line names
+        it.
+        """
         errors: list[str] = []
         if len(self.containers) == 1:
             several = [f"{variable('topic')}: names the topics of several containers"] * bool(
@@ -303,9 +305,7 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 class CommandSettings(Settings):
-    """
-    The same settings for the command line, where most commands need no Service Bus, and the times of a worker do not matter.
-    """
+    """The settings for the command line: most commands need no Service Bus, and the times of a worker do not matter."""
 
     needed_of_each = ("lease_container", "processor_name")
     topic: Annotated[str, AfterValidator(lambda names: names and _topics(names))] = ""
@@ -328,7 +328,7 @@ def load(*, for_command: bool = False) -> Settings:
 
 
 def read_env(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
-    """Read settings of a kind from the environment; otherwise as `load`."""
+    """Read settings of this class from the environment; otherwise as `load`."""
     errors = []
     for names in _ONE_OF_EACH:
         given = sum(bool(os.environ.get(variable(name))) for name in names)
@@ -351,7 +351,7 @@ def read_env(kind: type[SettingsT], *, for_command: bool) -> SettingsT:
 
 def require_service_bus(settings: Settings) -> None:
     """
-    Refuse the settings of a command that do not name a topic or queue, and its namespace.
+    Refuse the settings of a command if they name no topic or queue, or no namespace.
 
     Raises:
         ConfigurationError: names the variable that is missing.
@@ -362,20 +362,18 @@ def require_service_bus(settings: Settings) -> None:
 
 
 def require_topic(settings: Settings) -> None:
-    """Refuse the settings of a command that do not name a topic or queue."""
+    """Refuse the settings of a command if they name no topic or queue."""
     if not settings.topic:
         raise ConfigurationError(f"{variable('topic')}: is required")
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """
-    Return a sentence for every `OUTBOX_` variable that is no setting, of a consumer neither: most likely a typing error.
-    """
+    """Return a sentence for every `OUTBOX_` variable that is no setting, not even of a consumer: it is most likely a typing error."""
     kinds: list[type[Settings]] = [Settings, *Settings.__subclasses__()]
     known = {name for kind in kinds for name in kind.model_fields}
     named = {name: name.removeprefix(PREFIX).lower() for name in sorted(environ) if name.startswith(PREFIX)}
     return [
-        # Without the prefix, which makes any two names similar.
+        # Compare without the prefix, which would make any two names similar.
         f"{name} is not a setting"
         + "".join(f"; did you mean {variable(near)}?" for near in get_close_matches(short, known, n=1))
         for name, short in named.items()

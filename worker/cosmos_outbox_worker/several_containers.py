@@ -33,13 +33,13 @@ _logger = logging.getLogger("worker")
 
 
 class Workers(Program[Any, Any]):
-    """The workers of several containers. The process runs as long as one of them runs."""
+    """The workers of several containers. The process runs as long as one of them does."""
 
     def __init__(self, settings: Settings, connection: Connection, first: Telemetry) -> None:
         self._each = {one.cosmos_container: one for one in settings.each()}
         self._vitals = {name: WorkerVitals(one) for name, one in self._each.items()}
         super().__init__(next(iter(self._vitals.values())), first)
-        # A poll of what waits costs as much as some twenty idle ones of the feed
+        # A poll for what waits costs about as much as twenty idle polls of the feed.
         for vitals in self._vitals.values():
             vitals.poll_interval *= min(max(1, len(self._each) / _FEW), _FEW)
         self._measured = dict.fromkeys(self._each, first)
@@ -78,7 +78,7 @@ class Workers(Program[Any, Any]):
         return sum(one.processor.leases_owned for one in self._running.values())
 
     async def _keep_running(self, settings: Settings) -> None:
-        """Run the worker of a container until the drain, and try again where it is refused."""
+        """Run the worker of a container until the drain. If it is refused, try again."""
         name = settings.cosmos_container
         CONTAINER.set(name)
         vitals, telemetry, seconds = self._vitals[name], self._measured[name], settings.stalled_seconds / 2
@@ -100,7 +100,7 @@ class Workers(Program[Any, Any]):
                 telemetry.observed = vitals.snapshot()
                 with suppress(TimeoutError):
                     await within(seconds, self._stopping.wait())
-            except TimeoutError:  # the drain began before it was open
+            except TimeoutError:  # the drain began before the worker was open
                 pass
             finally:
                 self._running.pop(name, None)
@@ -109,7 +109,7 @@ class Workers(Program[Any, Any]):
 @asynccontextmanager
 async def assemble_workers(settings: Settings) -> AsyncIterator[Workers]:
     """
-    Open what the workers of all containers share, yield them, close everything again.
+    Open what the workers of all containers share, yield the workers, and close all again.
 
     Raises:
         ConfigurationError: settings contradict each other. What a container lacks is tried again, and keeps the process unready.

@@ -18,7 +18,7 @@ _ORDER = (Phase.DRAINING, Phase.STARTING, Phase.RUNNING, Phase.ENDED)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshots(State):
     """
-    The health of a process that works on several containers; unready where one of its workers is.
+    The health of a process that works on several containers. It is unready if one of its workers is.
 
     of: the health of the worker of each container, by its name.
     """
@@ -37,7 +37,7 @@ class Snapshots(State):
 
 
 def merge_snapshots(of: Mapping[str, Snapshot]) -> Snapshots:
-    """Return the health of all, which are of one process."""
+    """Merge the health of the workers of one process."""
     first, phases = next(iter(of.values())), {one.phase for one in of.values()}
     errors = [replace(one, text=f"{name}: {one.text}") for name in of for one in of[name].errors]
     return Snapshots(

@@ -62,7 +62,7 @@ class ParkedSummary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """
-    The state of a process at one moment, which the snapshots of a worker and of a consumer share.
+    The state of a process at one moment: the part that a worker's and a consumer's snapshot share.
 
     container: that a worker reads, or of a consumer's effects, as `database/container`.
     parked: of all processes, as of the last poll; None without a parked container, before the first poll, or while polls fail.
@@ -83,23 +83,23 @@ class State:
     mine: tuple[LeaseStatus, ...] = ()
 
     def find_causes(self) -> Iterator[Cause]:
-        """Yield what keeps work from going on, as it is found: one cause perhaps several times."""
+        """Yield the causes that keep work from going on, in the order in which they are found. One cause may come several times."""
         yield from self.own()
         if self.parked is None and self.parked_at is not None and not self.own():
             yield Cause(kind="unknown", said="Parked keys could not be listed.", since=self.parked_at)
         yield from self.parked.find_causes() if self.parked else ()
 
     def own(self) -> tuple[Cause, ...]:
-        """Return what keeps the process's own work from going on."""
+        """Return the causes that keep the process's own work from going on."""
         return merge_causes(of_own_work(self.at, self.instance, self.failing, self.mine))
 
     def causes(self) -> tuple[Cause, ...]:
-        """Return what keeps work from going on: each cause once, the worst first."""
+        """Return the causes that keep work from going on: each once, the worst first."""
         return merge_causes(self.find_causes())
 
     @property
     def unready(self) -> tuple[str, ...]:
-        """Return the reasons why the process is not ready; none if it is."""
+        """Return the reasons why the process is not ready; none if it is ready."""
         ends = {Phase.DRAINING, Phase.ENDED} & {self.phase}
         return tuple(str(one) for one in self.causes() if one.unready and (not ends or one.kind in ends))
 
@@ -115,15 +115,15 @@ SnapshotT = TypeVar("SnapshotT", bound=State)
 
 class Vitals(Generic[SnapshotT]):
     """
-    The vitals that worker and consumer share. All calls but those of the hook come from the event loop.
+    The vitals that worker and consumer share. Only the hook may be called from other threads than that of the event loop.
 
     Args:
         settings: what it is named, and how long it may be without progress; it polls four times as often.
         utcnow: the wall clock, for times that people read.
     """
 
-    name: str  # of the kind of process, for what people read
-    processor: Any  # what works and knows how it is; the assembly sets it
+    name: str  # the kind of process, for texts to people
+    processor: Any  # the processor, which knows its own state; the assembly sets it
 
     def __init__(
         self, settings: Settings, *, utcnow: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -140,11 +140,12 @@ class Vitals(Generic[SnapshotT]):
         self._recent: deque[tuple[float, int]] = deque()
         self._errors = RecentErrors()
         self.found_at_start: tuple[Cause, ...] = ()
-        self.blind = set[str]()  # the polls that failed when they were last tried
-        self._failing: dict[Hashable, tuple[Cause, float, float]] = {}  # by what fails; since and until when
+        self.blind = set[str]()  # the polls whose last attempt failed
+        # for each failing subject: its cause, since when it fails, and until when that holds
+        self._failing: dict[Hashable, tuple[Cause, float, float]] = {}
 
     def __call__(self, record: Record) -> None:
-        """Hear a record, from any thread: the watchdog of the event loop has its own."""
+        """Hear a record. Any thread may call: the watchdog of the event loop has its own."""
         if threading.get_ident() != self._thread:
             self._loop.call_soon_threadsafe(self, record)
             return
@@ -158,7 +159,7 @@ class Vitals(Generic[SnapshotT]):
         self._hear(record, self._loop.time())
 
     def _hear(self, record: Record, now: float) -> None:
-        """Learn what this kind of process learns from a record."""
+        """Learn from a record what only this kind of process learns."""
         raise NotImplementedError
 
     def snapshot(self) -> SnapshotT:
@@ -170,7 +171,7 @@ class Vitals(Generic[SnapshotT]):
         self._draining = True
 
     def note_end(self, error: BaseException | None) -> None:
-        """Note that it has ended, and the error if it did not drain."""
+        """Note that the process has ended. Note the error if it did not drain."""
         self._end = f"The {self.name} has ended." if error is None else f"The {self.name} has ended: {error}"
 
     def note_parked(self, parked: ParkedSummary) -> None:
@@ -192,20 +193,20 @@ class Vitals(Generic[SnapshotT]):
         return sum(count for _, count in self._recent) / window
 
     def due_in(self, _what: str) -> float:
-        """Return in how many seconds something is to be polled again at the latest."""
+        """Return after how many seconds, at the latest, the next poll of a subject is due."""
         return math.inf
 
     def _unseen(self, polled_at: float, what: str) -> timedelta:
-        """Return for how long a poll has failed, or had no answer for too long. Return zero while it succeeds."""
+        """Return how long a poll has failed, or has had no answer for too long. Return zero while it succeeds."""
         since = timedelta(seconds=self._loop.time() - polled_at)
-        away = "heartbeats" in self._failing  # they time out sooner
+        away = "heartbeats" in self._failing  # these polls time out sooner
         late = since > self.poll_interval + (self.poll_interval if away else self.stalled_after)
         return since if late or what in self.blind else timedelta(0)
 
     def fails(self, what: Hashable, cause: Cause, *, lasts: float = math.inf) -> bool:
         """
-        Note that something fails until it works, or for so many seconds; what it kept unready, it does until then. Return whether
-        it is news.
+        Note that something fails, until it works or for so many seconds. As long as it made the process unready, it goes on doing so.
+        Return whether this is news.
         """
         now, since = self._loop.time(), cause.since or self._utcnow()
         news = what not in self._failing
@@ -215,18 +216,18 @@ class Vitals(Generic[SnapshotT]):
         return news
 
     def lasting(self, what: Hashable) -> Iterator[Cause]:
-        """Yield the cause of what has failed for too long, which keeps the process from being ready."""
+        """Yield the causes that have lasted too long, which makes the process unready."""
         for cause, began_at, _ in [self._failing[what]] if what in self._failing else ():
             if self._loop.time() - began_at > self._stalled_seconds:
                 yield replace(cause, stands=True, unready=True)
 
     def works(self, what: Hashable, *, so: bool = True) -> None:
-        """Note that something works that failed, if it is so."""
+        """Note that something works again, if it had failed."""
         if so:
             self._failing.pop(what, None)
 
     def _state(self, failing: Iterable[Cause], *, starting: bool) -> dict[str, Any]:
-        """Return what each snapshot has; `failing` is what this kind of process knows besides what was noted."""
+        """Return the part that each snapshot has. `failing` has further causes, which this kind of process knows."""
         phase, said = Phase.STARTING if starting else Phase.RUNNING, ""
         if self._draining:
             phase, said = Phase.DRAINING, f"The {self.name} is draining."
@@ -255,7 +256,7 @@ class Vitals(Generic[SnapshotT]):
 
 
 def summarize_parked(listed: Sequence[ParkedKey | Unreadable]) -> ParkedSummary:
-    """Return a summary of all listed keys. An unreadable key hides no other."""
+    """Summarize the parked keys that were listed. One key that cannot be read hides no other."""
     keys = tuple(key for key in listed if isinstance(key, ParkedKey))
     unreadable = {key.partition_key: key.error for key in listed if isinstance(key, Unreadable)}
     return ParkedSummary(

@@ -24,8 +24,8 @@ from cosmos_outbox_worker.worker_health import LeaseView, Snapshot
 
 LIVE_SCRIPT = (files(__package__) / "templates/live.js").read_text("utf-8")
 _MOST_CHARACTERS = 500
-# Controls but tab and newline steer the terminal of who fetches the page; the marks, embeddings, overrides and isolates of the
-# bidirectional algorithm turn the direction of what follows.
+# Control characters, except tab and newline, steer the terminal of a reader who fetches the page. The marks, embeddings, overrides
+# and isolates of the bidirectional algorithm turn round the text after them.
 _CONTROLS = (*range(9), *range(11, 32), *range(0x7F, 0xA0))
 _TURNS = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _SHOWN_AS = dict.fromkeys((*_CONTROLS, *_TURNS), "\ufffd")
@@ -35,7 +35,8 @@ def page_of(
     snapshot: State, container: str | None = None, *, key: str | None = None, found: KeyReport | None = None
 ) -> str:
     """
-    Return the page of a worker or a consumer; of the workers of several containers that of all, or of the one that is asked for.
+    Return the page of a worker or a consumer. For workers of several containers, return the page of all, or of the one that the
+    reader asks for.
 
     Args:
         snapshot: its health.
@@ -82,7 +83,7 @@ def _workers(snapshot: Snapshot, leases: Sequence[LeaseView]) -> list[tuple[str,
 def _state(snapshot: Snapshot, worker: str, other: Heartbeat | None, *, owns: bool) -> tuple[str, str]:
     if worker == snapshot.instance:
         return "not ready" if snapshot.unready else str(snapshot.phase), "now: this page"
-    # A program of another kind, or an older worker, is known by its leases alone.
+    # An older worker, or a program of another kind, is known only by its leases.
     state = other.state(owns=owns) if other else ""
     return state, f"{duration_text(other.silent_for)} ago" if other else "by its leases"
 
@@ -106,6 +107,6 @@ _TEMPLATES = Environment(
 )
 _TEMPLATES.filters |= {"age": _age, "cut": _cut, "duration": duration_text, "moment": clock_time}
 _TEMPLATES.filters["seconds"] = lambda seconds: duration_text(timedelta(seconds=seconds))
-# A release of it would be refused again
+# The broker would refuse it again after a release
 _TEMPLATES.tests["too_large"] = re.compile("too large|exceeds the limit|message-size-exceeded").search
 _TEMPLATES.filters |= {"number": "{:,}".format, "quote": shlex.quote, "stored_moment": readable_time}

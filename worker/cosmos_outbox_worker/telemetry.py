@@ -42,9 +42,9 @@ from cosmos_outbox_worker.version import version
 SENT, CONSUMED = "messaging.client.sent.messages", "messaging.client.consumed.messages"
 OPERATIONS, CHARGES = "messaging.client.operation.duration", "azure.cosmosdb.client.operation.request_charge"
 AZURE_MONITOR = "APPLICATIONINSIGHTS_CONNECTION_STRING"
-_EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter that does not answer
-# Logs go to standard error alone; and the exporter's own statistics and remote switches would only log that they fail in a
-# closed network.
+_EXPORT_SECONDS = 3.0  # how long a process that ends waits for an exporter without an answer
+# Logs go to standard error only. The exporter's own statistics and its remote switches are off: in a closed network they would only
+# log failures.
 _QUIET = {
     "OTEL_LOGS_EXPORTER": "none",
     "APPLICATIONINSIGHTS_CONTROLPLANE_DISABLED": "true",
@@ -58,7 +58,7 @@ _WORDS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("seri
 
 class Telemetry:
     """
-    The instruments of a process; a hook. The event loop sets `observed`, what the gauges show; any thread reads it.
+    The instruments of a process, as a hook. The event loop sets `observed`, which the gauges show; any thread reads it.
 
     Args:
         provider: makes the instruments.
@@ -82,17 +82,17 @@ class Telemetry:
         self._of = {"outbox.container": container} if container else {}
         self._family = [] if family is None else family
         self._family.append(self)
-        self.observed: Any = None  # a snapshot
+        self.observed: Any = None  # the last snapshot
         self.tracer_provider = spans = tracer_provider or trace.NoOpTracerProvider()
         self._registry = shown = registry or CollectorRegistry()
-        # Makes the telemetry of another container
+        # Makes the telemetry of another container of the process.
         self.beside = partial(Telemetry, provider, tracer_provider=spans, registry=shown, family=self._family)
         self.meter_provider, meter = provider, meter_of(provider)
         self._loud: dict[int, tuple[Counter, str]] = {}
         for level, word in ((logging.ERROR, "alarm"), (logging.WARNING, "warning")):
             counter = meter.create_counter(f"outbox.{word}s", **_WORDS[f"outbox.{word}s"])
             self._loud[level] = counter, f"outbox.{word}"
-            # From the start: an alert on a rise would miss a series that begins at 1.
+            # At zero from the start: an alert on a rise would miss a series that begins at 1.
             for name in names_of(level):
                 counter.add(0, {f"outbox.{word}": name, **self._of})
         counters, histograms, gauges = CONSUMER_SERIES if consumer else WORKER_SERIES
@@ -134,14 +134,15 @@ class Telemetry:
 
     def around_sends(self, system: str, server_address: str | None, topics: Iterable[str]) -> Around:
         """
-        Return what makes a span of each send to a topic, times it, and counts its messages, also those that the broker did not accept.
+        Return the function that makes a span of each send to a topic, times it, and counts its messages, even if the broker did not
+        accept them.
         """
         spans = spans_of_sends(self.tracer_provider, system=system, server_address=server_address)
         of = {
             topic: self._of | messaging_attributes("send", topic, None, server_address, system=system)
             for topic in topics
         }
-        for named in of.values():  # from the start, for a rise
+        for named in of.values():  # at zero from the start, so that an alert sees a rise
             self._messages.add(0, named)
 
         @contextmanager
@@ -161,7 +162,7 @@ class Telemetry:
 
     @contextmanager
     def measure_operation(self, named: Mapping[str, str], kind: str) -> Iterator[None]:
-        """Time an operation at the broker, of a kind, also one that fails."""
+        """Time an operation of this kind at the broker, whether or not it fails."""
         began, operation = monotonic(), {**named, "messaging.operation.type": kind}
         try:
             yield
@@ -176,7 +177,7 @@ class Telemetry:
         self._messages.add(messages, source)
 
     def count_charge(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
-        """Count what a request to Cosmos DB cost."""
+        """Count the cost of a request to Cosmos DB."""
         if charge := charge_of(request, status, headers):
             self._charges.record(*charge)
 
@@ -187,7 +188,7 @@ class Telemetry:
     def _reading(
         self, read: Callable[[Any], Iterable[Observation]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
-        # One that is there already asks the telemetry that made it.
+        # An instrument that exists already asks the telemetry that made it.
         return lambda _: [seen for one in self._family for seen in one.gauge_values(read)]
 
 
@@ -196,7 +197,7 @@ def open_telemetry(
     *, instance: str, consumer: bool = False, sign_in: bool = False, container: str = ""
 ) -> Iterator[Telemetry]:
     """
-    Open telemetry for as long as the block lasts; its end exports what is left.
+    Open telemetry for as long as the block lasts. At its end, what is left is exported.
 
     Prometheus always has the metrics, unless `OTEL_SDK_DISABLED`. Spans and metrics also go to the OTLP endpoint of the
     `OTEL_…` variables, and to Azure Monitor if `APPLICATIONINSIGHTS_CONNECTION_STRING` is set; `sign_in` then uses the
@@ -213,14 +214,14 @@ def open_telemetry(
         "service.version": version(),
         "service.instance.id": instance,
     }
-    # The environment wins over these names; the SDK would merge them the other way round.
+    # Names from the environment win; the SDK would merge them the other way round.
     resource = Resource.create({**ours, **OTELResourceDetector().detect().attributes})
     registry = CollectorRegistry()
     with ExitStack() as stack:
         tracers: Any = None
         meters: Any = None
         try:
-            # There is one scope: its three labels would say nothing.
+            # There is only one scope, so its three labels would say nothing.
             readers: list[MetricReader] = [
                 PrometheusMetricReader(registry=registry, scope_info_enabled=False)
             ]
@@ -244,7 +245,7 @@ def open_telemetry(
                     metric_readers=readers,
                     span_processors=processors,
                 )
-                # The package sets no provider for a signal that its OTEL variable switches off.
+                # If an OTEL variable switches a signal off, the package sets no provider for it.
                 tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
             if not isinstance(tracers, TracerProvider):
                 tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -264,9 +265,7 @@ def open_telemetry(
 
 
 def _goes_by_otlp(signal: str) -> bool:
-    """
-    Return whether the environment asks for a signal by OTLP over HTTP; the exporter reads all else by itself.
-    """
+    """Return whether the environment asks for a signal by OTLP over HTTP. The exporter itself reads all other variables."""
     exporter = os.environ.get(f"OTEL_{signal}_EXPORTER") or "otlp"
     endpoint, protocol = (
         os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_{what}") or os.environ.get(f"OTEL_EXPORTER_OTLP_{what}")
@@ -275,7 +274,7 @@ def _goes_by_otlp(signal: str) -> bool:
     if not endpoint or exporter == "none":
         return False
     supported = exporter == "otlp" and protocol in (None, "", "http/protobuf")
-    if not supported:  # some clusters give such variables to all of their pods
+    if not supported:  # some clusters set such variables for all of their pods
         _logger.warning(
             "telemetry.unsupported OTEL_%s_EXPORTER must be otlp, and OTEL_EXPORTER_OTLP_PROTOCOL http/protobuf, which "
             "collectors take at port 4318; nothing is exported",
@@ -286,7 +285,7 @@ def _goes_by_otlp(signal: str) -> bool:
 
 def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> None:
     """
-    Set the providers of the process up; `sign_in` closes the default Azure credential, None does without.
+    Set the providers of the process. `sign_in` closes the default Azure credential; if it is None, no credential is used.
 
     Raises:
         ConfigurationError: the extra is not installed, or the connection string is invalid.
@@ -304,19 +303,19 @@ def _configure_azure_monitor(*, sign_in: ExitStack | None, **options: Any) -> No
         configure_azure_monitor(
             **options,
             credential=sign_in and sign_in.enter_context(DefaultAzureCredential()),
-            # As with OTLP, drop what cannot be sent: no process would clean the disk.
+            # As with OTLP, what cannot be sent is dropped: no process would clean the disk.
             disable_offline_storage=True,
             enable_live_metrics=False,
             enable_performance_counters=False,
-            # Each poll of the change feed would be a span.
+            # Else each poll of the change feed would become a span.
             instrumentation_options={"azure_sdk": {"enabled": False}},
         )
-    except ValueError as error:  # it does not show the string
+    except ValueError as error:  # the error does not show the string
         raise ConfigurationError(f"{AZURE_MONITOR}: {error}") from error
 
 
 def _shut_down_in_time(shutdown: Callable[[], None]) -> None:
-    # In a daemon thread: the SDK waits for as long as its exporters do, and the process must end.
+    # In a daemon thread: the SDK waits for its exporters without a limit, and the process must end.
     ending = threading.Thread(target=shutdown, name="telemetry-shutdown", daemon=True)
     ending.start()
     ending.join(_EXPORT_SECONDS)

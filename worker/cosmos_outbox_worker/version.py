@@ -8,5 +8,5 @@ from importlib import metadata
 
 @cache
 def version() -> str:
-    """Return the version of the worker; all distributions are released together, so it is the library's too."""
+    """Return the version of the worker. All distributions are released together, so it is the version of the library, too."""
     return metadata.version("cosmos-outbox-worker")

@@ -37,7 +37,7 @@ _FIELDS = "c.id, c.type, c._ts, c.version, c.meta, c.data.action, c.messageId"  
 @dataclass(frozen=True, slots=True)
 class KeyReport:
     """
-    The answer about a key: as programs read it, as sentences, and a row for each event or message, the newest first.
+    The answer about a key: as programs read it, as sentences, and as a row for each event or message, the newest first.
 
     known: anything is stored of it; else a sentence says that nothing is.
     """
@@ -48,14 +48,17 @@ class KeyReport:
     known: bool = True
 
 
-# By a key and, of several, a container
+# Searches by a key and, if there are several, a container.
 Search = Callable[[str, str | None], Awaitable[KeyReport]]
-# A lease, None if the range of the key has none; the ids of the events that wait behind it; whether there may be others
+# A lease (None if the range of the key has none), the ids of the events that wait behind it, and whether there may be more
 Behind = tuple[Lease | None, frozenset[str], bool]
 
 
 def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitable[KeyReport | None]]:
-    """Return a search that others wait for, so that strangers take little of the request units; what fails is its only sentence."""
+    """
+    Return a search of which only one runs at a time, so that strangers can use few request units. If it fails, the answer is one
+    sentence that says so.
+    """
     room = asyncio.Semaphore()
 
     async def find(key: str, container: str | None) -> KeyReport | None:
@@ -73,7 +76,7 @@ def one_at_a_time(search: Search | None) -> Callable[[str, str | None], Awaitabl
 
 async def find_events(outbox: Connection, text: str) -> KeyReport:
     """
-    Return what became of the events of the key that an operator named.
+    Find out what became of the events of the key that an operator named.
 
     Raises:
         UsageError: the container has no such keys.
@@ -95,7 +98,7 @@ async def find_messages(
     outbox: Connection, consumer: str, source: str, text: str, waits: Sequence[str] = ()
 ) -> KeyReport:
     """
-    Return which messages of a key a consumer of a source remembers to have handled, and what it parked; as `find_events`.
+    Find the messages of a key that a consumer of a source remembers, and those that it parked; otherwise as `find_events`.
 
     Args:
         outbox: of its effects.
@@ -127,7 +130,7 @@ def of_events(
     parked: ParkedKey | None,
     records: Mapping[str, ParkedEvent],
 ) -> KeyReport:
-    """Return what became of the events of a key; `records` are what the parked store has of them."""
+    """Return what became of the events of a key. `records` are its documents in the parked store."""
     lease, left, more = behind
     waits, unseen = left - records.keys(), "unknown" if lease is None or more else "sent"
 
@@ -172,7 +175,7 @@ def _report(facts: Mapping[str, Any], said: Sequence[str], rows: Any, known: boo
 async def _newest(
     outbox: Connection, key: PartitionKey, where: str, values: Mapping[str, Any]
 ) -> Sequence[Document]:
-    """Return the newest documents of a key; `id` and `_ts` are indexed in every container."""
+    """Return the newest documents of a key. Every container has an index on `id` and `_ts`."""
     sql = f"SELECT TOP {_MOST_DOCUMENTS} {_FIELDS} FROM c WHERE {where} ORDER BY c._ts DESC"  # noqa: S608 - texts of ours
     page = CosmosStore(outbox.data).query(
         sql, values, partition_key=key, page_size=_MOST_DOCUMENTS, continuation=None
@@ -186,7 +189,7 @@ async def _behind(outbox: Connection, key: PartitionKey) -> Behind:
     covering = [one for one in leases if one.range is not None and one.range.overlaps(place)]
     if not covering:
         return None, frozenset(), False
-    # While a split is unfinished, the one that is behind: nothing that waits may count as sent
+    # While a split is unfinished, take the lease that is behind: an event that waits must not count as sent.
     lease = min(covering, key=lambda one: lsn_of(one.continuation) or 0)
     read = partial(outbox.feed.read_page, place, container_rid=container.container_rid, start=start_of(lease))
     ids, position = set[str](), lease.continuation
@@ -224,7 +227,7 @@ def _parked_text(parked: ParkedKey | None, key: str, option: str = "") -> str:
 
 
 def _meta(event: Document) -> Mapping[str, Any]:
-    return event.get("meta") or {}  # events of the .NET sample have none
+    return event.get("meta") or {}  # events of the .NET sample have no meta
 
 
 def _order(event: Document) -> tuple[int, ...]:

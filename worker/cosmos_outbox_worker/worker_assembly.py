@@ -32,14 +32,14 @@ _MOST_MEMORY = 1024 * 1024 * 1024
 
 
 class Worker(Program[ChangeFeedProcessor, Snapshot]):
-    """A worker that is put together: it reads the change feed and sends the events."""
+    """A worker with all its parts: it reads the change feed and sends the events."""
 
 
 def running_worker(
     settings: Settings | None = None, *, serve_health: bool = False
 ) -> AbstractAsyncContextManager[Worker]:
     """
-    Run the worker inside another program for as long as the block lasts; its end drains the worker.
+    Run the worker inside another program. The end of the block drains the worker.
 
     Installs no signal handlers and configures no logs. A worker that fails ends; its snapshot is then unready and says why.
 
@@ -61,7 +61,7 @@ def running_worker(
 @asynccontextmanager
 async def assemble_worker(settings: Settings) -> AsyncIterator[Worker]:
     """
-    Open everything the settings name, yield the worker, close everything again.
+    Open all that the settings name, yield the worker, and close all again.
 
     Raises:
         ConfigurationError: settings contradict each other; a container is missing or cannot be used; or sent events are to be
@@ -73,7 +73,7 @@ async def assemble_worker(settings: Settings) -> AsyncIterator[Worker]:
 
 async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Worker:
     """
-    Return a worker of what is open; `shared` are options of its processor that those of other containers have too.
+    Return a worker made of open parts. `shared` are options of its processor that the workers of other containers have, too.
 
     Raises:
         ConfigurationError: as `assembled`.
@@ -93,7 +93,7 @@ async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
             return "the parked container notes that this processor had leases"
         return None
 
-    # Where the store does not answer, the processor waits until it does; until then nothing is deleted.
+    # If the store does not answer, the processor waits for it. Nothing is deleted until then.
     with suppress(StoreError):
         if settings.delete_after_publish and (found := await retry_reads(connection.others, RetryOptions())):
             raise ConfigurationError(
@@ -104,7 +104,7 @@ async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
     deletion = await stack.enter_async_context(
         Deletion(
             Relay(publisher, parking=parking, notify=notify).handle,
-            CosmosStore(connection.data),  # deletes only, under the keys of the events
+            CosmosStore(connection.data),  # this store only deletes, under the keys of the events
             delete=filter(None, map(str.strip, (settings.delete_after_publish or "").split(","))),
             others=connection.others,
             notify=notify,
@@ -124,8 +124,9 @@ async def build_worker(parts: Parts, health: WorkerVitals, **shared: Any) -> Wor
 
 
 def processor_options(settings: Settings) -> ProcessorOptions:
-    """Return the processor's options that the settings ask for."""
-    # A page within a second at the ceiling: a drain does not wait long, nor break one off whose part would be sent again.
+    """Return the options of the processor, as the settings say."""
+    # At the ceiling, a page takes at most a second. So a drain does not wait long, and breaks off no page of which a part would be
+    # sent again.
     most = 1000 if settings.send_rate is None else min(1000, max(1, int(settings.send_rate)))
     return ProcessorOptions(
         max_items=most,
@@ -135,7 +136,7 @@ def processor_options(settings: Settings) -> ProcessorOptions:
         memory_bytes=memory_budget(),
         wanted=claims_to_be_an_event,
         acquire_interval=timedelta(seconds=settings.acquire_seconds),
-        # As .NET's defaults too
+        # the same as .NET's default
         renew_interval=timedelta(seconds=settings.lease_expiration_seconds * 17 / 60),
         expiration=timedelta(seconds=settings.lease_expiration_seconds),
         recent_poll_interval=timedelta(seconds=settings.recent_poll_seconds),
@@ -144,15 +145,13 @@ def processor_options(settings: Settings) -> ProcessorOptions:
 
 
 def memory_budget() -> int:
-    """Return how many bytes may be taken by what is read ahead."""
-    # The process takes about 90 MiB before the first read, and Python returns memory late.
+    """Return how many bytes the pages may take that are read ahead."""
+    # The process takes about 90 MiB before its first read, and Python gives memory back late.
     return memory_limit() * 2 // 5
 
 
 def memory_limit(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """
-    Return how many bytes the container may take, as Linux says, and 1 GiB at most; 512 MiB where it has no limit.
-    """
-    with suppress(OSError, ValueError):  # "max" is no number
+    """Return how many bytes the container may take, as Linux says, and at most 1 GiB. Without a limit, return 512 MiB."""
+    with suppress(OSError, ValueError):  # the text "max" is no number
         return min(int(limit.read_text()), _MOST_MEMORY)
     return _MOST_MEMORY // 2

@@ -28,7 +28,7 @@ _STARTING = Cause(kind="starting", said="The worker has not seen the leases yet.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseView:
     """
-    A lease of any worker; `trouble` where it needs a look.
+    A lease of any worker. `trouble` is set if an operator should look at it.
 
     lag: what waits; None where that is unknown.
     """
@@ -44,7 +44,7 @@ class LeaseView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(State):
     """
-    A worker's health at one moment.
+    The health of a worker at one moment.
 
     lag: of all leases of the processor, as of the last poll; None before the first.
     unseen: for how long polls have failed, so that what waits is so much older and may be more. Zero while they succeed.
@@ -83,7 +83,8 @@ class Snapshot(State):
 
     def leases(self) -> list[LeaseView]:
         """
-        Return all leases, those that need a look first: the worker's own as it knows them, the others as they were polled.
+        Return all leases, those that need a look first. The worker's own leases are as it knows them, the others as the last poll
+        found them.
         """
         stopped = {what: one for one in reversed(self.causes()) for _, what in one.stops}
         polled = {lease.lease: lease for lease in self.lag.leases} if self.lag else {}
@@ -99,7 +100,7 @@ class Snapshot(State):
                 state="stands still"
                 if cause and cause.stands and state in ("elsewhere", "unknown")
                 else state,
-                # What is ahead, each lease says itself: each stands elsewhere.
+                # Each lease shows by itself whether it lies ahead: each lies at another place.
                 error=(lag and lag.ahead) or (_brief(cause) if cause else error or ""),
                 trouble=bool(cause or error or self.unseen),
                 lag=None if self.unseen else lag,
@@ -114,14 +115,17 @@ class Snapshot(State):
         for lag in polled.values():
             state = "unknown" if self.unseen else "elsewhere" if lag.owner else "no owner"
             if lag.owner == self.instance:
-                state = "no longer of this worker"  # the worker knows before the next poll does
+                state = "no longer of this worker"  # the worker knows this before the next poll does
             views.append(view(lag.token, lag.owner, state, lag))
-        # Tokens of partitions are numbers.
+        # the tokens of partitions are numbers
         return sorted(views, key=lambda view: (not view.trouble, len(view.token), view.token))
 
 
 def _brief(cause: Cause) -> str:
-    """Return what the line of a lease tells of a cause: of one that stops several, the shorter text, for both stand above."""
+    """
+    Return what the line of a lease says of a cause. If the cause stops several leases, that is the shorter text: the full one stands
+    above.
+    """
     texts = filter(None, (cause.said, cause.words["what"]))
     return next(texts, "") if len(cause.stops) == 1 else min(texts, key=len, default="")
 
@@ -138,18 +142,18 @@ class WorkerVitals(Vitals[Snapshot]):
     """The vitals of a worker."""
 
     name = "worker"
-    processor: Any = None  # of several containers, one may not be open yet
+    processor: Any = None  # for several containers, one processor may not be open yet
     ceiling: Ceiling | None = None
 
     def __init__(self, settings: Settings, **clock: Any) -> None:
         super().__init__(settings, **clock)
         self._balanced_at: float | None = None
-        self._held_since = self._utcnow()  # by the ceiling, or this moment
+        self._held_since = self._utcnow()  # since when the ceiling holds messages back; at first, this moment
         self.fails("leases", _STARTING)
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
         self.fleet = FleetWatch(settings)
-        # By lease: its oldest age, and when that was seen
+        # The oldest age by lease, and when it was seen
         self._ages: dict[str, tuple[timedelta, float]] = {}
 
     def _hear(self, record: Record, now: float) -> None:
@@ -168,17 +172,17 @@ class WorkerVitals(Vitals[Snapshot]):
         self.fleet.note_record(record, now)
 
     def note_restart(self) -> None:
-        """Note that the worker ended and is tried again. The next record says why."""
+        """Note that the worker ended and will be tried again. The next record says why."""
         self._end, self._balanced_at, self.processor = "", None, None
         self.fails("leases", _STARTING)
 
     def note_lag(self, lag: Lag) -> None:
-        """Note what waits."""
+        """Note the result of a poll for what waits."""
         now = self._loop.time()
         self._lag = (lag, self._utcnow(), now)
         if lag.leases:
             self.works("no leases")
-        elif self._ages and not lag.damaged:  # else there were none yet
+        elif self._ages and not lag.damaged:  # otherwise there were no leases yet
             self.fails("no leases", Cause(kind="no-leases", stands=True))
         self._ages = {
             one.lease: self._ages[one.lease]
@@ -188,7 +192,7 @@ class WorkerVitals(Vitals[Snapshot]):
         }
 
     def heartbeat(self) -> Heartbeat:
-        """Return what the other workers are to know of this one."""
+        """Return what other workers are to know of this worker."""
         now = self.snapshot()
         return Heartbeat(
             worker=now.instance,
@@ -207,7 +211,7 @@ class WorkerVitals(Vitals[Snapshot]):
         return self.fleet.alarms
 
     def due_in(self, what: str) -> float:
-        # As soon as a sign that is missing now makes its worker silent
+        # As soon as a worker whose heartbeat is missing becomes silent
         others = self._others[0] if self._others and what == WORKERS else ()
         return min((one.silent_in for one in others if one.overdue), default=super().due_in(what))
 
@@ -248,7 +252,7 @@ class WorkerVitals(Vitals[Snapshot]):
             yield Cause(kind="ceiling", said=said, since=self._held_since)
 
     def _with_ages_now(self, lag: Lag, polled_at: float) -> Lag:
-        # Changes that waited in an unreadable range are older by now. Where none waited at the last read, one may wait now.
+        # Changes that waited in an unreadable range are older by now. If none waited at the last read, one may wait by now.
         leases = []
         for one in lag.leases:
             age, seen_at = self._ages[one.lease]

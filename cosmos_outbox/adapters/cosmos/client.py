@@ -80,14 +80,16 @@ async def open_cosmos_client(
         description = "null"
 
         def note(response: PipelineResponse[Any, Any]) -> None:
-            # Of the account, the first: the SDK reads it at start and drops the id.
+            # The id of the first answer that describes the account counts: the SDK reads it at start and drops the
+            # id.
             nonlocal description
             request, answer = response.http_request, response.http_response
             first = description == "null" and urlsplit(request.url).path.strip("/") == ""
             if first and request.method == "GET" and answer.status_code == HTTPStatus.OK:
                 description = answer.text()
 
-        # Not without need: for each request two threads look for a proxy and a .netrc, a third of what a call costs.
+        # aiohttp reads the environment only where it names a proxy: for each request two threads would look for a
+        # proxy and a .netrc, a third of what a call costs.
         transport = _Transport(use_env_settings=any_proxy())
         transport.answered = answered
         client = CosmosClient(
@@ -109,7 +111,9 @@ async def open_cosmos_client(
 
 
 class _Transport(AioHttpTransport):  # type: ignore[misc] # untyped, as all of its module
-    """A transport that reports each answer: a hook of the client would not hear what a call has a hook of its own for."""
+    """
+    A transport that reports each answer. A hook of the client would miss the calls that have a hook of their own.
+    """
 
     answered: Answered | None = None
 
@@ -145,7 +149,8 @@ def account_of(client: CosmosClient) -> Account:
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
     """
-    Return the host of an account's global endpoint; if no endpoint is named after its id, as on an emulator, that of the last one.
+    Return the host of the account's global endpoint. If no endpoint is named after the account's id, as on an
+    emulator, return the host of the last one.
 
     .NET's processor names its leases after the URL that it was given, so there both sides have the same leases.
 
@@ -163,7 +168,7 @@ def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
 
 def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Account:
     """
-    Return an account by its own description.
+    Return an account from the description that the service gives of it.
 
     Raises:
         ConfigurationError: it has no id, so leases could not be named.
@@ -201,14 +206,15 @@ def _without_retries() -> ConnectionPolicy:
 
 def connection_parts(connection_string: str) -> dict[str, str]:
     """
-    Return the values of a connection string by their names in lower case: .NET, whose form it is, reads them in any case.
+    Return the values of a connection string by their names in lower case: .NET, which defined the form, reads names
+    in any case.
     """
     pairs = (part.strip().partition("=") for part in connection_string.split(";"))
     return {name.casefold(): value for name, _, value in pairs}
 
 
 def _ensure_readable(url: str, credential: object) -> None:
-    # The SDK would raise a ValueError that quotes the key, or says nothing.
+    # The SDK would raise a ValueError that quotes the key, or one without a text.
     if not is_url(url):
         raise ConfigurationError(
             f"The Cosmos DB endpoint {url!r} must be a URL such as https://NAME.documents.azure.com."

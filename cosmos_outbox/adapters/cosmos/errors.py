@@ -18,7 +18,7 @@ from azure.cosmos.exceptions import CosmosBatchOperationError
 from cosmos_outbox import errors
 from cosmos_outbox.partition_key import PartitionKey
 
-_LONGEST_REASON = 300  # characters; what follows is about the SDK and the machines of the service
+_LONGEST_REASON = 300  # characters; the rest of an answer is about the SDK and the machines of the service
 _IN_ERRORS = re.compile(r'Message: \{"Errors":\["(.*?)"\]\}')
 
 _NO_REPLY = (
@@ -68,7 +68,8 @@ async def our_errors(
     except (AzureError, ClientError, TimeoutError, ConnectionError, KeyError) as error:
         cause: BaseException | None = error
         if isinstance(error, KeyError):
-            # If no replica has caught up (404/1002), the SDK drops the session, and raises KeyError if it had dropped it before.
+            # If no replica has caught up (404/1002), the SDK drops the session. If it had dropped the session before,
+            # it raises KeyError.
             cause = error.__context__
         if cause is None or (cause is not error and not isinstance(cause, AzureError)):
             raise
@@ -153,14 +154,14 @@ class _Answer:
     document_id: str | None
     partition_key: PartitionKey | None
     rolled_back: bool
-    path: tuple[str, ...] = ()  # dbs, NAME, colls, NAME, docs, NAME
+    path: tuple[str, ...] = ()  # the path is dbs, NAME, colls, NAME, docs, NAME
     needed: str = ""
 
     def meaning(self) -> errors.OutboxError:
         found = _BY_SUB_STATUS.get((self.status, self.sub_status)) or _BY_STATUS.get(self.status, _failure)
         error = found(self)
         error.document_id, error.partition_key = self.document_id, self.partition_key
-        with suppress(ValueError):  # it is absent, or no number
+        with suppress(ValueError):  # the header is absent, or no number
             milliseconds = float(header(self.headers, "x-ms-retry-after-ms") or "")
             error.retry_after = max(0.0, milliseconds / 1000)
         return error
@@ -206,7 +207,8 @@ def _failure(answer: _Answer) -> errors.StoreError:
 
 
 def _forbidden(answer: _Answer) -> errors.AccessDenied:
-    # The service has no sub-status for any of them. One text of it names the token and the firewall, for it does not know.
+    # The service has no sub-status for these refusals. Its text for one of them names both the token and the
+    # firewall, for the service does not know which.
     reason = answer.reason.lower()
     if "request originated from" in reason or "blocked by your cosmos db account firewall" in reason:
         return errors.AccessDenied(answer.after(_FIREWALL), refused_by="firewall")
@@ -229,7 +231,7 @@ def _missing(answer: _Answer) -> errors.ConfigurationError:
 
 
 def _not_found(answer: _Answer) -> errors.OutboxError:
-    # The SDK reads the container before its first request, and the answer to that has no sub-status.
+    # The SDK reads the container before its first request, and the answer to that read has no sub-status.
     match answer.path:
         case ["dbs", _, "colls", _]:
             return _missing(answer)

@@ -31,11 +31,12 @@ from cosmos_outbox.ports import ChangePage, MonitoredContainer, StartFrom
 from cosmos_outbox.stored_documents import Document
 
 _GONE = 410
-_RANGE_GONE = ("1002", "1007")  # split or merged; a split is being completed
+# sub-statuses of 410: the range was split or merged, or a split is being completed
+_RANGE_GONE = ("1002", "1007")
 _MOST_TIMES_GONE = 5
 _OK, _NOT_MODIFIED = 200, 304
-_Place = tuple[str, FeedRange]  # a container and a range of it
-_NO_SESSION = "-"  # is replaced before it is sent; the service would refuse it
+_Place = tuple[str, FeedRange]  # a container, and a range of it
+_NO_SESSION = "-"  # a session token that is replaced before it is sent; the service would refuse it
 _SDK_START = {StartFrom.BEGINNING: "Beginning", StartFrom.NOW: "Now"}
 
 
@@ -63,7 +64,7 @@ class CosmosChangeFeed:
         self._container = container
         self._account_host = account_host
         self._polls = polls
-        # Polls repeat the SDK's headers, so they have both
+        # Polls repeat the SDK's headers, so polls carry both of these.
         options = {"priority": priority, "throughput_bucket": throughput_bucket}
         self._options: dict[str, Any] = {name: one for name, one in options.items() if one is not None}
         self._open: dict[_Place, _Read] = {}
@@ -95,14 +96,14 @@ class CosmosChangeFeed:
         return FeedRange(min=place, max=f"{int(place, 16) + 1:0{len(place)}X}")
 
     async def partition_id(self, feed_range: FeedRange) -> str:
-        # The SDK has no call for it, but every session token starts with it.
+        # The SDK has no call that returns the partition's id, but every session token starts with it.
         response = _Read()
         async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             async for _ in self._pages(response, 1, **_from_start(feed_range, StartFrom.NOW)):
                 break
         range_id = response.range_id()
         if range_id is None or not response.of_one_range():
-            raise RangeGone  # split since the ranges were listed
+            raise RangeGone  # the range was split since the ranges were listed
         return range_id
 
     async def read_page(
@@ -126,10 +127,12 @@ class CosmosChangeFeed:
         if response.container_rid not in (None, container_rid) and (
             (await self._properties())["_rid"] != container_rid
         ):
-            # The SDK refreshed its cache and asked the new container with the old one's position: not our page.
+            # The SDK refreshed its cache and asked the new container with the position of the old one: the page is
+            # not of our container.
             raise ContainerRecreated
         if not response.of_one_range():
-            # The SDK followed a split by itself and may have read more than the lease covers, or does not say what it read.
+            # The SDK followed a split by itself: it may have read more than the lease covers, or does not say what it
+            # read.
             raise RangeGone
         if response.etag is None or not response.etag.startswith('"'):
             raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
@@ -139,8 +142,8 @@ class CosmosChangeFeed:
                 f"The change feed answered {response.status} without a list of documents; the page is read again."
             )
         if documents and (continuation is not None or not isinstance(start, datetime)):
-            # The next page costs less through the SDK's own iterator, except after a start at a time, which the iterator
-            # would send again beside the continuation.
+            # The SDK's own iterator reads the next page at less cost. After a start at a time it cannot be used: it
+            # would send that start beside the continuation.
             response.next_read = response.etag, max_items
             self._open[place] = response
         range_id = response.range_id()
@@ -183,7 +186,8 @@ class CosmosChangeFeed:
     ) -> tuple[_Read, tuple[Document, ...]]:
         container_rid, feed_range = place
         response = self._open.pop(place, None)
-        # A failed read forgets the session: after a restore no replica will ever reach it.
+        # A failed read forgets the session: after a restore no replica ever reaches the position that the session
+        # names.
         session = self._sessions.pop(place, "")
         async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
@@ -211,7 +215,7 @@ class CosmosChangeFeed:
             **where,
             **self._options,
             max_item_count=max_items,
-            session_token=_NO_SESSION,  # or the SDK would gather those of all ranges
+            session_token=_NO_SESSION,  # without this, the SDK would gather the session tokens of all ranges
             response_hook=response.note,
             raw_request_hook=response.send,
             raw_response_hook=response.note_status,
@@ -224,7 +228,8 @@ class CosmosChangeFeed:
 
 class _Read:
     """
-    A read of the feed and what its answers said. The hook runs before the SDK overwrites the etag in the same dict.
+    A read of the feed, and the facts that its answers stated. The hook runs before the SDK overwrites the etag in the
+    same dict.
     """
 
     def __init__(self, session_token: str = "") -> None:
@@ -242,7 +247,7 @@ class _Read:
         self._headers: Mapping[str, str] = {}
 
     def send(self, request: PipelineRequest[Any]) -> None:
-        """Send the session token of the range that is read, or none."""
+        """Send the session token of the range that is read; send none if it is not known."""
         headers = request.http_request.headers
         if headers.pop(SESSION_TOKEN, None) and self.session_token.partition(":")[0] == headers.get(RANGE_ID):
             headers[SESSION_TOKEN] = self.session_token
@@ -257,8 +262,8 @@ class _Read:
 
     def note_status(self, response: PipelineResponse[Any, Any]) -> None:
         """
-        Note the status, and end a read whose range is gone: for each such answer the SDK looks up the ranges and calls itself
-        again, until the stack overflows and connections leak.
+        Note the status, and end a read whose range is gone. The SDK would look up the ranges and call itself again at
+        each such answer, until the stack overflows and connections leak.
 
         Raises:
             RangeGone: too many such answers came.
@@ -287,7 +292,8 @@ class _Read:
 
 def _move(document: Document) -> Document:
     """
-    Return a copy and empty the SDK's document: its iterator keeps the whole page until it reads the next one.
+    Return a copy of a document and empty the SDK's own: the SDK's iterator keeps the whole page until it reads the
+    next one.
     """
     ours = dict(document)
     document.clear()
@@ -319,6 +325,6 @@ def _from_start(feed_range: FeedRange, start: StartFrom | datetime) -> dict[str,
     if isinstance(start, StartFrom):
         sdk_start: str | datetime = _SDK_START[start]
     else:
-        # The service takes whole seconds and returns what came after them, so this second begins after the previous one.
+        # The service takes whole seconds and returns changes after them, so this start is the second before.
         sdk_start = start.replace(microsecond=0) - timedelta(seconds=1)
     return {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": sdk_start}

@@ -28,12 +28,13 @@ _NEEDED = {
     "a-im",
     RANGE_ID,
     "x-ms-cosmos-intended-collection-rid",
-}  # else the answer could be about another range or position
+}  # without these, the answer could be about another range or position
 _KNOWN_SECONDS = (
-    300.0  # the service takes a signature for 15 minutes, and the SDK renews a token 5 minutes before its end
+    # the service accepts a signature for 15 minutes, and the SDK renews a token 5 minutes before its end
+    300.0
 )
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 60.0, 4 * 3600.0
-_LONGEST_BODY = 65_536  # that is read, so that the connection can be used again
+_LONGEST_BODY = 65_536  # bytes that are read of a body, so that the connection can be used again
 _WITHOUT_CERTIFICATE = ("localhost", "127.0.0.1")  # the SDK does not verify these hosts either
 
 
@@ -45,7 +46,7 @@ class SentRequest(Protocol):
     headers: Mapping[str, str]
 
 
-# Hears of each answer of the service: the request, the status and the headers
+# A listener to each answer of the service: it gets the request, the status and the headers.
 Answered = Callable[[SentRequest, int, Mapping[str, str]], None]
 
 
@@ -64,14 +65,14 @@ class LeanPolls:
     ) -> None:
         self._transport, self._timeout, self._answered = transport, timeout_seconds, answered
         self._known: dict[Hashable, _Known] = {}
-        self._endpoint = ""  # of the SDK's last request, for any range
+        self._endpoint = ""  # the endpoint of the SDK's last request, for any range
         self._pause, self._paused_until = _FIRST_PAUSE_SECONDS, 0.0
 
     def learn(self, about: Hashable, request: SentRequest) -> None:
         """Note a request of the SDK that found nothing new."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         if not headers.keys() >= _NEEDED or "if-modified-since" in headers:
-            self._known.pop(about, None)  # the SDK sends the next one
+            self._known.pop(about, None)  # forget the request: the SDK sends the next one
             return
         self._endpoint = urlsplit(request.url).netloc
         until = asyncio.get_running_loop().time() + _KNOWN_SECONDS
@@ -89,7 +90,8 @@ class LeanPolls:
         self, about: Hashable, continuation: str, *, session_token: str
     ) -> Mapping[str, str] | None:
         """
-        Return the headers that say that a range has nothing after a continuation; None where that is not known: ask the SDK.
+        Return the headers which say that a range has nothing new after a continuation. Return None where this is
+        unknown, so that the SDK asks.
 
         Args:
             about: what the range was learned as.
@@ -134,10 +136,11 @@ class LeanPolls:
             return answer.status, answer.headers
 
     def _stop(self) -> None:
-        # A poll that fails costs a second request: none is made for a while, and seldom one where a gateway lets no poll through.
+        # A poll that fails costs a second request. So the next polls are left to the SDK for a while, and for long
+        # where a gateway lets no poll through.
         now = asyncio.get_running_loop().time()
         if now < self._paused_until:
-            return  # of another range, sent before the pause began
+            return  # the failed poll was of another range, and began before the pause
         self._paused_until = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE_SECONDS)
 
@@ -148,4 +151,4 @@ class _Known:
     url: URL
     headers: Mapping[str, str]
     endpoint: str
-    until: float  # on the loop's clock
+    until: float  # the end of the pause, on the loop's clock

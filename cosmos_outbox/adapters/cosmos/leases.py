@@ -89,7 +89,10 @@ def _condition(etag: str | None) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _call(*, needed: str = "") -> AsyncIterator[None]:
-    """Turn every failure of a call into an error of ours; an answer that cannot be read is an outage that passes."""
+    """
+    Turn every failure of a call into an error of this library. An answer that cannot be read counts as an outage that
+    passes.
+    """
     try:
         async with our_errors(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):
             yield
@@ -99,6 +102,6 @@ async def _call(*, needed: str = "") -> AsyncIterator[None]:
 
 def _check_stored(document: Any) -> Document:
     match document:
-        case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:  # a datetime can hold it
+        case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:  # and a datetime can hold it
             return dict(document)
     raise ValueError(f"no stored document: {document!r:.300}")

@@ -14,7 +14,7 @@ from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.ports import Document
 
-_KEYS_A_PAGE = 1000  # of documents of some hundred bytes
+_KEYS_A_PAGE = 1000  # the documents of keys have some hundred bytes each
 
 
 class CosmosParked(CosmosStore):

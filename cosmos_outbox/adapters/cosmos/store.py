@@ -33,8 +33,8 @@ class CosmosStore:
     def __init__(self, container: ContainerProxy, key_paths: KeyPaths = ON_PARTITION_KEY) -> None:
         self._container = container
         self.key_paths = key_paths
-        # By partition key: how new the session is, and its token. The SDK drops the token of a batch, so a later read might not
-        # see what the batch wrote.
+        # Session tokens by partition key, each with how new it is. The SDK drops the token of a batch, so a later
+        # read might miss what the batch wrote.
         self._sessions: OrderedDict[Hashable, tuple[int, str]] = OrderedDict()
 
     async def read(
@@ -60,7 +60,7 @@ class CosmosStore:
                 )
         except errors.StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
-                # No replica catches up with the token of a range that was split since.
+                # After a split no replica catches up with the token of the old range.
                 self._sessions.pop(identity(partition_key), None)
             raise
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
@@ -69,8 +69,8 @@ class CosmosStore:
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         try:
-            # A batch of one too: aiohttp repeats a PUT or DELETE by itself when a reused connection breaks, and would report the
-            # success of the first as a conflict with another program.
+            # A single write is sent as a batch, too: when a reused connection breaks, aiohttp repeats a PUT or DELETE
+            # by itself. The success of the first would then look like a conflict with another program.
             outcomes, headers = await self._batch(
                 partition_key, [write.id for write in writes], [_batch_operation(write) for write in writes]
             )
@@ -114,7 +114,7 @@ class CosmosStore:
         if not include_deleted:
             text += " AND (NOT IS_DEFINED(c.data.deleted) OR c.data.deleted = false)"
         if partition_key is not None:
-            text += " ORDER BY c.id"  # over several partitions the SDK has no continuation of a sorted query
+            text += " ORDER BY c.id"  # for a sorted query over several partitions the SDK has no continuation
         return await self.query(
             text, values, partition_key=partition_key, page_size=page_size, continuation=continuation
         )
@@ -129,7 +129,7 @@ class CosmosStore:
         continuation: str | None,
     ) -> Page:
         if continuation is not None and not (continuation.isascii() and continuation.isprintable()):
-            # A header could not carry it.
+            # A header could not carry such an etag.
             raise errors.InvalidRequest("The service did not issue this continuation token.")
         pages: Any = self.items(sql, parameters, page_size, partition_key).by_page(continuation)
         async with our_errors():
@@ -142,7 +142,7 @@ class CosmosStore:
     def items(
         self, sql: str, parameters: Mapping[str, Any], page_size: int, key: PartitionKey | None
     ) -> AsyncItemPaged[Any]:
-        """Return what the SDK reads the answer of a query with."""
+        """Return the pager through which the SDK reads the answer of a query."""
         named = [{"name": name, "value": value} for name, value in parameters.items()]
         where = {} if key is None else {"partition_key": sdk_key(key)}
         return self._container.query_items(sql, parameters=named, max_item_count=page_size, **where)
@@ -186,10 +186,10 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
 
 def _condition(etag: str) -> str:
     """Return an etag as a condition that a header can carry."""
-    # A text that is not an etag, such as *, has another meaning in a header; here it must match no document.
+    # In a header, a text that is not an etag, such as *, has another meaning; here it must match no document.
     return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 
 
 def sdk_key(key: PartitionKey | None) -> Any:
-    """Return a partition key as the SDK takes it; None of a document without one."""
+    """Return a partition key in the form that the SDK takes, also for a document without one (None)."""
     return list(key) if isinstance(key, tuple) else key

@@ -21,8 +21,8 @@ from cosmos_outbox.message_format import OutboundMessage, require_properties_tha
 class Fault(StrEnum):
     """The fault that a batch meets."""
 
-    LOST = "lost"  # the connection breaks before the batch arrives
-    ACK_LOST = "ack-lost"  # it breaks after the batch was stored
+    LOST = "lost"  # the connection breaks before the broker has the batch
+    ACK_LOST = "ack-lost"  # the connection breaks after the broker stored the batch
     LATE = "late"  # the sender gives up, and the batch arrives afterwards
     BUSY = "busy"  # the broker refuses for now
     NO_TOPIC = "no-topic"  # the topic is missing or disabled
@@ -39,7 +39,7 @@ class Arrival:
 
 class MemoryBroker:
     """
-    A topic, and all that came to it.
+    A topic in memory, and every message that arrived at it.
 
     Args:
         clock: seconds since 1970; decides what is a duplicate, and when a message for later enters. Defaults to the system's clock.
@@ -81,7 +81,8 @@ class MemoryBroker:
     @property
     def accepted(self) -> list[OutboundMessage]:
         """
-        Return what entered the topic until now, in order, without the duplicates that were dropped; a message for later, at its time.
+        Return what entered the topic until now, in order, without dropped duplicates. A scheduled message enters at
+        its time.
         """
         self._let_due_enter()
         return [*self.entered]
@@ -92,7 +93,7 @@ class MemoryBroker:
         return sum(arrival.duplicate for arrival in self.arrivals)
 
     def publisher(self, *, lanes: int = 8, batch_size: int = 100) -> MemoryPublisher:
-        """Return a publisher to this topic; each is a sender of its own, as two processes would be."""
+        """Return a new publisher to this topic; two publishers send as two processes would."""
         return MemoryPublisher(self, lanes=lanes, batch_size=batch_size)
 
     async def send(self, batch: Sequence[OutboundMessage]) -> None:

@@ -179,7 +179,7 @@ class MemoryContainer:
         after, not_before = _position(partition, continuation, start)
         first = bisect_right(partition.log, after, key=lambda entry: entry[0])
         documents: list[Document] = []
-        read_to = max(after, partition.lsn)  # a position beyond the feed is kept
+        read_to = max(after, partition.lsn)  # keep a position beyond the end of the feed
         for lsn, key in itertools.islice(partition.log, first, None):
             if len(documents) >= max_items and lsn != documents[-1]["_lsn"]:
                 read_to = documents[-1]["_lsn"]
@@ -187,7 +187,7 @@ class MemoryContainer:
             document = partition.documents.get(key)
             if (
                 document is not None
-                and document["_lsn"] == lsn  # else a later change superseded this one
+                and document["_lsn"] == lsn  # else a later change replaced this one
                 and document["_ts"] >= not_before
                 and self._alive(document)
                 and self._lies_in(feed_range, document)
@@ -200,7 +200,7 @@ class MemoryContainer:
             range_id=partition.id,
         )
 
-    # What operators and the service do
+    # What operators and the service do:
 
     def recreate(self, *, ranges: int = 1) -> None:
         """

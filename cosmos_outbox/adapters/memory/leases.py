@@ -16,7 +16,7 @@ from cosmos_outbox.ports import Document, Listing
 
 class MemoryLeases:
     """
-    Documents with compare-and-set; each operation takes one turn of the event loop.
+    Lease documents with compare-and-set. Each operation yields to the event loop once, as a request would.
 
     Args:
         now: seconds since 1970; decides `_ts` and when a `ttl` has passed. Defaults to the system clock.

@@ -10,7 +10,10 @@ from cosmos_outbox.ports import Document
 
 
 class MemoryParked(MemoryContainer):
-    """A container that finds parked keys and their events too, one turn of the event loop an operation."""
+    """
+    A container that also finds parked keys and their events. Each operation yields to the event loop once, as a
+    request would.
+    """
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         await asyncio.sleep(0)

@@ -20,7 +20,8 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
-_EARLY_SECONDS = 0.001  # a timer may fire this early: without it, a loop on virtual time would spin for ever
+# a timer may fire this early: without the allowance, a loop on virtual time would spin for ever
+_EARLY_SECONDS = 0.001
 
 
 FoundT = TypeVar("FoundT")
@@ -28,7 +29,10 @@ FoundT = TypeVar("FoundT")
 
 @dataclass(slots=True, eq=False)
 class _Queue:
-    """The messages of one session, or of all on an entity without sessions, and who receives them."""
+    """
+    The messages of one session and the receiver that has it; on an entity without sessions, all messages and
+    receivers.
+    """
 
     ready: deque[Message] = field(default_factory=deque)
     holders: list[MemorySession] = field(default_factory=list)
@@ -74,7 +78,7 @@ class MemorySubscription:
 
     def deliver(self, message: Message | OutboundMessage, **said: Any) -> Message:
         """
-        Put a message at the end of its session; one without a session is dead-lettered, as Service Bus does.
+        Put a message at the end of its session. A message without a session is dead-lettered, as Service Bus does.
         """
         self._last_number += 1
         if isinstance(message, OutboundMessage):
@@ -100,7 +104,7 @@ class MemorySubscription:
         )
 
     def lose_lock(self, session_id: str) -> None:
-        """Take a session from its holder, as if the lock had expired."""
+        """Take a session from the receiver that locked it, as if the lock had expired."""
         for holder in [*self._queues[session_id].holders]:
             holder.give_back(counted=True)
 
@@ -110,15 +114,15 @@ class MemorySubscription:
     def _available(self) -> MemorySession | None:
         for name, queue in self._queues.items():
             if queue.ready and not (self.with_sessions and queue.holders):
-                # The others first, the next time
+                # At the next call, the other sessions come first.
                 self._queues[name] = self._queues.pop(name)
                 return MemorySession(self, queue, name if self.with_sessions else None)
         return None
 
-    # What its sessions call
+    # The methods below are called by the sessions.
 
     async def until(self, found: Callable[[], FoundT | None], seconds: float) -> FoundT | None:
-        """Return what is found, or None if nothing is for so long."""
+        """Wait until `find` finds something and return that; return None if it finds nothing in time."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + seconds
         while True:
@@ -133,7 +137,7 @@ class MemorySubscription:
 
     def check(self) -> None:
         """
-        Take back each lock whose time is over.
+        Take back each lock that has expired.
 
         Raises:
             SubscriptionUnavailable: the broker is down.
@@ -147,7 +151,7 @@ class MemorySubscription:
                     holder.give_back(counted=True)
 
     def put_back(self, message: Message, *, counted: bool) -> None:
-        """Have a message delivered again, or dead-letter it if it was delivered too often."""
+        """Have the broker deliver a message again, or dead-letter it if it was delivered too often."""
         again = replace(message, delivery_count=message.delivery_count + counted)
         if again.delivery_count >= self._max_deliveries:
             self.dead_letters.append((again, MAX_DELIVERIES, ""))
@@ -161,14 +165,16 @@ class MemorySubscription:
 
 class MemorySession:
     """
-    The Session port on a MemorySubscription; one without an id locks a message at a time, the first when it is accepted.
+    The Session port on a MemorySubscription. A session without an id locks one message at a time, the first one when
+    it is accepted.
     """
 
     def __init__(self, subscription: MemorySubscription, queue: _Queue, session_id: str | None) -> None:
         self._subscription, self._queue, self.id = subscription, queue, session_id
         self._loop = asyncio.get_running_loop()
-        self.message: Message | None = None  # delivered, and not settled
-        self._unread = False  # it was delivered when the session was accepted
+        self.message: Message | None = None  # the message that was delivered and is not settled
+        # a message was delivered when the session was accepted, and `receive` has not returned it yet
+        self._unread = False
         queue.holders.append(self)
         self._locked_at = self._loop.time()
         if session_id is None:

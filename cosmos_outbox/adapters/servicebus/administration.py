@@ -26,11 +26,11 @@ from cosmos_outbox.adapters.servicebus.subscription import receiver_of
 from cosmos_outbox.errors import SubscriptionUnavailable
 from cosmos_outbox.event_loop import within
 
-_ANSWER_SECONDS = 10  # what is read is only advice, so a start must not wait long for it
+_ANSWER_SECONDS = 10  # settings are only advice, so a start must not wait long for them
 
 
 class SettingsUnknown(Exception):
-    """The settings could not be read; says why."""
+    """The settings could not be read; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,12 @@ class Refusal(StrEnum):
 
     MISSING = "missing"
     DISABLED = "disabled"
-    SESSIONS = "sessions"  # it has them and the receiver has not, or the reverse
+    SESSIONS = "sessions"  # the entity has sessions and the receiver asks for none, or the reverse
     DENIED = "denied"
 
 
 def source_label(entity: str, subscription: str | None) -> str:
-    """Return how a message names a subscription or queue."""
+    """Return the text by which messages to people name a subscription or queue."""
     return (
         f"Queue {entity!r}" if subscription is None else f"Subscription {subscription!r} of topic {entity!r}"
     )
@@ -99,7 +99,7 @@ async def reading_settings(
 
 def _plain_http(options: dict[str, Any]) -> Any:
     """
-    Return a transport that makes http of the https that the client insists on: an emulator has no certificate.
+    Return a transport that replaces https by http: the client insists on https, and an emulator has no certificate.
     """
     transport = AioHttpTransport(**options)
     send = transport.send
@@ -125,7 +125,9 @@ async def topic_described(client: ServiceBusAdministrationClient, name: str) -> 
 async def source_described(
     client: ServiceBusAdministrationClient, entity: str, subscription: str | None
 ) -> tuple[Entity, Entity]:
-    """Return a subscription or queue, and what messages enter before it: the topic, or the queue itself."""
+    """
+    Return a subscription or queue, and the entity that its messages enter first: the topic, or the queue itself.
+    """
     label = source_label(entity, subscription)
     if subscription is None:
         queue = await _describe(label, client.get_queue(entity))
@@ -143,7 +145,8 @@ async def _describe(
         return Entity(label=label, settings=await reading)
     except ResourceNotFoundError:
         return Entity(label=label, exists=False)
-    except AttributeError:  # asked for a topic, the SDK looks for a topic's settings in the entry of a queue
+    # if the name is that of a queue, the SDK looks in vain for a topic's settings in its entry
+    except AttributeError:
         return Entity(label=label)
 
 
@@ -151,7 +154,8 @@ async def messages_counted(
     entity: str, subscription: str | None, **namespace: Any
 ) -> tuple[int | None, int | None]:
     """
-    Return how many messages a subscription or queue has, and how many are dead-lettered; None where they may not be counted.
+    Return how many messages a subscription or queue has, and how many are dead-lettered. A count is None where the
+    caller may not read it.
     """
     try:
         async with reading_settings(**namespace) as client:
@@ -164,7 +168,7 @@ async def messages_counted(
     except (
         SettingsUnknown,
         AttributeError,
-    ):  # of an entity of another kind, the SDK has the counts look in nothing
+    ):  # for an entity of another kind, the SDK reads the counts of None
         return None, None
 
 
@@ -179,12 +183,13 @@ async def receiving_refused(
     bus: ServiceBusClient, entity: str, subscription: str | None, *, sessions: bool
 ) -> tuple[Refusal, str] | None:
     """
-    Open a receiver, which takes no message, and close it again; return what keeps it from receiving, with the broker's words.
+    Open a receiver that takes no message, and close it again. Return what keeps it from receiving, with the broker's
+    words.
 
     Raises:
         SubscriptionUnavailable: the broker does not answer.
     """
-    # Of a session that no producer uses: its lock is in no consumer's way.
+    # The receiver asks for a session that no producer uses, so its lock stands in no consumer's way.
     options: dict[str, Any] = {"session_id": f"cosmos-outbox-doctor-{uuid.uuid4()}"} if sessions else {}
     receiver = receiver_of(bus, entity, subscription, **options)
     try:

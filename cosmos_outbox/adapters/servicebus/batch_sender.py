@@ -18,7 +18,7 @@ from cosmos_outbox.event_loop import retrieve, within
 from cosmos_outbox.message_format import OutboundMessage, require_properties_that_fit
 
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
-# That the SDK leaves out when it counts a batch: the ids of the first message, which it writes into the envelope too
+# When the SDK counts a batch, it leaves out the ids of the first message, which it also writes into the envelope.
 _UNCOUNTED_BYTES = 1024
 
 
@@ -51,8 +51,9 @@ class Lane:
         # Two tasks on one sender resend each other's deliveries and then wait without end.
         self._lock = asyncio.Lock()
         self._sender: ServiceBusSender | None = None
-        self._proven = False  # this sender has sent something
-        self.batch_bytes: int | None = None  # what the link takes; known once one was open
+        self._proven = False  # this link has sent a batch
+        # the largest batch that the link takes; known once a link was open
+        self.batch_bytes: int | None = None
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
         """Send all messages in order; messages of two runs never share a batch."""
@@ -76,7 +77,7 @@ class Lane:
             self._drop()
 
     async def _fill(self, run: Sequence[OutboundMessage], position: int) -> tuple[_Payload, int]:
-        """Return as many messages as one batch holds, and their number."""
+        """Put as many messages into one batch as it holds; return the batch and their number."""
         batch = await self._new_batch()
         self.batch_bytes = batch.max_size_in_bytes
         own = not self._sdk_only and encoding.fallback_cause() is None
@@ -87,7 +88,7 @@ class Lane:
                     outgoing = encoding.sdk_message(message)
                     batch.add_message(outgoing)
             except MessageSizeExceededError:
-                # A message alone may be larger than a batch (Premium); whether it is too large, the broker decides.
+                # A single message may be larger than a batch (Premium). The broker decides whether it is too large.
                 return (batch, count) if count else (outgoing, 1)
             except (TypeError, ValueError) as error:
                 if count:
@@ -98,9 +99,7 @@ class Lane:
     async def _new_batch(self) -> ServiceBusMessageBatch:
         sender = self._usable_sender()
         try:
-            opening = (
-                sender.create_message_batch()
-            )  # of a link that has sent something there is nothing to open
+            opening = sender.create_message_batch()  # a link that has sent something is open already
             opened = await (opening if self._proven else within(self._timeout, opening))
             most = opened.max_size_in_bytes
             return await sender.create_message_batch(max_size_in_bytes=most - _UNCOUNTED_BYTES)
@@ -127,7 +126,8 @@ class Lane:
 
     async def _send(self, payload: _Payload) -> None:
         sender = self._usable_sender()
-        # In a task of its own: a send that is cancelled half-way stays on the link and goes out with the next one.
+        # The send runs in a task of its own: a send that is cancelled half-way stays on the link and goes out with
+        # the next one.
         sending = asyncio.create_task(sender.send_messages(payload, timeout=self._timeout))
         try:
             await asyncio.wait((sending,), timeout=self._timeout + self._grace)
@@ -144,7 +144,8 @@ class Lane:
 
     def _failure(self, sending: asyncio.Task[None]) -> BaseException | None:
         """
-        Return why a send failed, or None; the sender is kept only if the outcome is known and the link open.
+        Return the error of a failed send, or None. The sender is kept only if the outcome is known and the link is
+        open.
         """
         if not sending.done():
             sending.cancel()

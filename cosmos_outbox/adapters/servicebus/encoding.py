@@ -23,33 +23,34 @@ from azure.servicebus.exceptions import MessageSizeExceededError
 from cosmos_outbox.message_format import MAX_PROPERTY_BYTES, OutboundMessage
 from cosmos_outbox.partition_key import MAX_ID_LENGTH
 
-# Types of AMQP 1.0 (part 1.6), each with one byte for its size and with four
+# The types of AMQP 1.0 (part 1.6): each has one code for a size of one byte, and one for four bytes.
 _STRING, _SYMBOL, _BINARY, _LIST, _MAP = (0xA1, 0xB1), (0xA3, 0xB3), (0xA0, 0xB0), (0xC0, 0xD0), (0xC1, 0xD1)
 _SMALL_INT, _INT, _NULL = 0x54, 0x71, b"\x40"
 _ANNOTATIONS, _PROPERTIES, _APPLICATION_PROPERTIES, _DATA = (
     bytes((0, 0x53, section)) for section in (0x72, 0x73, 0x74, 0x75)
 )
 _TIMESTAMP, _DELIVER_AT = b"\x83", b"x-opt-scheduled-enqueue-time"
-_FIELDS = 13  # of the properties' section, most of them null
-_MOST = 255  # bytes that the size of one byte can say
+_FIELDS = 13  # fields of the properties section, most of them null
+_MOST = 255  # the largest size that one byte can hold
 _pack_sized, _pack_compound = struct.Struct(">BI").pack, struct.Struct(">BII").pack
 _pack_int, _pack_milliseconds = struct.Struct(">Bi").pack, struct.Struct(">q").pack
 
-# What there are few of, written before
+# Small sets of values, encoded once at import:
 _STRING_HEADS = tuple(bytes((_STRING[0], size)) for size in range(_MOST + 1))
 _INTS = {value: bytes((_SMALL_INT, value & 0xFF)) for value in range(-128, 128)}
 
 
 def fallback_cause() -> str | None:
     """
-    Return why the SDK has to add all messages: it adds traces of its own, or writes what `append` would not; None if it need not.
+    Return why the SDK has to add all messages: it adds traces of its own, or encodes otherwise than `append`. Return
+    None if it need not.
     """
     return "the SDK traces messages" if settings.tracing_implementation() is not None else difference()
 
 
 def append(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:
     """
-    Add a message to a batch whose first one the SDK has added, and the envelope with it.
+    Add a message to a batch. The SDK has added the first message of the batch, and with it the envelope.
 
     Returns:
         Whether it was added; False where the SDK has to add it, or to say why it cannot be sent.
@@ -70,7 +71,9 @@ def append(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:
 
 
 def encode(message: OutboundMessage) -> bytes | None:
-    """Return a message as the SDK encodes it; None if it holds what only the SDK writes or refuses."""
+    """
+    Encode a message as the SDK does. Return None if the message has a value that only the SDK writes or refuses.
+    """
     if not 0 < len(message.message_id) <= MAX_ID_LENGTH or len(message.session_id) > MAX_ID_LENGTH:
         return None
     values: list[bytes] = []
@@ -93,7 +96,7 @@ def encode(message: OutboundMessage) -> bytes | None:
     if values:
         properties = b"".join(values)
         if len(properties) > MAX_PROPERTY_BYTES // 2:
-            return None  # perhaps more than the service takes, which is checked on the SDK's way
+            return None  # perhaps more than the service accepts: the SDK's way checks that
         parts += (_APPLICATION_PROPERTIES, _compound(_MAP, len(properties), len(values)), properties)
     parts += (_DATA, _header(_BINARY, len(body)), body)
     return b"".join(parts)
@@ -138,7 +141,7 @@ def _header(kind: tuple[int, int], size: int) -> bytes:
 
 
 def _compound(kind: tuple[int, int], size: int, count: int) -> bytes:
-    # The size covers the count, too; the SDK keeps the short form for one byte less than AMQP would.
+    # The size includes the count; AMQP allows the short form for one byte more than the SDK uses it.
     if size < _MOST and count <= _MOST:
         return bytes((kind[0], size + 1, count))
     return _pack_compound(kind[1], size + 4, count)
@@ -158,7 +161,7 @@ def _milliseconds(time: datetime) -> bytes:
     return _pack_milliseconds(int(timegm(time.utctimetuple()) * 1000 + time.microsecond / 1000))
 
 
-_name = lru_cache(1024)(_string)  # subjects and names of properties, which come again and again
+_name = lru_cache(1024)(_string)  # cached: subjects and names of properties come again and again
 
 
 @lru_cache(64)
@@ -167,10 +170,10 @@ def _symbol(value: str) -> bytes:
     return _header(_SYMBOL, len(written)) + written
 
 
-# No subclasses: a bool is another type of AMQP.
+# Exact types only: a bool, a subclass of int, is another type of AMQP.
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {str: _string, int: _int}
 
-# Texts, maps and bodies on either side of each size at which the encoding changes
+# Texts, maps and bodies just below and above each size at which the encoding changes
 _SAMPLES = tuple(
     OutboundMessage(
         message_id=f"id-{size}",

@@ -12,7 +12,7 @@ QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
 
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
-# Any other is a fault that passes, unless its condition says more.
+# Any other condition is a fault that passes, unless its text says more.
 _MEANING: dict[type[Exception], type[errors.PublishError]] = {
     sdk.MessageSizeExceededError: errors.MessageRejected,
     sdk.MessagingEntityDisabledError: errors.TopicUnavailable,
@@ -45,7 +45,7 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishError:
     """Return this library's error for one of the SDK."""
-    # What the broker said about a missing topic or a wrong key is only in the inner exception.
+    # Only the inner exception says what the broker answered about a missing topic or a wrong key.
     inner = str(error.inner_exception or "")
     repeated = inner.rpartition("Error Description:")[2].strip() in str(error)
     said = " ".join(f"{error} {'' if repeated else inner}".split())
@@ -94,13 +94,15 @@ def is_refused_use(error: sdk.ServiceBusError) -> bool:
 
 
 def names_nothing(error: sdk.ServiceBusError) -> bool:
-    """Say whether the entity does not exist; the broker says so already when a token for it is given."""
+    """
+    Say whether the entity does not exist; the broker answers so already when it is given a token for the entity.
+    """
     return isinstance(error, sdk.MessagingEntityNotFoundError) or _status(error) == _NOT_FOUND
 
 
 def leaves_link_usable(error: BaseException) -> bool:
-    """Say whether the broker answered on a link that stays open, so that the sender may go on."""
-    # After a rejected disposition it would stay open too, but the SDK closes it anyway.
+    """Say whether the broker answered on a link that stays open, so that the sender may continue."""
+    # After a rejected disposition the link would stay open too, but the SDK closes it anyway.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
 
 
@@ -114,10 +116,10 @@ def _meaning(error: sdk.ServiceBusError) -> type[errors.PublishError]:
         return errors.MessageRejected
     if isinstance(error, sdk.ServiceBusQuotaExceededError) and _ROOM in str(error):
         return errors.TopicFull
-    # From the credential, wrapped as unknown
+    # an error of the credential, which the SDK wraps as unknown
     if isinstance(error.inner_exception, ClientAuthenticationError):
         return errors.TopicUnavailable
-    # A refused token: for a namespace at an address of its own, the SDK calls it a lost connection
+    # A refused token: for a namespace at an address of its own, the SDK reports a lost connection.
     if _status(error) in (_UNAUTHORIZED, _NOT_FOUND):
         return errors.TopicUnavailable
     return next(
@@ -130,6 +132,6 @@ def _status(error: sdk.ServiceBusError) -> int | None:
 
 
 def _condition(error: sdk.ServiceBusError) -> str | None:
-    # Private in the SDK; without it a malformed message looks like a passing fault.
+    # This class is private in the SDK; without it, a malformed message would look like a passing fault.
     condition = getattr(error, "_condition", None)
     return None if condition is None else str(condition)

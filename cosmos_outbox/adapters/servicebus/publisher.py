@@ -32,18 +32,20 @@ from cosmos_outbox.records import Hook, SdkFallback, log_hook
 # How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
 _SOCKET_SECONDS = 0.02
 _LINK_SECONDS = 15.0
-# That closing one link may take: the SDK takes up to a second, and never ends on a broken one
+# Seconds that closing one link may take: the SDK needs up to one, and never ends on a broken link.
 CLOSE_SECONDS = 5.0
-# Of an emulator: for WebSockets the SDK takes port 443 unless an argument beside the connection string names another.
+# The port of an emulator: for WebSockets the SDK takes port 443 unless an argument beside the connection string names
+# another.
 _OWN_PORT = re.compile(r"Endpoint=(sb://[^;/]+:\d+)", re.IGNORECASE)
 
 
 class BatchScope(StrEnum):
     """Which messages may share a batch."""
 
-    TOPIC = "topic"  # any: for topics that are not partitioned, the default of the service
-    SESSION = "session"  # those of one session: for partitioned topics
-    MESSAGE = "message"  # none: for partitioned topics with duplicate detection
+    # messages of any sessions: for topics that are not partitioned, the default of the service
+    TOPIC = "topic"
+    SESSION = "session"  # messages of one session: for partitioned topics
+    MESSAGE = "message"  # no two messages: for partitioned topics with duplicate detection
 
 
 _RUN_OF: dict[BatchScope, Callable[[OutboundMessage], object]] = {
@@ -74,8 +76,8 @@ def open_service_bus_client(
     Raises:
         ConfigurationError: neither way is complete, or the connection string cannot be read.
     """
-    # The SDK's own retries would resend without the knowledge of the loop that keeps the order. Without a context it reads the
-    # certificates again for each connection, which stops the loop for 40 ms.
+    # The SDK's own retries would resend without the knowledge of the loop that keeps the order. The TLS context is
+    # given because the SDK would else read the certificates for each connection, which stops the loop for 40 ms.
     options: dict[str, Any] = {"retry_total": 0, "ssl_context": tls_context()}
     if websockets:
         options["transport_type"] = TransportType.AmqpOverWebsocket
@@ -88,7 +90,7 @@ def open_service_bus_client(
             if websockets and (own := _OWN_PORT.search(connection_string)):
                 options["custom_endpoint_address"] = own[1]
             return ServiceBusClient.from_connection_string(connection_string, **options)
-        except ValueError as error:  # its text may quote the key
+        except ValueError as error:  # the text of this error may quote the key
             raise ConfigurationError(
                 "The Service Bus connection string cannot be read; copy it again."
             ) from error
@@ -99,7 +101,8 @@ def open_service_bus_client(
 
 def tls_context() -> ssl.SSLContext:
     """
-    Return what verifies the broker's certificate: by `certifi`, or by the files that the environment names in its place.
+    Return the TLS context that verifies the broker's certificate: by `certifi`, or by the files that the environment
+    names instead.
     """
     named = any(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
     return ssl.create_default_context(cafile=None if named else certifi.where())
@@ -148,7 +151,7 @@ class ServiceBusPublisher:
             Lane(
                 topic=topic,
                 open_sender=partial(client.get_topic_sender, topic, socket_timeout=_SOCKET_SECONDS),
-                # A lane must not wait for it before it opens a new link
+                # The old link closes in the background: a lane must not wait for it before it opens a new one.
                 discard=lambda sender, sending: self._closing.add(_close(sender, sending)),
                 sdk_only=sdk_only,
                 timeout_seconds=send_timeout.total_seconds(),
@@ -185,7 +188,7 @@ class ServiceBusPublisher:
         Raises:
             PublishError: the topic cannot be sent to, or does not answer.
         """
-        # An empty call opens no link; creating a batch does, and the batch is then thrown away.
+        # Opening a sender opens no link. Creating a batch does; the batch is then thrown away.
         sender = self._client.get_topic_sender(self._topic)
         try:
             await within(_LINK_SECONDS, sender.create_message_batch())

@@ -12,13 +12,14 @@ from typing import Any
 from cosmos_outbox.errors import ConfigurationError
 
 _REASON_LENGTH = 4000  # Service Bus takes 4096 characters
-# The shortest lock that Service Bus grants: believed where this host's clock says that less is left.
+# The shortest lock that Service Bus grants. A lock is trusted for as long even where this host's clock says that less
+# is left.
 _SHORTEST_LOCK_SECONDS = 5.0
 
 
 def check_options(*, sessions: bool, prefetch: int, lock_duration: timedelta) -> None:
     """
-    Check how a receiver is to receive.
+    Check the options of a receiver.
 
     Raises:
         ConfigurationError: no broker locks for so short, or messages would wait longer than their locks.
@@ -31,7 +32,7 @@ def check_options(*, sessions: bool, prefetch: int, lock_duration: timedelta) ->
 
 def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: float) -> float:
     """
-    Return for how long a lock is trusted, from when it was asked for.
+    Return for how many seconds a lock is trusted, counted from the request for it.
 
     The broker's time against this host's clock: a clock that is ahead makes the lock seem shorter, which costs renewals; one that is
     behind makes it seem longer, so it is not trusted for longer than the subscription locks.
@@ -49,7 +50,8 @@ def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: floa
 
 def body_bytes(sections: Sequence[Any]) -> bytes:
     """
-    Return the body of a message: data as it is, an AMQP value that is text as UTF-8, any other and sequences as JSON.
+    Return the body of a message as bytes: data unchanged, an AMQP value that is text as UTF-8, other values and
+    sequences as JSON.
     """
     if all(isinstance(section, bytes) for section in sections):
         return b"".join(sections)
@@ -64,7 +66,7 @@ def _plain(value: Any) -> Any:
     match value:
         case None | bool() | int() | float():
             return value
-        case bytes():  # of the SDK also text
+        case bytes():  # the SDK also returns text here
             return value.decode("utf-8", "replace")
         case dict():
             return {str(_plain(name)): _plain(one) for name, one in value.items()}
@@ -74,6 +76,6 @@ def _plain(value: Any) -> Any:
 
 
 def sendable(text: str) -> str:
-    """Return what the broker takes as the reason of a dead letter."""
-    # Half a surrogate pair, as JSON may hold and errors repeat, has no UTF-8.
+    """Return a text that the broker accepts as the reason of a dead letter."""
+    # Half a surrogate pair has no UTF-8; JSON may contain one, and errors repeat it.
     return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()

@@ -28,15 +28,17 @@ from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 _OPEN_SECONDS = 15.0  # the limit for opening a link: the SDK would wait for ever for a silent broker
 _ANSWER_SECONDS = 30.0  # without an answer the SDK asks again over another link, after 60 s
 _SLICE_SECONDS = 1.0
-_AT_HAND_SECONDS = 1e-6  # of waiting: for what the SDK has read already
+_AT_HAND_SECONDS = 1e-6  # seconds to wait where the SDK has read the message already
 _FOR_EACH = 8  # receivers for each session that is handled at once
 
 
 def receivers_for(sessions: int) -> int:
     """
-    Return how many receivers serve so many sessions at once: one opens in half a second, and closes in another.
+    Return how many receivers serve so many sessions at once: a receiver takes half a second to open, and another to
+    close.
     """
-    # The emulator of Microsoft takes ten connections in all: where few are to be held, one is opened ahead.
+    # Microsoft's emulator takes ten connections in all, so where few sessions are to be held, only one receiver is
+    # opened ahead.
     return _FOR_EACH * sessions if sessions >= _FOR_EACH else sessions + 1
 
 
@@ -98,7 +100,7 @@ class ServiceBusSubscription:
         if self._sessions:
             options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": wait_seconds}
         receiver = receiver_of(self._client, self._entity, self._subscription, **options)
-        # In a task of its own: one that is cancelled closes the link, which takes a second.
+        # In a task of its own: if it is cancelled, it closes the link, which takes a second.
         opening = asyncio.create_task(receiver.__aenter__())
         opened = session = None
         try:
@@ -125,7 +127,7 @@ class ServiceBusSubscription:
         *,
         abandon: ServiceBusReceivedMessage | None = None,
     ) -> None:
-        """Close a receiver while others work: the broker gives its session to another receiver at once."""
+        """Close a receiver while others work, so that the broker gives its session to another receiver at once."""
 
         async def close_receiver() -> None:
             try:
@@ -158,8 +160,8 @@ class ServiceBusSession:
         self._loop = asyncio.get_running_loop()
         self._session = receiver.session
         self.id: str | None = self._session.session_id if self._session else None
-        self._message: ServiceBusReceivedMessage | None = None  # read, and not settled
-        self._ahead: list[ServiceBusReceivedMessage] = []  # delivered, and not read
+        self._message: ServiceBusReceivedMessage | None = None  # the message that was read and is not settled
+        self._ahead: list[ServiceBusReceivedMessage] = []  # messages that were delivered and are not read
         self._closed = False
         self.trusted_until = inf
         if self._session:
@@ -172,8 +174,9 @@ class ServiceBusSession:
         return message_from(self._message)
 
     async def fetch_first(self, wait_seconds: float) -> bool:
-        """Have a message delivered, to be read by `receive`, and return whether one came."""
-        # Trust in a lock begins with the request: ask often, or the lock of a late message seems to have ended.
+        """Have the broker deliver a message, which `receive` returns later. Return whether a message came."""
+        # Trust in a lock counts from the request. So ask often: else the lock of a message that comes late seems to
+        # have ended.
         ends_at = self._loop.time() + wait_seconds
         while (left := ends_at - self._loop.time()) > 0:
             if await self._fetch(min(left, _SLICE_SECONDS)):
@@ -188,8 +191,9 @@ class ServiceBusSession:
         return bool(self._ahead)
 
     async def _deliver(self, wait_seconds: float) -> None:
-        # One at a time: without a prefetch the SDK hands back what arrives between two calls, on credit that an earlier call left
-        # over. The broker has then sent the next message already, and the session comes out of order.
+        # Settle each message before the next is read. Without a prefetch the SDK hands back what arrives between two
+        # calls, on credit that an earlier call left over. The broker has then sent the next message already, and the
+        # session comes out of order.
         receive, ahead = self._receiver.receive_messages, self._subscription.prefetch
         self._ahead.extend(await receive(1, max_wait_time=wait_seconds))
         if self._ahead and ahead:
@@ -241,15 +245,15 @@ class ServiceBusSession:
             raise LockLost(f"{self._subscription.name}: {error}") from error
         except (sdk.ServiceBusError, TimeoutError) as error:
             raise receive_error(error, entity=self._subscription.name) from error
-        except ValueError as error:  # the SDK's answer for a receiver that it closed after a fault
+        except ValueError as error:  # the SDK raises this for a receiver that it closed after a fault
             raise LockLost(f"{self._subscription.name}: {error}") from error
         finally:
-            raise_if_cancelled(since=before)  # before Python 3.12 the SDK may lose one
+            raise_if_cancelled(since=before)  # before Python 3.12 the SDK may lose a cancellation
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
-    """Return a message of the SDK without its types: text is text, whichever way it came."""
-    body = received.body  # no iterator but an AMQP value, of a sender in another language
+    """Return a message of the SDK with plain values: text is text, whichever way it came."""
+    body = received.body  # the body is no iterator but an AMQP value, from a sender in another language
     return Message(
         message_id=amqp_id(received.message_id) or "",
         session_id=amqp_text(received.session_id),

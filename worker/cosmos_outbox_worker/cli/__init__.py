@@ -22,7 +22,7 @@ def main() -> None:
     words = [word for word in sys.argv[1:] if not word.startswith("--env-file=")]
     if words[2 * (words[:1] == ["--env-file"]) :][:1] in (["worker"], ["consume"]):
         for number in (signal.SIGTERM, signal.SIGINT):
-            # Before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.
+            # Set before the slow imports below: until its processor runs, a program holds nothing that it would have to drain.
             signal.signal(number, lambda *_: sys.exit(0))
     with loading():
         from cosmos_outbox_worker.cli.app import run  # noqa: PLC0415 - as above
@@ -32,7 +32,8 @@ def main() -> None:
 @contextmanager
 def loading() -> Iterator[None]:
     """Load modules for as long as the block lasts: the SDKs take a second."""
-    gc.disable()  # modules stay, and to look for garbage while they are loaded is a quarter of the start
+    # the modules stay in memory, and garbage collection while they load takes a quarter of the start
+    gc.disable()
     try:
         yield
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 from cosmos_outbox_worker.cli import loading
 from cosmos_outbox_worker.exit_codes import ExitCode
 
-# Where each command is, and what the list says of it: the first words of its own help
+# The module of each command, and its line in the list of commands: the first words of its own help
 _COMMANDS = {
     "status": ("status:status", "Show leases, owners, and what waits"),
     "doctor": ("doctor:doctor", "Compare the live resources with what the outbox needs."),
@@ -22,7 +22,7 @@ _COMMANDS = {
     "parked": ("parked:app", "Partition keys that are parked"),
     "replay": ("replay:replay_command", "Send events again that are still in the container"),
     "leases": ("leases:app", "Leases: the position of each range of the container, and its owner."),
-    "bootstrap": ("leases:bootstrap", "Create the leases that are missing, and nothing else"),
+    "bootstrap": ("leases:bootstrap", "Create the leases that are missing, and do nothing else."),
     "plan": ("plan:plan", "Say what a load needs"),
     "verify": ("verify:verify", "Ask account and namespace whether they answer as this library believes"),
     "events": ("events:app", "Events: the contract of a service with other teams."),
@@ -31,8 +31,8 @@ _COMMANDS = {
 
 class Commands(TyperGroup):
     """
-    Commands that are loaded when they are called, that take variables from files first, and whose refusal of an argument is JSON too, if
-    --json is among the arguments.
+    The commands. Each is loaded when it is called. Files of variables are read first, and if --json is among the arguments, a refused
+    argument is reported as JSON, too.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -41,7 +41,7 @@ class Commands(TyperGroup):
         self.commands = {**listed, **self.commands}
 
     def load(self, name: str) -> Any:
-        """Return a command itself, in place of its line in the list."""
+        """Load the command whose line the list shows."""
         if name not in _COMMANDS:
             return self.commands[name]
         place, _, attribute = _COMMANDS[name][0].partition(":")
@@ -104,7 +104,7 @@ def options(
         bool, typer.Option("--version", callback=_print, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Take what stands before a command."""
+    """Take the options that stand before a command."""
 
 
 @app.command(context_settings=_PROGRAM)
@@ -124,6 +124,6 @@ def consume(context: typer.Context) -> None:
 
 
 def run() -> None:
-    """Run the command of the command line."""
+    """Run the command that the arguments name."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     app()

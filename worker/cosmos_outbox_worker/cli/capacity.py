@@ -15,7 +15,7 @@ from cosmos_outbox_worker.cli.output import text_of
 
 _RULES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 NEEDS: tuple[str, ...] = tuple(_RULES["needs"])
-_SIZES = (1, 2, 4, 8, 16)  # of a Premium namespace, in messaging units
+_SIZES = (1, 2, 4, 8, 16)  # the sizes of a Premium namespace, in messaging units
 _THREE_DIGITS = 100
 _NOTHING: Mapping[str, float] = {}
 
@@ -30,7 +30,7 @@ def plan_capacity(
     prices: Mapping[str, Any] | None = None,
 ) -> tuple[Figures, list[str]]:
     """
-    Return the figures of a load by their names, each with its formula; and what does not work out, with a remedy.
+    Return the figures for a load, by their names, each with its formula. Return also what is not possible, with a remedy.
 
     Args:
         given: the load, by the names of `[given]`, which has what is left out.
@@ -60,7 +60,7 @@ def plan_capacity(
 
 
 def number(value: float | None) -> str:
-    """Return a number as people read it: with three digits that count, or all in front of the point."""
+    """Return a number as people read it: rounded to three significant digits, or to an integer if that is longer."""
     if value is None or isinstance(value, bool):
         return text_of(value)
     return f"{value:.3g}" if value < _THREE_DIGITS and value % 1 else f"{value:,.0f}"
@@ -88,7 +88,7 @@ def _figure(unit: str, formula: str, basis: str, value: float | None) -> dict[st
 
 
 def _size(units: float) -> float:
-    """Return the least size of a Premium namespace, in messaging units, or of several of the largest."""
+    """Return the smallest size of a Premium namespace that suffices, in messaging units, or several of the largest."""
     return next((size for size in _SIZES if size >= units), _SIZES[-1] * math.ceil(units / _SIZES[-1]))
 
 

@@ -47,7 +47,7 @@ async def doctor(
     checks a consumer's container, subscription or queue, and parked keys, and takes no message. An account that refuses this
     program is an error, one that does not answer is unknown. Then nothing else can be checked.
     """
-    # The SDKs log each operation that fails; the findings name it already.
+    # The SDKs log each operation that fails, which the findings name already.
     logging.getLogger("azure").setLevel(logging.CRITICAL)
     logging.getLogger("asyncio").addFilter(names_no_leak)
     found = Findings()

@@ -41,7 +41,8 @@ async def describe(
     as_json: AsJson = False,
 ) -> None:
     """
-    Describe in AsyncAPI 3.0 what modules of a service send and handle, or compare it with what was described. Opens no connection.
+    Describe in AsyncAPI 3.0 the messages that modules of a service send and handle, or compare them with an earlier description.
+    Opens no connection.
 
     With --check, exit code 0: nothing breaks (and the answer says whether FILE is out of date), 1: something does, 2: a module or FILE
     cannot be read.

@@ -48,7 +48,7 @@ async def reset(
         await require_leases(outbox)
         prefix, free_after = await outbox.prefix(), timedelta(seconds=expiration)
         act = partial(reset_leases, start, prefix=prefix, store=outbox.leases, expiration=free_after)
-        rows = await act(dry_run=True)  # reports errors before the question
+        rows = await act(dry_run=True)  # so that errors show before the question
         if not dry_run:
             confirm(f"Reset all leases of {outbox.settings.processor_name!r} to {to}?", yes=yes)
             rows = await act(dry_run=False)
@@ -62,9 +62,7 @@ async def bootstrap(
     start: Annotated[str, typer.Option(help="Where ranges begin: beginning, now, or a time.")] = "beginning",
     as_json: AsJson = False,
 ) -> None:
-    """
-    Create the leases that are missing, and nothing else: so a deployment fixes where the first worker begins.
-    """
+    """Create the leases that are missing, and do nothing else. So a deployment can fix where the first worker begins."""
     chosen = start_given(start)
     async with connect() as outbox:
         prefix = await outbox.prefix()
@@ -99,7 +97,7 @@ async def leases_for(
     start: StartFrom | datetime, *, prefix: str, store: LeaseStore
 ) -> tuple[tuple[Lease, ...], datetime]:
     """
-    Return the leases in the order of their tokens, for a command that begins at a start, and the service's time.
+    Return the leases in the order of their tokens, for a command that sets a start; return the service's time, too.
 
     Raises:
         ConfigurationError: a lease is damaged.
@@ -115,7 +113,7 @@ async def leases_for(
 
 
 def in_order(token: str) -> tuple[int, str]:
-    """Return what tokens are sorted by: those of partitions are numbers."""
+    """Return the sort key of a token: the tokens of partitions are numbers."""
     return len(token), token
 
 
@@ -128,7 +126,7 @@ async def reset_leases(
     dry_run: bool = False,
 ) -> list[dict[str, str]]:
     """
-    Make all ranges begin again at a start; return a row of what was done with each lease, or would be.
+    Make all ranges begin again at a start. Return for each lease a row that says what was done, or would be done.
 
     Raises:
         UsageError: a worker owns a lease, there is none (NothingMatches), or the start is in the future.
@@ -153,7 +151,7 @@ async def reset_leases(
 
 def start_given(text: str) -> StartFrom | datetime:
     """
-    Return the start that an option names, by the rule of OUTBOX_START.
+    Return the start that an option names, in the form that OUTBOX_START has.
 
     Raises:
         UsageError: it names none.

@@ -18,7 +18,7 @@ from cosmos_outbox.relay.ceiling import Ceiling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which parked keys a command works on; one of these is given."""
+    """The parked keys on which a command works. Exactly one of these is given."""
 
     key: str | None
     all: bool
@@ -30,9 +30,7 @@ class Choice:
             raise UsageError("Name one of these: a key, --all, --error or --file.")
 
     def of(self, keys: Sequence[ParkedKey]) -> list[str]:
-        """
-        Return the partition keys that are meant; those of a file also where they are not parked any more.
-        """
+        """Return the chosen partition keys; keys from a file are returned even if they are no longer parked."""
         if self.file is not None:
             return [line for line in self.file.read_text().splitlines() if line.strip()]
         return [key.partition_key for key in keys if self.all or self._means(key.failure)]
@@ -45,7 +43,7 @@ class Choice:
 @dataclass(slots=True, kw_only=True)
 class Results:
     """
-    The outcome of an action on many keys.
+    The results of an action on many keys.
 
     done: keys; `amount` is the sum of what the action returned for them.
     gone: keys that were not parked any more; an earlier run did them, or a worker.
@@ -59,14 +57,14 @@ class Results:
 
 
 class StillParked(Exception):
-    """A key stays parked. The message says why."""
+    """A key stays parked; the message says why."""
 
 
 async def for_each(
     keys: Sequence[str], act: Callable[[str], Awaitable[int]], *, ceiling: Ceiling | None
 ) -> Results:
     """
-    Act on one key after another, with progress on standard error; go on behind a key that stays parked.
+    Act on one key after another, with progress on standard error. If a key stays parked, go on with the next.
 
     A command that was interrupted, or ended by an outage, is run again: what it did is done, and those keys are gone.
 

@@ -29,18 +29,18 @@ class Declined(UsageError):
 
 
 class NothingMatches(UsageError):
-    """Nothing has the name that was given, or is what a filter asks for."""
+    """The given name does not exist, or nothing passes the given filter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows whose columns are the keys of the first."""
+    """Rows whose columns are named by the keys of the first row."""
 
     rows: Sequence[Row]
     title: str | None
 
     def in_lines(self) -> str:
-        """Return a line for the names of the columns and one for each row, with tabs between their cells."""
+        """Return a line with the names of the columns and a line for each row; tabs separate the cells."""
         cells = [[name.replace("_", " ") for name in self.rows[0]]]
         cells += [[text_of(value) for value in row.values()] for row in self.rows]
         lines = ["\t".join(row) for row in cells]
@@ -56,7 +56,7 @@ class Table:
             numbers = numbers and not any(isinstance(row[name], bool) for row in self.rows)
             drawn.add_column(name.replace("_", " "), justify="right" if numbers else "left", overflow="fold")
         for row in self.rows:
-            # As Text: rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
+            # As Text, because rich reads [brackets] and :names: of a plain string as markup, and a key may contain them.
             drawn.add_row(*(Text(text_of(value)) for value in row.values()))
         return drawn
 
@@ -68,7 +68,7 @@ def print_json(value: object) -> None:
 
 
 def answer(facts: object, *shown: Table | str, as_json: bool) -> None:
-    """Print the facts for programs, or tables and texts for people. A text is no markup and steers no terminal."""
+    """Print the facts for programs, or tables and texts for people. Text is never read as markup, and cannot steer a terminal."""
     if as_json:
         container = {"container": CONTAINER.get()} if CONTAINER.get() else {}
         print_json({**container, **facts} if isinstance(facts, Mapping) else facts)
@@ -78,7 +78,7 @@ def answer(facts: object, *shown: Table | str, as_json: bool) -> None:
             from rich.console import Console  # noqa: PLC0415 - as above
 
             Console(highlight=False).print(one)
-        else:  # a terminal breaks the lines of a text, so that a command can be copied
+        else:  # the terminal breaks the lines of a text, so that a command in it can be copied
             text = one.in_lines() if isinstance(one, Table) else "\n".join(map(printable, one.split("\n")))
             sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
@@ -95,7 +95,7 @@ def number_text(number: int, noun: str) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask, unless --yes was given; end the command if the answer is no, or if there is no terminal."""
+    """Ask a question, unless --yes was given. End the command if the answer is no, or if there is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -105,7 +105,7 @@ def confirm(question: str, *, yes: bool) -> None:
         sys.stderr.write("\n")
         raise typer.Exit(ExitCode.INTERRUPTED)
 
-    # The event loop has this signal otherwise, and does not run during a question.
+    # While a question is asked, the event loop does not run and could not handle this signal.
     before = signal.signal(signal.SIGINT, interrupt)
     try:
         agreed = typer.confirm(question, err=True)

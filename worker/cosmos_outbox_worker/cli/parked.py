@@ -30,7 +30,7 @@ app = typer.Typer(
 
 
 def require(reason: str) -> str:
-    """Return a reason, which the next reader needs."""
+    """Require a reason, so that a later reader knows why."""
     if not reason.strip():
         raise typer.BadParameter("Say why in a few words.")
     return reason
@@ -56,7 +56,7 @@ Operator = Annotated[
 ]
 _SHOWN_CHARACTERS = 500
 _ONLY_IN_JSON = ("original", "decisions", "deliver_at")
-_NAMES = ("id", "action")  # consumers, routes and filters identify an event by them
+_NAMES = ("id", "action")  # names that consumers, routes and filters need to identify an event
 
 
 @app.command("list")
@@ -67,7 +67,7 @@ async def list_(
     consumer: OfConsumer = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show all parked keys, oldest first. Exit code 4 if one cannot be read; it is shown last."""
+    """Show all parked keys, oldest first. A key that cannot be read is shown last, and the exit code is 4."""
     async with open_owner(consumer) as owner:
         keys = await owner.keys.list()
     readable = [key for key in keys if isinstance(key, ParkedKey)]
@@ -134,7 +134,7 @@ async def release(
     as_json: AsJson = False,
 ) -> None:
     """
-    Send what a key holds, in order, and hand the key back to the workers. Exit code 4 if it stays parked.
+    Send the events or messages that a key holds, in order, and hand the key back to the workers. The exit code is 4 if the key stays parked.
 
     With --consumer the consumer's handlers take the messages in this process, each in as many attempts as the consumer allows, and its other processes go on then. If another release of the key still runs, it stops, and this one goes on in its place.
 
@@ -170,7 +170,7 @@ async def release(
 
 async def _choose_keys(choice: Choice, owner: KeyOwner) -> list[str]:
     """
-    Return the keys that are meant.
+    Return the keys on which the command works.
 
     Raises:
         KeyNotParked: one was named, and is not parked.
@@ -251,7 +251,7 @@ async def drop(
     as_json: AsJson = False,
 ) -> None:
     """
-    Give one held event, or message, up for good; it stays in the parked store as a record. The key stays parked.
+    Give up one held event, or message, for good. It stays in the parked store as a record. The key stays parked.
 
     Of many keys, the one that each failed on is dropped; what is held behind it waits for a release.
     """
@@ -275,7 +275,7 @@ async def drop(
             try:
                 await keys.drop(key, dropped, reason=reason, by=by)
             except KeyNotParked as missing:
-                if event:  # the key is parked, and does not hold it
+                if event:  # the key is parked, but does not hold this event
                     raise StillParked(str(missing)) from None
                 raise
             return 1
@@ -358,16 +358,14 @@ def _event_row_for_people(row: Mapping[str, Any]) -> dict[str, Any]:
     decisions = row["decisions"] or ()
     said = [f"{one['did']} by {one['by'] or 'an operator'}: {one['reason'] or '-'}" for one in decisions]
     data = json.dumps(row["data"], ensure_ascii=False)
-    if len(data) > _SHOWN_CHARACTERS:  # most events that are parked are too large
+    if len(data) > _SHOWN_CHARACTERS:  # most parked events are too large to be shown
         data = f"{data[:_SHOWN_CHARACTERS]}… ({len(data)} characters; --json has all)"
     columns |= {"closed_at": readable_time(row["closed_at"]), "data": data}
     return _row_for_people(columns | {"note": "; ".join(said) or row["note"]})
 
 
 def _require_named(data: Mapping[str, Any], event: ParkedEvent, noun: str) -> None:
-    """
-    Refuse a payload without the names that the committed one has; events of other programs may have none.
-    """
+    """Refuse a payload that lacks a name which the committed one has; events of other programs may have none of them."""
     committed = event.original or event.data
     missing = [name for name in _NAMES if committed.get(name) and not data.get(name)]
     if missing:

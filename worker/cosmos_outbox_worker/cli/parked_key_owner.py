@@ -39,7 +39,7 @@ OfConsumer = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxOwner:
-    """The workers of an outbox, which hold events."""
+    """The workers of an outbox: they hold events."""
 
     outbox: Connection
     keys: ParkedKeys
@@ -51,13 +51,13 @@ class OutboxOwner:
 
     @asynccontextmanager
     async def releasing(self) -> AsyncIterator[ParkedKeys]:
-        """Open what a release needs, and yield the parked keys."""
+        """Open the services that a release needs, and yield the parked keys."""
         async with self.outbox.publisher(lanes=1) as publisher:
             yield await self.outbox.parked_keys(publisher=publisher)
 
     @staticmethod
     def content(event: ParkedEvent) -> tuple[Any, Any]:
-        """Return the action of an event, and its payload. The payload is None if it was too large to be copied."""
+        """Return the action of an event and its payload; None if the payload was too large to be copied."""
         return event.data.get("action"), event.event.get("data")
 
     @staticmethod
@@ -68,7 +68,7 @@ class OutboxOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOwner:
-    """The processes of a consumer, which hold messages. A release by `keys` calls the consumer's handlers."""
+    """The processes of a consumer: they hold messages. A release by `keys` calls the consumer's handlers."""
 
     outbox: Connection
     keys: ParkedKeys
@@ -91,7 +91,7 @@ class ConsumerOwner:
 
     @staticmethod
     def error(failure: Failure) -> str:
-        """Return why a key is parked. The class is named, for a handler's error often says little without it."""
+        """Return why a key is parked, with the class of the error: a handler's error often says little without it."""
         return failure.error if failure.reason == BY_HAND else f"{failure.reason}: {failure.error}"
 
 
@@ -108,13 +108,13 @@ def _print_attempt(record: Record) -> None:
 
 async def operator_of(credential: AsyncTokenCredential | None) -> str:
     """
-    Return the name, the application or the object id in the credential's token; without one, the user of this machine.
+    Return the name, the application or the object id in the credential's token. Without a token, return the user of this machine.
     """
     if credential is None:
         return f"{getpass.getuser()}@{socket.gethostname()}"
     token = (await credential.get_token(_COSMOS_SCOPE)).token
     payload = token.split(".")[1]
-    # The service has checked the signature; here the token only names who this is.
+    # The service checks the signature; here the token only names its owner.
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
     named = (claims[name] for name in ("upn", "unique_name", "appid", "oid") if name in claims)
     return str(next(named, "unknown"))
@@ -123,7 +123,8 @@ async def operator_of(credential: AsyncTokenCredential | None) -> str:
 @asynccontextmanager
 async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
     """
-    Open the outbox that the environment names, or the consumer that an option names; a release of its messages calls its handlers.
+    Open the outbox that the environment names, or the consumer that an option names. A release of a consumer's messages calls its
+    handlers.
 
     Raises:
         ConfigurationError: one line for every error in the environment; or there is no such consumer.
@@ -145,7 +146,8 @@ async def open_owner(consumer: str | None) -> AsyncIterator[KeyOwner]:
         keys = ParkedKeys(store, handling.release, scope=handling.scope)
         try:
             yield ConsumerOwner(outbox=outbox, keys=keys)
-        except KeyNotParked as error:  # a session may have any name, so the command cannot refuse one before
+        # a session may have any name, so the command cannot refuse a wrong one earlier
+        except KeyNotParked as error:
             paths = (await outbox.feed.describe()).key_paths
             form = '; a key of its container is named as ["t1","u1"] is' if len(paths.levels) > 1 else ""
             raise KeyNotParked(f"{str(error).rstrip('.')}{form}.") from error

@@ -51,7 +51,7 @@ async def plan(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say what a load needs: partitions, request units, workers, tier, time to live, room, series; each with its formula.
+    Say what a load needs: partitions, request units, workers, tier, time to live, room, series. Each figure has its formula.
 
     Opens no connection unless --measure asks for it. Exit code 1 if something does not work out: that comes first.
     """
@@ -84,7 +84,7 @@ async def plan(
 
 async def _measure_load(outbox: Connection, seconds: int) -> dict[str, float]:
     """
-    Return the load that the last seconds had, by the service's clock, and what there is.
+    Measure the load of the last seconds by the service's clock, and read the resources that exist.
 
     Raises:
         UsageError: no event was written.
@@ -99,7 +99,7 @@ async def _measure_load(outbox: Connection, seconds: int) -> dict[str, float]:
                     own = {name: value for name, value in document.items() if name not in SET_BY_THE_SERVICE}
                     size += len(to_json(own))
             if page.documents and page.documents[-1]["_ts"] > now.timestamp():
-                break  # a busy range has always more
+                break  # a busy range never ends: more changes keep coming
     if not (count := keys.total()):
         raise UsageError(
             f"No event was written in the last {seconds} s: measure more of them, or say --events."

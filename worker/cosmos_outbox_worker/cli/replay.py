@@ -54,7 +54,7 @@ async def replay_command(
     as_json: AsJson = False,
 ) -> None:
     """
-    Send events again that are still in the container, with the same message ids, in order per partition key.
+    Send events again that are still in the container: with the same message ids, and in order per partition key.
 
     The topic drops those whose ids it still remembers (its duplicate detection window). The others arrive after newer
     events of their key: consumers have to accept that. Unsent events are left to the workers. With OUTBOX_PARKED_CONTAINER
@@ -74,7 +74,7 @@ async def replay_command(
         if not leases:
             raise NothingMatches(f"{NO_LEASES} They say what is sent already.")
         parked = await outbox.parked_keys() if outbox.parked else None
-        send: Send | None = None  # a dry run
+        send: Send | None = None  # None for a dry run
         if not dry_run:
             publisher = await stack.enter_async_context(outbox.publisher(lanes=1, ceiling=Ceiling.of(rate)))
             confirm(f"Send the events since {since} to topic {outbox.settings.topic!r} again?", yes=yes)
@@ -161,7 +161,7 @@ async def read_events(
                 start=start,
                 max_items=_PAGE_SIZE,
             )
-        except RangeGone:  # it has split: its children go on from where it was
+        except RangeGone:  # the range has split: its children continue from the same position
             continuation = at.pop(feed_range)
             physical = [one for one in await feed.physical_ranges() if one.overlaps(feed_range)]
             children = [feed_range.intersection(one) for one in physical]
@@ -183,7 +183,7 @@ async def read_events(
 
 def limit_to_sent(leases: Iterable[Lease]) -> Callable[[FeedRange], int]:
     """
-    Return up to which LSN the workers have sent all events of a range, as their leases say; 0 if they do not.
+    Return the LSN up to which the workers have sent all events of a range, as their leases say; 0 if no lease says it.
 
     Later events are left to the workers: a replay would send them before earlier events of their key.
     """
@@ -219,7 +219,7 @@ async def replay(
     progress: Callable[[int], None],
 ) -> Replayed:
     """
-    Send the events of pages again; go on behind those that are refused.
+    Send the events of pages again. If an event is refused, go on with the next.
 
     Args:
         pages: what to send.
@@ -230,7 +230,7 @@ async def replay(
     sent = left_out = 0
     behind = False
     refused: list[EventRejected] = []
-    # The leases were read before, so whatever they hold as sent or parked is in the answer
+    # The leases were read earlier, so this answer covers everything that they count as sent or parked.
     is_kept = None if parked is None else await parked.load_key_filter()
     async for page in pages:
         due = page.documents
@@ -260,7 +260,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
         if isinstance(record, EventRejected):
             refused[record.partition_key, record.event_id] = record
 
-    # This relay parks no event: every refusal counts, and the relay goes on behind the refused event
+    # This relay parks no event. Each refusal counts, and the relay goes on behind the refused event.
     relay = Relay(publisher, believed=_EVERY_REFUSAL, notify=hear)
 
     async def send(documents: Sequence[Document]) -> Sequence[EventRejected]:
@@ -270,7 +270,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
             left = tuple(delivery for delivery in page.events if delivery.key not in refused)
             try:
                 await relay.handle(replace(page, events=left, malformed=()))
-            except MessageRejected:  # each round records a refusal for each unfinished key, so the loop ends
+            except MessageRejected:  # each round records a refusal for every unfinished key, so the loop ends
                 continue
             return tuple(refused.values())
 
@@ -278,7 +278,7 @@ def sending_to(publisher: Publisher, paths: KeyPaths = ON_PARTITION_KEY) -> Send
 
 
 async def _as_sent(page: Events, parked: ParkedKeys, is_kept: Callable[[str], bool]) -> tuple[Document, ...]:
-    """Return the events of a page as they were sent, without those that were dropped, or are held."""
+    """Return the events of a page in the form in which they were sent, without events that were dropped or are held."""
     ids: dict[str, list[str]] = {}
     for event in page.events:
         if is_kept(event.partition_key):

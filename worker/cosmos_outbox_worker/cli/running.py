@@ -44,7 +44,7 @@ Expiration = Annotated[
     float,
     typer.Option(
         min=2,
-        max=86_400,  # as for the worker: a clock cannot add arbitrarily large numbers
+        max=86_400,  # the same limit as for the worker: a clock cannot add arbitrarily large numbers
         envvar="OUTBOX_LEASE_EXPIRATION_SECONDS",
         help="A lease not written for this many seconds is free; the same value as the workers have.",
     ),
@@ -53,7 +53,8 @@ Expiration = Annotated[
 
 def connect(settings: Settings | None = None) -> AbstractAsyncContextManager[Connection]:
     """
-    Open the outbox of these settings, or that the environment names; a person waits for it, so it is given up sooner than a worker would.
+    Open the outbox of these settings, or the one that the environment names. A person waits for it, so it gives up sooner than a
+    worker would.
 
     Raises:
         ConfigurationError: one line for every error in the environment.
@@ -66,7 +67,7 @@ async def open_consumer(
     named: str, *, handles: bool = False
 ) -> AsyncIterator[tuple[Connection, ConsumerSettings, Consumer]]:
     """
-    Open what the environment names for a consumer, and yield it, the settings and the consumer that an option names.
+    Open the resources that the environment names for a consumer. Yield them, the settings, and the consumer that an option names.
 
     Args:
         named: the option.
@@ -85,7 +86,7 @@ def command(
     function: Callable[..., Coroutine[Any, Any, None]], *, each: bool | None = False
 ) -> Callable[..., None]:
     """
-    Make an asynchronous function a command, which ends with an exit code.
+    Make an asynchronous function a command that ends with an exit code.
 
     The command gets the option --container. Where there are several containers, one is needed, unless `each` has the command run for each of
     them without it: then the worst exit code is that of all. None is for a command that opens no container.
@@ -118,13 +119,13 @@ def command(
         asked.append(inspect.Parameter("container", keyword, default=None, annotation=OfContainer))
     run.__signature__ = inspect.Signature(asked)  # type: ignore[attr-defined] # Typer reads it
     run.__annotations__ = {one.name: one.annotation for one in asked}
-    # Typer keeps the line breaks of all paragraphs but the first, whatever the terminal's width.
+    # Typer keeps the line breaks of every paragraph but the first, whatever the width of the terminal.
     paragraphs = (function.__doc__ or "").split("\n\n")
     run.__doc__ = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
     return run
 
 
-# The first that an error is
+# The first entry that fits an error decides its exit code.
 _CODES: tuple[tuple[Any, ExitCode], ...] = (
     (UNANSWERED, ExitCode.UNANSWERED),
     ((KeyNotParked, NothingMatches), ExitCode.NO_MATCH),
@@ -146,7 +147,7 @@ def _exit_code(work: Coroutine[Any, Any, None], *, as_json: bool) -> int:
         if error.filename is None and error.errno not in _UNWRITABLE:
             raise
         if error.filename is None:
-            # The rest of the buffer would fail again when the interpreter ends.
+            # Else the interpreter would try to write the rest of the buffer when it ends, and fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.stderr.write(f"{error.filename or 'Standard output'}: {error.strerror}\n")
         return ExitCode.WRONG if error.filename is None else ExitCode.UNUSABLE
@@ -160,7 +161,7 @@ command_each, command_without = partial(command, each=True), partial(command, ea
 
 def choose_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
     """
-    Return the containers that a command is for, "" for the only one.
+    Return the containers on which a command works; "" stands for the only one.
 
     Raises:
         UsageError: there are several, and it is not said which; or there is none of that name.
@@ -177,7 +178,7 @@ def choose_containers(named: str | None, *, each: bool) -> tuple[str, ...]:
 
 
 def fail(error: Exception, *, as_json: bool, message: str | None = None) -> None:
-    """Say on standard error what failed; for programs also as JSON, with the class of the error."""
+    """Print an error to standard error; for programs also as JSON, with the class of the error."""
     message = f"{CONTAINER.get()}: " * bool(CONTAINER.get()) + (message or str(error))
     sys.stderr.write(f"{message}\n")
     if as_json:

@@ -32,7 +32,7 @@ _COLUMNS = ("range", "owner", "state", "start", "waiting", "oldest_age", "writte
 _FACTS = (*_COLUMNS, "continuation", "id", "standstill", "error")
 
 
-# An outbox or a consumer at one moment: as programs read it, as people do, and what keeps work from going on.
+# The state of an outbox or a consumer: as programs read it, as people read it, and the causes that keep work from going on.
 _Status = tuple[Mapping[str, Any], Sequence[Table | str], Sequence[Cause]]
 
 
@@ -41,7 +41,7 @@ async def status(
     *, expiration: Expiration = 60, consumer: OfConsumer = None, as_json: AsJson = False
 ) -> None:
     """
-    Show leases, owners, and what waits; with --consumer, what waits for it and what it parked.
+    Show leases, owners, and what waits. With --consumer, show what waits for the consumer and what it parked.
 
     Causes come first, with their remedies. Exit code 4 if one does not just wait for an
     operator, as parked keys do.
@@ -67,7 +67,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
     try:
         parked = summarize_parked(await (await outbox.parked_keys()).list()) if outbox.parked else None
         found += parked.find_causes() if parked else ()
-    except ConfigurationError as error:  # the rest is known
+    except ConfigurationError as error:  # everything else is known
         found.append(cause_of(error_line(error)))
     causes = merge_causes(found)
     rows = _rows(listing, lag, {what for one in causes if one.stands for _, what in one.stops})
@@ -100,7 +100,7 @@ async def _status_of(outbox: Connection, expiration: timedelta) -> _Status:
 
 
 def _rows(listing: Listing, lag: Lag, still: Collection[str]) -> list[dict[str, Any]]:
-    """Return a row for each lease of a listing. The estimator says which leases have an owner, and what waits."""
+    """Return a row for each lease of a listing. The estimator says which leases have an owner, and how much waits."""
     leases, damaged = readable(listing.documents)
     measured = {one.lease: one for one in lag.leases}
     rows = []
@@ -154,7 +154,7 @@ def _of_parked(parked: ParkedSummary | None, held: str) -> dict[str, Any]:
 
 
 def _head(name: str, figures: Mapping[str, object], parked: ParkedSummary | None, held: str) -> str:
-    """Return a line of figures. Parked keys are counted only where a container of parked keys is set."""
+    """Return the line of figures. Parked keys are counted only if a container of parked keys is set."""
     if parked is not None:
         figures = {**figures, "parked keys": parked.count, f"parked {held}": parked.events}
     said = (f"{what} {'unknown' if it is None else text_of(it)}" for what, it in figures.items())

@@ -10,7 +10,7 @@ from cosmos_outbox_worker.exit_codes import ExitCode
 
 
 def __getattr__(name: str) -> Any:
-    """Return the command `verify` from the kit, a distribution of its own that imports the worker."""
+    """Return the command `verify` from the test kit, a distribution of its own that imports the worker."""
     if name != "verify":
         raise AttributeError(name)
     try:

@@ -21,7 +21,7 @@ async def where(
     as_json: AsJson = False,
 ) -> None:
     """
-    Say what became of a key: its last commit, what is sent and what waits, what is parked and why.
+    Say what became of a key: its last commit, the events that are sent or wait, the events that are parked and why.
 
     With --consumer: which of its messages the consumer handled, and what it parked. Reads the key's own partition, its lease and what is
     parked of it. Exit code 5 if nothing is stored of it, or OUTBOX_PROCESSOR_NAME names no processor that has leases.

@@ -29,7 +29,7 @@ TEMPLATE = tomllib.loads(Path(__file__).with_name("asyncapi.toml").read_text())
 
 class _Schemas(GenerateJsonSchema):
     def tagged_union_schema(self, schema: TaggedUnionSchema) -> Json:
-        """Leave out the discriminator, which is an object in OpenAPI, and none in AsyncAPI."""
+        """Leave out the discriminator, which is an object in OpenAPI, and does not exist in AsyncAPI."""
         found = super().tagged_union_schema(schema)
         found.pop("discriminator", None)
         return found
@@ -37,7 +37,7 @@ class _Schemas(GenerateJsonSchema):
 
 def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
     """
-    Return the description of what modules declare, with the topics of the events where the routes are known.
+    Return the description of the messages that modules declare, with the topics of events if the routes are known.
 
     Raises:
         ConfigurationError: a field has a type without a JSON Schema.
@@ -49,7 +49,7 @@ def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
     template = f"{_SCHEMAS}{{model}}"
     try:
         refs, found = models_json_schema([*models], ref_template=template, schema_generator=_Schemas)
-    except PydanticUserError as error:  # of an unfinished class, or of a type without a schema
+    except PydanticUserError as error:  # the class is unfinished, or a type has no schema
         raise ConfigurationError(f"A class has no JSON Schema: {error.message}") from error
     schemas: Json = found.get("$defs", {})
     for (model, mode), ref in refs.items():
@@ -79,12 +79,12 @@ def asyncapi_of(declared: Declarations, routes: Routes | None = None) -> Json:
 
 
 def earlier(version: int, upcasters: Container[int]) -> list[int]:
-    """Return the versions before one from which upcasters lead to it."""
+    """Return the earlier versions from which upcasters lead to a version."""
     return sorted(takewhile(lambda one: one in upcasters, range(version - 1, 0, -1)))
 
 
 def _add_action(event: type[DomainEvent], schema: Json, *, written: bool) -> None:
-    """Add what a class does not declare of its payload: the action, and what is always there."""
+    """Add what the payload contains and the class does not declare: the action, and fields that are always there."""
     schema["properties"] = {"action": {"type": "string", "const": event.action}, **schema["properties"]}
     schema["required"] = [*(("id", "action", "createdAt") if written else ()), *schema.get("required", ())]
 
@@ -95,7 +95,7 @@ def _message(name: str, model: type[BaseModel], ref: Json, headers: Json) -> Jso
 
 
 def _add(document: Json, action: str, place: str, message: Json, channel: Json) -> None:
-    """Add a message, its channel and its operation. Two messages of one name and version become one, with either payload."""
+    """Add a message, its channel and its operation. Two messages with one name and version become one, which allows both payloads."""
     place, messages = f"{action}.{_key(place)}", document["components"]["messages"]
     name = f"{place}.{_key(message['name'])}.v{message[VERSION] or 'any'}"
     if name in messages:
@@ -109,5 +109,5 @@ def _add(document: Json, action: str, place: str, message: Json, channel: Json) 
 
 
 def _key(name: str) -> str:
-    """Return a name with the characters that a key of the components may have."""
+    """Return a name in the characters that a key of the components may have."""
     return re.sub(r"[^A-Za-z0-9._-]", lambda found: f"_{ord(found[0]):x}_", name)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Json = Mapping[str, Any]
-VERSION, UPCASTS = "x-schema-version", "x-upcasts-from"  # of a message in a description
+VERSION, UPCASTS = "x-schema-version", "x-upcasts-from"  # properties of a message in a description
 RULES = tomllib.loads(Path(__file__).with_name("breaking_changes.toml").read_text())
 _TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
@@ -25,7 +25,7 @@ _TYPE_OF = {str: "string", bool: "boolean", int: "integer", float: "number", typ
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """A change that breaks a consumer or stored events. `field` is empty if the change is of the whole event."""
+    """A change that breaks a consumer or stored events. `field` is empty if the change concerns the whole event."""
 
     event: str
     field: str
@@ -42,7 +42,10 @@ class Fact(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """The messages of one subject that a service sends or handles: facts by schema version (None: any), versions with an upcaster, topics if known."""
+    """
+    The messages of one subject that a service sends or handles: facts by schema version (None: any), the versions with an upcaster,
+    and the topics if known.
+    """
 
     facts: dict[int | None, frozenset[Fact]]
     upcasts: set[int]
@@ -51,7 +54,7 @@ class Promise(NamedTuple):
 
 def breaks(before: Json, after: Json) -> list[Break]:
     """
-    Return what a change of a service's description breaks.
+    Return the breaks that a change of a service's description causes.
 
     Raises:
         LookupError, TypeError, AttributeError: one of them is no description.
@@ -70,7 +73,7 @@ def breaks(before: Json, after: Json) -> list[Break]:
 
 
 def _find_breaks(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, Fact, str, int | None]]:
-    """Yield what is broken, by which fact, in which words, of which version."""
+    """Yield each break of one version: the fact that was broken, and the text for it."""
     if not now.facts:
         yield f"{side}-gone", Fact("", ""), "", None
         return
@@ -87,7 +90,9 @@ def _find_breaks(side: str, was: Promise, now: Promise) -> Iterator[tuple[str, F
 
 
 def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Iterator[tuple[str, Fact, str]]:
-    """Yield the rule, the fact and the words of each fact that one payload has, another one lacks, and that breaks something."""
+    """
+    Compare two payloads. Yield the rule, the fact and the text of each fact that only one of them has, if that breaks something.
+    """
     fields = [fact.field for fact in more - less if fact.kind == "field"]
     inside = tuple(f"{field}{end}" for field in fields for end in (".", "["))
     for fact in sorted(more - less, key=repr):
@@ -95,14 +100,15 @@ def _changes(change: str, less: frozenset[Fact], more: frozenset[Fact]) -> Itera
             RULES["changes"].get(fact.kind, RULES["changes"]["limit"]).get(change, ("", ""))
         )
         closed = Fact(fact.field.rpartition(".")[0], "closed") in less
-        told = fact.field in fields and fact.kind not in ("field", "required")  # by the field itself
+        # the change of the field itself is reported already
+        told = fact.field in fields and fact.kind not in ("field", "required")
         implied = told or fact.field.startswith(inside) or any(_covers(other, fact) for other in less)
         if rule and not implied and (closed or not if_closed):
             yield rule, fact, may
 
 
 def _covers(other: Fact, fact: Fact) -> bool:
-    """Say whether one fact leaves nothing to another: any value goes there, the type of a value, or a bound as tight."""
+    """Say whether one fact allows everything that another allows: any value, the same type, or a bound that is not tighter."""
     if other.kind == "any":
         return re.match(rf"{re.escape(other.field)}($|[.\[])", fact.field) is not None
     if other.field == fact.field and (other.kind, fact.kind) == ("type", "value"):
@@ -115,7 +121,7 @@ def _covers(other: Fact, fact: Fact) -> bool:
 
 
 def _promises(document: Json) -> dict[tuple[str, str, str], Promise]:
-    """Return what a document promises, by side (send or receive), consumer and subject."""
+    """Return the promises of a document, by side (send or receive), consumer and subject."""
     found: dict[tuple[str, str, str], Promise] = {}
     for name, operation in document["operations"].items():
         side, _, who = name.partition(".")
@@ -142,7 +148,7 @@ def _facts(
     document: Json, schema: Json, field: str = "", met: frozenset[str] = frozenset()
 ) -> Iterator[Fact]:
     if (name := schema.get("$ref", "")) in met:
-        return  # a part of itself
+        return  # the schema contains itself
     schema, met, inside = _follow(document, schema), met | {name} - {""}, f"{field}." if field else ""
     if options := schema.get("anyOf") or schema.get("oneOf"):
         models = [one for one in (_follow(document, option) for option in options) if "properties" in one]

@@ -19,7 +19,7 @@ from cosmos_outbox_worker.named_object import import_named, raise_text
 
 
 class Declarations(NamedTuple):
-    """The declarations of modules: consumers, and events with the types of the entities whose code makes them."""
+    """What modules declare: consumers, and events with the types of the entities whose code makes them."""
 
     info: Mapping[str, str]
     events: Mapping[type[DomainEvent], Sequence[str]]
@@ -28,7 +28,7 @@ class Declarations(NamedTuple):
 
 def import_declarations(names: Sequence[str]) -> Declarations:
     """
-    Import modules, and return what they declare; a package stands for all of its modules that it imports.
+    Import modules, and return their declarations. A package stands for all of its modules that it imports.
 
     An event that their consumers handle is sent too if an entity makes one, and a base of other events only then.
 
@@ -36,11 +36,11 @@ def import_declarations(names: Sequence[str]) -> Declarations:
         ConfigurationError: a module cannot be imported, or there is nothing to describe.
     """
     try:
-        with redirect_stdout(sys.stderr):  # what they print is no part of a description
+        with redirect_stdout(sys.stderr):  # the output of modules is not part of a description
             first, *_ = map(import_named, names)
     except OutboxError:
         raise
-    except (Exception, SystemExit) as error:  # whatever their code raises
+    except (Exception, SystemExit) as error:  # the code of a module may raise any error
         raise ConfigurationError(f"{', '.join(names)}: {raise_text(error)} prevents the import.") from error
     within = {one for one in sys.modules if any(f"{one}.".startswith(f"{name}.") for name in names)}
     members = {id(one): one for name in sorted(within) for one in vars(sys.modules[name]).values()}.values()
@@ -63,5 +63,5 @@ def import_declarations(names: Sequence[str]) -> Declarations:
 def _code(kind: type, within: set[str]) -> str:
     try:
         return "".join(inspect.getsource(one) for one in kind.__mro__ if one.__module__ in within)
-    except OSError:  # of a class that was made in another way, or comes without its source
+    except OSError:  # the class was made in another way, or comes without its source
         return ""

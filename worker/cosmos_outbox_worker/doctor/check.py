@@ -21,7 +21,7 @@ from cosmos_outbox.errors import (
 
 SubjectT = TypeVar("SubjectT")
 AnswerT = TypeVar("AnswerT")
-# The service is busy or does not answer: nothing is known.
+# Errors of a service that is busy or does not answer: then nothing is known.
 UNANSWERED = (TooManyRequests, StoreUnavailable, BrokerUnavailable, SubscriptionUnavailable)
 
 
@@ -29,14 +29,14 @@ class Severity(StrEnum):
     """How bad a finding is."""
 
     ERROR = "error"  # events are lost, disordered or not sent
-    UNKNOWN = "unknown"  # a service did not answer, so this could not be looked at
-    WARNING = "warning"  # it works, with less safety than it could
-    NOTE = "note"  # needs other rights to be checked, or is good to know
+    UNKNOWN = "unknown"  # a service did not answer, so this is not known
+    WARNING = "warning"  # the outbox works, with less safety than is possible
+    NOTE = "note"  # the check needs other rights, or its result is good to know
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """Something that should be different, and what to do about it."""
+    """A setting or a state that should be different, and what to do about it."""
 
     severity: Severity
     check: str
@@ -47,18 +47,18 @@ class Finding:
 _WORDS = tomllib.loads(Path(__file__).with_name("checks.toml").read_text())
 SENDS_TELL = {name for name, parts in _WORDS.items() if any("sends_tell" in part for part in parts.values())}
 GRANTS: Mapping[str, Mapping[str, str]] = tomllib.loads(Path(__file__).with_name("grants.toml").read_text())
-# The questions about a subject, by the keys of their words. Each returns what is wrong: True, or how bad it is where that is worse
-# than the words say; or each thing that is.
+# The questions about one subject, by the keys of their texts. Each question returns whether something is wrong: True, or the severity
+# where it is worse than the text says, or a list of all that is wrong.
 Checks = Mapping[str, Callable[[SubjectT], bool | Severity | Iterable[object]]]
 
 
 def worse(*, if_: bool) -> bool | Severity:
-    """Return that something is wrong, and an error in some case."""
+    """Return that something is wrong, as an error if a condition holds."""
     return Severity.ERROR if if_ else True
 
 
 def finding(key: str, it: object, found: object = None, *, severity: Severity | None = None) -> Finding:
-    """Return the finding of a check in the words of `checks.toml`. The part of the key before the dot names the check."""
+    """Return the finding of a check with its text from `checks.toml`. The part of the key before the dot names the check."""
     name, _, part = key.partition(".")
     words = _WORDS[name][part]
     return Finding(
@@ -70,7 +70,7 @@ def finding(key: str, it: object, found: object = None, *, severity: Severity | 
 
 
 def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
-    """Yield a finding for each thing that is wrong with a subject."""
+    """Yield a finding for everything that is wrong with a subject."""
     for key, ask in checks.items():
         answer = ask(it)
         if isinstance(answer, Severity):
@@ -82,7 +82,7 @@ def findings_of(checks: Checks[SubjectT], it: SubjectT) -> Iterator[Finding]:
 
 
 class Findings:
-    """The findings of the checks that were asked so far."""
+    """The findings of the checks so far."""
 
     def __init__(self, *found: Finding) -> None:
         self._found = [*found]
@@ -100,7 +100,7 @@ class Findings:
         self._found += [one for it in subjects for one in findings_of(checks, it)]
 
     async def attempt(self, operation: str, attempt: Callable[[], Awaitable[AnswerT]]) -> AnswerT | None:
-        """Return the result of an operation. Add a finding if the service refuses the operation or does not answer."""
+        """Return the result of an operation. If the service refuses it or does not answer, add a finding."""
         try:
             return await attempt()
         except (OutboxError, AzureError) as error:
@@ -108,7 +108,7 @@ class Findings:
             return None
 
     def note(self, operation: str, error: Exception) -> None:
-        """Note why an operation failed."""
+        """Add a finding that says why an operation failed."""
         said = " ".join(str(error).split())
         known = "unanswered" if isinstance(error, UNANSWERED) else "operations"
         fix = next(fix for start, fix in GRANTS[known].items() if operation.startswith(start))
@@ -117,7 +117,7 @@ class Findings:
             self.add(finding("no-answer.service", message, fix))
             return
         self.denied = True
-        # Only a program that deletes entities for good needs it; no check can see which one does.
+        # A program needs this right only if it deletes entities for good; no check can see whether it does.
         harmless = operation.startswith("delete entities")
         severity = Severity.NOTE if harmless else Severity.ERROR
         self.add(finding("permissions.denied", operation, (said, fix), severity=severity))

@@ -20,9 +20,7 @@ from cosmos_outbox_worker.doctor.check import UNANSWERED, Checks, Findings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """
-    A container as it is; `error` says why it could not be read, `properties` are None where it does not exist.
-    """
+    """A container as it is. `error` says why it could not be read; `properties` are None if it does not exist."""
 
     name: str
     database: str = "…"
@@ -43,11 +41,13 @@ class Container:
 
     @property
     def key_paths(self) -> KeyPaths | None:
-        """Return the paths of a container that can hold an outbox; None if it cannot, or is not known."""
+        """
+        Return the partition key paths of a container that can hold an outbox. Return None if it cannot, or if this is not known.
+        """
         return None if any(self.unusable()) else key_paths_of(self.paths)
 
     def unusable(self, allowed: Sequence[str] = ()) -> Iterator[str]:
-        """Yield why it cannot hold an outbox; or its paths, where only some are allowed."""
+        """Yield the reason why the container cannot be used; or its paths, if only some paths are allowed."""
         if allowed:
             yield from () if self.paths in [(path,) for path in allowed] else (", ".join(self.paths),)
             return
@@ -88,7 +88,7 @@ PARKED: Checks[Container] = {
 async def read_container(
     outbox: Connection, container: ContainerProxy, checks: Checks[Container], found: Findings
 ) -> Container:
-    """Read a container and judge it. A container that does not answer is not judged."""
+    """Read a container and judge it. If it does not answer, it is not judged."""
 
     async def read() -> Mapping[str, Any]:
         async with our_errors():

@@ -25,7 +25,7 @@ from cosmos_outbox_worker.fleet_differences import alarms_of, differences, versi
 from cosmos_outbox_worker.heartbeats import Heartbeat
 
 _SECONDS_A_RANGE = 5.0
-# Each call makes several requests, which have limits of their own.
+# Each call makes several requests, each with its own limit.
 _SEVERAL = RetryOptions(deadline_seconds=40.0, attempt_seconds=40.0)
 _SKEW_WARNING, _SKEW_ERROR = timedelta(seconds=30), timedelta(minutes=5)
 
@@ -45,7 +45,7 @@ class Overlap:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leases:
     """
-    The leases of a processor, and what waits in their ranges.
+    The leases of a processor, and how much waits in their ranges.
 
     damaged: why each of those is that cannot be read.
     skew: this machine's clock less the service's.
@@ -94,7 +94,7 @@ class Leases:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """Return what keeps work from going on and has no check of its own."""
+        """Return the causes that keep work from going on and have no check of their own."""
         now = datetime.now(UTC)
         found = merge_causes((*of_workers(now, self.heartbeats, self.lag), *of_leases(now, self.lag)))
         return tuple(one for one in found if not (one.words["waits"] or one.words["checked"]))
@@ -108,7 +108,7 @@ class Leases:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
     """
-    The processors with leases of the container.
+    The processors that have leases of the container.
 
     misnamed: that this one's lie under another name of the account.
     alone: whether the others alone have leases.
@@ -158,7 +158,7 @@ OF_PROCESSORS: Checks[Processors] = {
 
 async def check_leases(outbox: Connection, expiration: timedelta, found: Findings) -> None:
     """
-    Judge the leases of a processor, and the other processors; reads one change of each range.
+    Judge the leases of a processor, and the other processors. This reads one change of each range.
 
     Args:
         outbox: the open connection.
@@ -167,7 +167,7 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
     """
     read_feed = partial(_read_any_range, outbox.feed)
     await found.attempt("read the change feed", lambda: retry_reads(read_feed, _SEVERAL))
-    if found.denied:  # a feed that does not answer says nothing about the leases
+    if found.denied:  # if the feed does not answer, nothing is known about the leases
         return
     processors = await found.attempt(
         "list leases", lambda: retry_reads(partial(_processors, outbox, expiration), _SEVERAL)
@@ -191,7 +191,7 @@ async def check_leases(outbox: Connection, expiration: timedelta, found: Finding
 
 async def _read_any_range(feed: ChangeFeed) -> None:
     """
-    Read one range of the feed: one that is throttled or silent says nothing about the others.
+    Read from any range of the feed that answers: one throttled or silent range shows nothing about the others.
 
     Raises:
         StoreError: the feed may not be read; or no range answered, for the reason that the last one gave.
@@ -255,7 +255,7 @@ def gaps(
 
 
 def overlaps(leases: Sequence[Lease], *, now: datetime, expiration: timedelta) -> tuple[Overlap, ...]:
-    """Return which leases have keys in common, except those that their owner is splitting."""
+    """Return the leases that have keys in common, except leases that their owner is splitting."""
     found = []
     for one, other in combinations(leases, 2):
         first, second = one.range, other.range

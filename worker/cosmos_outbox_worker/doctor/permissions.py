@@ -14,9 +14,9 @@ from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_worker.doctor.check import UNANSWERED, Findings
 
-# In the order in which they are tried. Leases are also listed; reading them shows whether that is allowed.
+# The operations in the order in which they are tried. Leases are also listed: if they can be read, that is allowed.
 OF_LEASES = ("create", "read", "replace", "delete")
-# Of who commits, and who parks
+# The roles: applications commit, workers park.
 OF_WRITERS = ("create", "read", "replace", "query", "write batches of", "delete")
 
 
@@ -28,12 +28,12 @@ async def try_documents(
     paths: KeyPaths = ON_PARTITION_KEY,
 ) -> bool:
     """
-    Try operations, in their order; note those that were refused, or failed, and return whether there were none.
+    Try operations in their order. Note those that were refused, or failed; return whether all were allowed.
 
     Once the service is busy or does not answer, only the deletion is tried.
     """
     name = f"cosmos-outbox-doctor-{uuid.uuid4()}"
-    # Fits /id too. If it may not be deleted, its time to live removes it.
+    # This document also fits a container on /id. If it may not be deleted, its time to live removes it.
     levels = [name for _ in paths.levels]
     document = {"id": name, **paths.fields(tuple(levels)), "ttl": 60}
     key = levels if len(levels) > 1 else name
@@ -56,7 +56,7 @@ async def try_documents(
             continue
 
         async def attempt(operation: str = operation) -> None:
-            # 404 and 409 are only returned to an authorised caller, so here they count as success.
+            # Cosmos DB returns 404 and 409 only to an authorised caller, so both count as success here.
             with suppress(NotFound, Conflict):
                 async with our_errors(document_ids=[name]):
                     await attempts[operation]()

@@ -34,7 +34,7 @@ _BY_PARTITION_KEY = ("/partitionKey",)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:
     """
-    The parked keys of a container. Of one lease, `most` keys may be parked.
+    The parked keys of a container. One lease may have at most `most` of them.
 
     strangers: keys of other processors and containers, by the name of their owner.
     """
@@ -53,7 +53,7 @@ OF_PARKED: Checks[Parked] = {
 
 
 def no_access(error: AccessDenied | StoreUnavailable) -> Finding:
-    """Return the finding of an account that cannot be opened, so that nothing else can be checked."""
+    """Return the finding for an account that cannot be opened, so that nothing else can be checked."""
     if isinstance(error, StoreUnavailable):
         return finding("no-answer.service", f"The account does not answer: {error}", "")
     known = GRANTS["admissions"]
@@ -63,7 +63,8 @@ def no_access(error: AccessDenied | StoreUnavailable) -> Finding:
 
 async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> None:
     """
-    Ask what costs little and needs no rights beyond a worker's or a consumer's; what does not answer is left out.
+    Make the checks that cost little and need no more rights than a worker or a consumer has. A service that does not answer is left
+    out.
     """
     found.judge(ACCOUNT, account_of(outbox.client))
     with suppress(TimeoutError):
@@ -75,7 +76,7 @@ async def check_start(outbox: Connection, found: Findings, *, topics: bool) -> N
 
 async def check_worker(outbox: Connection, found: Findings, *, expiration: timedelta) -> None:
     """
-    Ask all that a worker needs.
+    Check everything that a worker needs.
 
     Args:
         outbox: the open connection.
@@ -93,7 +94,7 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
         await try_documents("events", outbox.data, ["delete"], found, data.key_paths)
     if outbox.parked is not None:
         ours = None
-        if data.key_paths is not None:  # its resource id names the keys that are ours
+        if data.key_paths is not None:  # the resource id tells our parked keys from those of other containers
             ours = await found.attempt("read the data container", outbox.scope)
         await _check_parked(outbox, outbox.parked, ours, found, most=DEFAULT_MAX_KEYS)
     named = outbox.settings.publisher
@@ -111,7 +112,7 @@ async def check_worker(outbox: Connection, found: Findings, *, expiration: timed
 
 
 async def check_application(outbox: Connection, found: Findings) -> None:
-    """Ask all that a program needs that commits events: its container, and what it may do there."""
+    """Check what a program needs that commits events: its container, and its rights there."""
     found.judge(ACCOUNT, account_of(outbox.client))
     data = await read_container(outbox, outbox.data, DATA, found)
     if data.key_paths is not None:
@@ -121,9 +122,7 @@ async def check_application(outbox: Connection, found: Findings) -> None:
 async def check_consumer(
     outbox: Connection, found: Findings, settings: ConsumerSettings, consumer: Consumer
 ) -> None:
-    """
-    Ask all that a consumer needs: its container, its subscription or queue, its parked store, and what it may do there.
-    """
+    """Check what a consumer needs: its container, its subscription or queue, its parked store, and its rights there."""
     await check_application(outbox, found)
     if outbox.parked is not None:
         ours = Scope(processor=consumer.name, container=settings.source)
@@ -159,5 +158,5 @@ async def _check_parked(
 def _owner(name: str, of: str, ours: Scope) -> str:
     if of == ours.container:
         return f"processor {name!r}" if "/" not in of else f"consumer {name!r}"
-    # A consumer's scope is its subscription, a processor's the resource id of a container.
+    # The scope of a consumer is its subscription; that of a processor is the resource id of its container.
     return f"consumer {name!r} of {of}" if "/" in of else f"processor {name!r} of another container ({of})"

@@ -18,18 +18,18 @@ from cosmos_outbox_worker.connection import Connection
 from cosmos_outbox_worker.consumer_settings import ConsumerSettings
 from cosmos_outbox_worker.doctor.check import Checks, Finding, Findings, finding
 
-# The longest a resend comes after the first copy: an outage, a restart, a lease that expires.
+# The longest time between a first copy and a resend: an outage, a restart, a lease that expires.
 _LEAST_WINDOW = timedelta(minutes=10)
-_LEAST_LOCK = timedelta(minutes=1)  # for how long a consumer trusts one
+_LEAST_LOCK = timedelta(minutes=1)  # the shortest lock that a consumer can use
 _LEAST_DELIVERIES = 10  # the default of Service Bus
-_NEVER = timedelta(days=3650)  # the service says "10675199 days" where nothing is ever deleted
+_NEVER = timedelta(days=3650)  # the service says "10675199 days" if it never deletes the entity
 _REFUSING = (EntityStatus.DISABLED, EntityStatus.SEND_DISABLED)
 _SILENT = (EntityStatus.DISABLED, EntityStatus.RECEIVE_DISABLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic that events are sent to in batches of a scope."""
+    """A topic to which events are sent, in batches of this scope."""
 
     topic: Entity
     batch_scope: BatchScope = BatchScope.TOPIC
@@ -44,7 +44,7 @@ class Topic:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """
-    A subscription or queue that a consumer receives from.
+    A subscription or queue from which a consumer receives.
 
     entered: the topic, or the queue itself.
     deliveries: that it has to allow, before which the consumer parks.
@@ -58,7 +58,7 @@ class Source:
 
     @property
     def lives(self) -> timedelta:
-        """Return how long a message may live: as the shorter default of the two says."""
+        """Return how long a message lives: the shorter of two defaults decides."""
         found = [duration(one.settings.default_message_time_to_live) for one in (self.source, self.entered)]
         return min((one for one in found if one is not None), default=timedelta.max)
 
@@ -90,7 +90,7 @@ SUBSCRIPTION: Checks[Entity] = {
     "sessions.none": lambda it: not it.settings.requires_session,
     "subscription-status.silent": lambda it: it.settings.status in _SILENT,
 }
-# Of a subscription or queue, whether a worker sends to it or a consumer receives from it
+# Questions about any subscription or queue, whether a worker sends to it or a consumer receives from it
 KEPT: Checks[Entity] = {
     "auto-delete.subscription": lambda it: _shorter(it.settings.auto_delete_on_idle, _NEVER),
     "dead-lettering.expiry": lambda it: not it.settings.dead_lettering_on_message_expiration,
@@ -119,15 +119,13 @@ REFUSALS = {
 
 
 def refusal_finding(label: str, refusal: Refusal, said: str, *, sessions: bool) -> Finding:
-    """Return the finding of what a broker said to a receiver, with sessions or without."""
+    """Return the finding for the answer of a broker that refused a receiver, with sessions or without."""
     key = REFUSALS.get(refusal, "sessions.missing" if sessions else "sessions.required")
     return finding(key, Entity(label=label), said)
 
 
 async def check_topics(outbox: Connection, found: Findings) -> None:
-    """
-    Judge the settings of the topics and their subscriptions; needs the Manage right, or notes that it is missing.
-    """
+    """Judge the settings of the topics and their subscriptions. Without the Manage right, note that it is missing."""
     try:
         async with administration.reading_settings(**outbox.namespace) as client:
             for name in outbox.settings.topics.topics:
@@ -144,9 +142,7 @@ async def check_topics(outbox: Connection, found: Findings) -> None:
 async def check_source(
     outbox: Connection, settings: ConsumerSettings, consumer: Consumer, found: Findings
 ) -> None:
-    """
-    Judge the subscription or queue of a consumer: whether it can receive, and the settings; takes no message.
-    """
+    """Judge the subscription or queue of a consumer: whether the consumer can receive, and the settings. No message is taken."""
     names = settings.topic, settings.subscription
     label = administration.source_label(*names)
     try:
