@@ -57,7 +57,7 @@ __all__ = [
     "received_message",
 ]
 
-if not TYPE_CHECKING:  # or type checkers would accept an unknown name
+if not TYPE_CHECKING:  # otherwise type checkers would accept an unknown name
 
     def __getattr__(name: str) -> Any:
         for module in iter_modules(__path__ if name in __all__ else []):

@@ -28,7 +28,7 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """The parts of an event that are compared."""
+    """The parts of an event that an assertion compares."""
 
     name: str
     fields: Mapping[str, Any]
@@ -71,7 +71,8 @@ def assert_messages(
 
 def assert_described(file: str | os.PathLike[str], *modules: str) -> None:
     """
-    Require that a file describes what modules send and handle, as `events describe` of the command writes it, which has to be installed.
+    Require that a file describes the messages that modules send and handle, as the command `events describe` writes it. The command
+    has to be installed.
 
     Args:
         file: the description.
@@ -141,9 +142,7 @@ def _unlike(path: str, actual: object, expected: object) -> Iterator[str]:
 
 
 def like(event: DomainEvent) -> DomainEvent:
-    """
-    Return what is equal to each event of the same type that says the same, whatever its id and its time.
-    """
+    """Return an object that equals each event of the same type with the same content, whatever its id and its time."""
     return _Like(event)  # type: ignore[return-value] # stands where an event is expected
 
 

@@ -14,7 +14,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 class Clock:
     """
-    A clock that stands still, or the system's, and how far a test has moved it.
+    A clock that stands still, or that of the system, plus the time by which a test has moved it.
 
     Args:
         at: where it stands. Defaults to the system's clock, which goes on by itself.

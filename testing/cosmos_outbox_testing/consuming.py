@@ -34,21 +34,21 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.port_calls import Around, wrap_port
 from cosmos_outbox_testing.running import AT_ONCE, MOMENT, Allows, Progress, require_no_failures
 
-_UNTIL_THE_END = 1e9  # seconds
+_UNTIL_THE_END = 1e9  # seconds; longer than any wait of a test
 
 
 class Outcome(StrEnum):
     """The outcome of a delivery."""
 
-    HANDLED = "handled"  # it took effect
-    REPEATED = "repeated"  # it had taken effect before
-    IGNORED = "ignored"  # no handler takes its subject
-    PARKED = "parked"  # it failed, and its key is parked
-    DROPPED = "dropped"  # an operator dropped it, and its key is still parked
-    HELD = "held"  # its key was parked before
+    HANDLED = "handled"  # the message took effect
+    REPEATED = "repeated"  # the message had taken effect before
+    IGNORED = "ignored"  # no handler takes the message's subject
+    PARKED = "parked"  # the handler failed, and the message's key is parked
+    DROPPED = "dropped"  # an operator dropped the message, and its key is still parked
+    HELD = "held"  # the message's key was parked before
     DEAD_LETTERED = "dead-lettered"
-    # A store cannot be used, or the handlers fail on every key: it is delivered again. Or its handler asked for a later time, which
-    # `settlement.after_seconds` says: it is delivered again once the clock is there.
+    # The message is delivered again, because a store cannot be used or the handlers fail on every key. Or its handler asked for a
+    # later time, which `settlement.after_seconds` says: it is delivered again once the clock has reached that time.
     WAITING = "waiting"
 
 
@@ -74,7 +74,7 @@ class Delivered:
 @dataclass(slots=True)
 class Subscribed:
     """
-    The subscription of a consumer, how many messages of the topic have come to it, and what became of each delivery.
+    The subscription of a consumer, how many messages of the topic it has received, and the outcome of each delivery.
 
     due: of keys whose handler asked for a later time, when that is.
     """
@@ -85,11 +85,11 @@ class Subscribed:
     due: dict[str, float] = field(default_factory=dict)
 
     def name(self, message: Message) -> str:
-        """Return what waits with a message: its session, or without sessions itself."""
+        """Return the name of the group that waits with a message: its session; without sessions, the message itself."""
         return message.session_id or "" if self.subscription.with_sessions else unwrap(message).message_id
 
     def keep_waiting(self, message: Message, retry: Retry, told: Sequence[Record], now: float) -> Retry:
-        """Have a message wait until its time, if its handler asked for one; otherwise it is delivered again at once."""
+        """Have a message wait until its time, if its handler asked for one. Otherwise it is delivered again at once."""
         if not any(isinstance(one, ConsumingDelayed) and one.outcome != "outage" for one in told):
             return replace(retry, after_seconds=0.0)
         self.due[self.name(message)] = now + retry.after_seconds
@@ -100,7 +100,7 @@ def handling_of(
     consumer: Consumer, outbox: Outbox, parking: Parking, notify: Hook, around: Sequence[Around]
 ) -> Handling:
     """
-    Return the handling of a consumer that writes to an outbox, unless it has one of its own, and waits between no two attempts.
+    Return the handling of a consumer: its own, or else one that writes to an outbox. It does not wait between attempts.
 
     The calls of a container in memory that is its own pass through the functions too.
 
@@ -111,7 +111,7 @@ def handling_of(
     quick.policy = replace(consumer.policy, backoff=AT_ONCE)
     quick.bind(outbox)
 
-    def wrap(store: Store) -> Store:  # others wrap one, or are ours
+    def wrap(store: Store) -> Store:  # other outboxes wrap a store, or are ours
         return wrap_port(store, "store", around) if isinstance(store, MemoryContainer) else store
 
     source = f"topic/{consumer.name}"
@@ -132,7 +132,7 @@ async def consume_everything(
     now: Callable[[], float],
 ) -> None:
     """
-    Run one process of a consumer until no message waits; locks that a process before it had are over.
+    Run one process of a consumer until no message waits. Locks of an earlier process have ended.
 
     Raises:
         MessagesFailed: messages ended parked, held or dead-lettered, and may not.
@@ -140,7 +140,7 @@ async def consume_everything(
         ConfigurationError: as `Consumer.handling`.
     """
     subscription, told = subscribed.subscription, dict[str, list[Record]]()
-    progress = Progress(attempts=3)  # failures in a row; each commit has retried for a while
+    progress = Progress(attempts=3)  # failures in a row; each commit has been retried for a while already
 
     def hear(record: Record) -> None:
         _see(progress, record)
@@ -152,7 +152,7 @@ async def consume_everything(
 
     handling = handling_of(consumer, outbox, parking, hear, around)
     options = SessionOptions(session_idle_timeout=MOMENT, backoff=AT_ONCE, max_waiting_sessions=10_000)
-    # Asked once: the clock may go on meanwhile, and what rests by then is not delivered again before the next call.
+    # Read the clock once, as it may go on. A message that rests by then is not delivered again before the next call.
     called = {name for name, due in subscribed.due.items() if due <= now()}
     for name in called:
         del subscribed.due[name]
@@ -163,7 +163,7 @@ async def consume_everything(
         return subscribed.name(message) in subscribed.due
 
     async def handle(message: Message, session: HeldSession) -> Settlement:
-        known_as = unwrap(message).message_id  # as records name it
+        known_as = unwrap(message).message_id  # the id by which records name the message
         told[known_as] = []
         if rests(message):
             return Retry(after_seconds=_UNTIL_THE_END, counted=False)
@@ -184,7 +184,10 @@ async def consume_everything(
 
 @dataclass
 class _Waits(Waits):
-    """Waits in which a message whose time came waits for no others: they come before it each time, and may ask for ever."""
+    """
+    The waits of messages. A message whose time has come does not wait for others: they come before it each time, and may ask for
+    ever.
+    """
 
     due: Callable[[Message], bool] = bool
 
@@ -193,7 +196,7 @@ class _Waits(Waits):
 
 
 def _failures(delivered: Sequence[Delivered]) -> list[tuple[str, BaseException | None]]:
-    """Return which deliveries ended parked, held or dead-lettered, each with its error."""
+    """Return the deliveries that ended parked, held or dead-lettered, each with its error."""
     failures = []
     for one in delivered:
         if one.outcome in _FAILED:
@@ -229,7 +232,7 @@ def _delivery_of(message: Message, settlement: Settlement, records: Sequence[Rec
 
 
 class _Wrapping:
-    """A subscription whose calls, and those of its sessions, pass through functions."""
+    """A subscription whose calls, and the calls of its sessions, pass through functions."""
 
     def __init__(self, subscription: Subscription, around: Sequence[Around]) -> None:
         self._subscription, self._around = wrap_port(subscription, "subscription", around), around

@@ -42,7 +42,7 @@ _WITHOUT = "without a crash"
 
 class CrashPointsFailed(AssertionError):
     """
-    A scenario does not end well where a process dies at one of its points, or without that.
+    A scenario does not end well if a process dies at one of its points, or even without a death.
 
     Attributes:
         failures: what is wrong, by the name of the point.
@@ -55,7 +55,7 @@ class CrashPointsFailed(AssertionError):
 
 class CrashPointsNotReached(UserWarning):
     """
-    A worker or a consumer did not make these calls again, so no process has died there: what runs side by side may make a call in
+    A worker or a consumer did not repeat these calls, so no process died there. Tasks that run at the same time may make a call in
     one run and not in the next.
     """
 
@@ -63,7 +63,7 @@ class CrashPointsNotReached(UserWarning):
 @dataclass(slots=True)
 class ChosenPoints:
     """
-    Which points the command line asks for, and the verdict on each that a test has played.
+    The points that the command line asks for, and the verdict on each that a test has played.
 
     point: None for all, as "send#2:after" for one.
     """
@@ -83,7 +83,7 @@ _OTHER_CALLS = (
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """How a run ended: what is wrong, and the error that says so, if one does."""
+    """The end of a run: what is wrong, and the error that says so, if there is one."""
 
     run: Run
     points: tuple[str, ...]
@@ -143,9 +143,9 @@ def _decorate(scenario: Scenario, *, given: Given | None) -> Scenario:
 
     signature = inspect.signature(scenario)
     others = [parameter for name, parameter in signature.parameters.items() if name != _HARNESS]
-    if _CONTAINER not in signature.parameters:  # asked of pytest for the harness
+    if _CONTAINER not in signature.parameters:  # the fixture from which pytest makes the harness
         others.append(inspect.Parameter(_CONTAINER, inspect.Parameter.KEYWORD_ONLY))
-    others.sort(key=lambda parameter: parameter.kind)  # `**kwargs` come last
+    others.sort(key=lambda parameter: parameter.kind)  # `**kwargs` must come last
     vars(test).update(__signature__=signature.replace(parameters=others))
     return test
 
@@ -181,7 +181,8 @@ def _missed_points(outcomes: dict[str, _Outcome]) -> list[str]:
 
 async def _play_until_reached(play: Callable[[str | None], Awaitable[_Outcome]], point: str) -> _Outcome:
     """
-    Play a point until it is reached: what runs side by side, such as an empty page and the end of a worker, makes calls or not.
+    Play a point until it is reached: tasks that run at the same time, such as an empty page and the end of a worker, may or may not
+    make its call.
     """
     outcome = await play(point)
     for _ in range(_MOST_TRIES - 1):
@@ -204,9 +205,7 @@ async def _nothing_stored_as_in(container: MemoryContainer | None) -> OutboxHarn
 async def _play(
     scenario: Scenario, given: Given | None, point: str | None, stored: OutboxHarness
 ) -> _Outcome:
-    """
-    Run a scenario whose process dies at a point, on a harness that nothing is stored in, and what is left to do after it.
-    """
+    """Play a scenario whose process dies at a point, on an empty harness, and then do what is left to do."""
     run = Run(point=point)
     if given is not None:
         await given(stored)
@@ -217,7 +216,7 @@ async def _play(
         except Crash:
             harness = CrashHarness.of(run, stored)
             await Process(f"{APPLICATION}, started again").run(functools.partial(scenario, harness=harness))
-    except Exception as error:  # whatever the test raises
+    except Exception as error:  # the test may raise any error
         if point is None:
             raise
         failed = error

@@ -30,7 +30,7 @@ _OPERATIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A call that was made: its number among those of its kind, by whom, and about what."""
+    """A call that was made: its number among calls of its kind, its caller, and its subject."""
 
     name: str
     process: str
@@ -39,7 +39,7 @@ class Step:
 
 def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     """
-    Name a call; None for those that poll or are about locks: a crash there equals one after the previous call.
+    Name a call. Return None for polls and calls about locks: a crash there equals a crash after the call before.
 
     Args:
         call: of a port.
@@ -53,16 +53,16 @@ def operation_of(call: Call, tokens: dict[str, object]) -> str | None:
     if operation == "checkpoint":
         document = arguments_of(call)[0]
         token = document.get("ContinuationToken")
-        before = tokens.setdefault(document["id"], token)  # the first write acquires it
+        before = tokens.setdefault(document["id"], token)  # the first write acquires the lease
         tokens[document["id"]] = token
         return None if token == before else operation
     if operation == "park" and all(write.etag == NO_ETAG for write in arguments_of(call)[1]):
-        return None  # asks whether the key is parked
+        return None  # this only asks whether the key is parked
     return operation
 
 
 def is_inbox(write: Write) -> bool:
-    """Say whether a write records that a message took effect."""
+    """Say whether a write is the record that a message took effect."""
     return write.document is not None and write.document.get("type") == INBOX_TYPE
 
 
@@ -72,7 +72,7 @@ def arguments_of(call: Call) -> tuple[Any, ...]:
 
 
 def about_of(call: Call) -> str:
-    """Return a few words on what a call is about."""
+    """Return the subject of a call, in a few words."""
     first, *others = arguments_of(call)
     match call.port, call.method:
         case "store" | "parked", "commit":

@@ -27,15 +27,13 @@ APPLICATION, RELAY = "application", "relay"
 
 
 class Crash(asyncio.CancelledError):
-    """
-    The process is dead: no call of it reaches a port any more. As a cancellation it ends tasks without a word.
-    """
+    """The process is dead: none of its calls reaches a port any more. This is a cancellation, so it ends tasks silently."""
 
 
 @dataclass(slots=True, eq=False)
 class Process:
     """
-    One process; the tasks it starts are of it too.
+    One process. Tasks that it starts belong to it, too.
 
     consumer: its name, if it is a process of one.
     """
@@ -46,14 +44,14 @@ class Process:
     task: asyncio.Task[object] | None = None
 
     def crash(self) -> None:
-        """End it where it is; what it does while it ends reaches no port."""
+        """End the process at this call. What it does while it ends reaches no port."""
         self.crashed = True
         if self.task is not None:
             self.task.cancel()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, ResultT]]) -> ResultT:
         """
-        Run until the work ends.
+        Run the process until its work ends.
 
         Raises:
             Crash: the process crashed before.
@@ -67,7 +65,7 @@ class Process:
         finally:
             running.cancel()
         if self.crashed:
-            await asyncio.gather(running, return_exceptions=True)  # whatever error the dead process raised
+            await asyncio.gather(running, return_exceptions=True)  # the dead process may raise any error
             raise Crash
         return running.result()
 
@@ -75,12 +73,12 @@ class Process:
 _process: ContextVar[Process] = ContextVar("_process")
 _step: ContextVar[str] = ContextVar("_step", default="")
 _message: ContextVar[Message | None] = ContextVar("_message", default=None)
-_ANYONE = Process(APPLICATION)  # outside of a run
+_ANYONE = Process(APPLICATION)  # the process outside of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """The writes of one commit, and the message at hand if a consumer's process made the commit."""
+    """The writes of one commit, and the message that was handled, if the process of a consumer committed."""
 
     step: str
     process: Process
@@ -89,12 +87,12 @@ class Batch:
 
     @property
     def documents(self) -> list[Document]:
-        """Return what it wrote, without what it deleted."""
+        """Return the documents that were written, without the deleted ones."""
         return [dict(write.document) for write in self.writes if write.document is not None]
 
     @property
     def inbox(self) -> list[str]:
-        """Return the ids of the messages of which it says that they took effect."""
+        """Return the ids of the messages whose effects the documents record."""
         return [str((write.document or {})["messageId"]) for write in self.writes if is_inbox(write)]
 
     @property
@@ -105,7 +103,7 @@ class Batch:
 @dataclass(slots=True, kw_only=True)
 class Run:
     """
-    One run of a scenario: the steps in their order, and the point at which one of its processes crashes.
+    One run of a scenario: its steps in order, and the point at which one of its processes crashes.
 
     point: as `send#2:after`; None for a run without a crash.
     crashed_in: the process that crashed, once one did.
@@ -121,14 +119,14 @@ class Run:
     _tokens: dict[str, object] = field(default_factory=dict)
 
     async def __call__(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry out a call of a port, unless its process is dead, and have it die where this run says so."""
+        """Carry out a call of a port, unless its process is dead. Crash the process if this run says so."""
         process = _process.get(_ANYONE)
         if process.crashed:
             raise Crash
         if (operation := operation_of(call, self._tokens)) is None:
             answer = await proceed()
             if call.method == "receive":
-                _message.set(answer)  # of the task that serves the session, and of those that it starts
+                _message.set(answer)  # for the task that serves the session, and for tasks that it starts
             return answer
         self._numbers[operation] += 1
         name = f"{operation}#{self._numbers[operation]}"
@@ -141,7 +139,7 @@ class Run:
             self._reach(f"{name}:after", process)
 
     async def record(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry out a call, and note what it committed, also if its answer gets lost on the way."""
+        """Carry out a call, and note what it committed, also if the answer gets lost on the way."""
         answer = await proceed()
         if (call.port, call.method) == ("store", "commit"):
             process, message = _process.get(_ANYONE), _message.get()
@@ -161,7 +159,7 @@ class Run:
 
 class CrashHarness(OutboxHarness):
     """
-    A harness whose application, workers and consumers are processes that may die at a call.
+    A harness whose application, workers and consumers are processes. Each may die at a call.
 
     A worker that dies is started again by the same `relay_all`, a consumer's process by the same `consume_all`.
     """
@@ -170,7 +168,7 @@ class CrashHarness(OutboxHarness):
 
     @classmethod
     def of(cls, run: Run, stored: OutboxHarness) -> CrashHarness:
-        """Return a harness for a run, on what another one stored."""
+        """Return a harness for a run, with the stored data of another one."""
         harness = cls(**stored.stored)
         harness.run = run
         harness.around[:] = [run, *harness.around, run.record]

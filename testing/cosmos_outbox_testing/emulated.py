@@ -28,7 +28,8 @@ from cosmos_outbox.write.outbox import Outbox
 from cosmos_outbox_testing.faults import check_fault, is_meant_refusal, require_none_idle, text_of
 from cosmos_outbox_testing.relaying import relay_everything
 
-PROCESSOR = "outbox"  # the worker's default: what a worker of the test has sent is not sent again
+# the worker's default name, so events that a worker of the test has sent are not sent again
+PROCESSOR = "outbox"
 _RELAYED = "relayed"  # the subscription that `relay_all` empties
 _ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"status": 429, "substatus": 3200, "retry_after_ms": 1},
@@ -48,7 +49,7 @@ _COSMOS: Mapping[str, tuple[Mapping[str, str], Mapping[str, Mapping[str, Any]]]]
 }
 _SEND: Mapping[str, Mapping[str, Any]] = {
     "throttled": {"action": "server-busy"},
-    # A connection that is cut, the SDK leaves to the garbage collector
+    # The SDK leaves a connection that was cut to the garbage collector
     "unavailable": {"action": "detach-before-store"},
     "lost_answer": {"action": "detach-after-store"},
     "too_large": {"action": "reject", "condition": "amqp:link:message-size-exceeded"},
@@ -147,7 +148,7 @@ class OutboxEmulators:
         self, operation: str, fault: str, *, times: int | None = 1, skip: int = 0, container: str = ""
     ) -> None:
         """
-        Have the next requests of an operation fail, as `OutboxHarness.fail` does; requests of other tests do not.
+        Have the next requests of an operation fail, as `OutboxHarness.fail` does. Requests of other tests do not fail.
 
         Args:
             operation, fault, times, skip: as there; how-to "Test your own code" says which faults there are here.
@@ -200,13 +201,13 @@ class OutboxEmulators:
 @contextmanager
 def running_emulators() -> Iterator[Callable[..., AbstractContextManager[OutboxEmulators]]]:
     """
-    Run both emulators in threads of this process; what is yielded makes a database and a topic for each test.
+    Run both emulators in threads of this process. Yield an object that makes a database and a topic for each test.
 
     Raises:
         ConfigurationError: the emulators are not installed.
     """
     try:
-        # A distribution of its own, which may be missing
+        # The emulators are a distribution of their own, which may be missing.
         emulators = import_module("cosmos_outbox_emulators.in_thread")
     except ModuleNotFoundError:
         raise ConfigurationError(

@@ -36,7 +36,7 @@ from cosmos_outbox.partition_key import PartitionKey, broker_id, key_text
 from cosmos_outbox.ports import Write
 from cosmos_outbox_testing.port_calls import Call
 
-_LATE_SECONDS = 0.002  # after its sender gave up
+_LATE_SECONDS = 0.002  # a little after the sender gave up
 
 
 class _Executed(Enum):
@@ -48,7 +48,7 @@ class _Executed(Enum):
 @dataclass(frozen=True, slots=True)
 class _Fault:
     """
-    The error that the caller sees, and whether the call is carried out all the same.
+    The error that the caller sees, and whether the call is carried out in spite of it.
 
     of_one: it is the fault of one message: the topic refuses each batch with it, and the sender halves them to find it.
     of_replica: where writes go it does not happen.
@@ -88,7 +88,7 @@ _WRITE = {"conflict": _Fault(_conflict), **_THROTTLED, **_without_answer(StoreUn
 _SETTLE = _without_answer(SubscriptionUnavailable)
 del _SETTLE["slow"]
 
-# By operation: the port, the method, and what may go wrong.
+# For each operation: the port, the method, and the possible faults.
 _OPERATIONS: Mapping[str, tuple[str, str, Mapping[str, _Fault]]] = {
     "commit": ("store", "commit", {**_WRITE, "too_large": _Fault(_by(RequestTooLarge))}),
     "read": ("store", "read", {**_READ, "behind": _Fault(_by(NotFound), of_replica=True)}),
@@ -115,7 +115,7 @@ _WITH_KEYS = ("commit", "read", "send")
 
 
 class FaultNotStruck(AssertionError):
-    """A fault struck no call, because none came that it concerns: the test did not test it."""
+    """A fault struck no call, because no call came to which it applies: the test did not test it."""
 
 
 def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[str]]) -> None:
@@ -132,7 +132,7 @@ def check_fault(operation: str, fault: str, operations: Mapping[str, Sequence[st
 
 
 def text_of(operation: str, fault: str, **how: object) -> str:
-    """Return a fault as a test asks for it."""
+    """Return a fault in the words by which a test asks for it."""
     usual = {"times": 1, "skip": 0, "key": None, "container": ""}
     said = "".join(f", {name}={value!r}" for name, value in how.items() if value != usual[name])
     return f"fail({operation!r}, {fault!r}{said})"
@@ -140,8 +140,8 @@ def text_of(operation: str, fault: str, **how: object) -> str:
 
 def is_meant_refusal(error: BaseException | None, asked: Iterable[str]) -> bool:
     """
-    Say whether the topic refused a message because the test asked for that, by the faults that it asked for; no error is that of an event
-    held behind one that an earlier call judged.
+    Say whether the topic refused a message because the test asked for that with a fault. An event that was held behind an earlier one
+    has no error.
     """
     asked_for = any(one.startswith("fail('send', 'too_large'") for one in asked)
     return asked_for and (error is None or isinstance(error, MessageRejected))
@@ -186,7 +186,7 @@ class _Rule:
 
 
 class Faults:
-    """The faults of a test, each for a number of calls. The first fault that strikes a call wins."""
+    """The faults of a test, each for a number of calls. If several apply to a call, the first one strikes."""
 
     def __init__(self) -> None:
         self._rules: list[_Rule] = []
@@ -233,7 +233,7 @@ class Faults:
         )
 
     def clear(self) -> None:
-        """Have nothing go wrong any more."""
+        """Remove all faults."""
         self._rules.clear()
 
     def require_struck(self) -> None:
@@ -246,15 +246,15 @@ class Faults:
         require_none_idle([rule.said for rule in self._rules if not rule.struck])
 
     def is_meant(self, error: BaseException | None) -> bool:
-        """Say whether an error is a refusal of messages that was asked for."""
+        """Say whether an error is a refusal of messages for which the test asked."""
         return is_meant_refusal(error, (rule.said for rule in self._rules))
 
     async def wait_for_late(self) -> None:
-        """Return when what was slow has arrived."""
+        """Return once every slow message has arrived."""
         await self._late.wait()
 
     async def around(self, call: Call, proceed: Callable[[], Awaitable[Any]]) -> Any:
-        """Carry a call out, unless something is to go wrong with it."""
+        """Carry a call out, or have it fail as a fault says."""
         fault = next((rule.fault for rule in self._rules if rule.strikes(call)), None)
         if fault is None:
             return await proceed()
@@ -278,5 +278,5 @@ def _keys_of(call: Call) -> tuple[str, ...]:
 
 
 def _session_of(key: PartitionKey) -> str:
-    # As the messages of the key say it, so that one value is meant at all operations
+    # By the text of the key in messages, so that one value means the same key in all operations
     return broker_id(key_text(key))

@@ -19,7 +19,7 @@ from cosmos_outbox_testing.harness import OutboxHarness
 
 
 def violations(run: Run, harness: OutboxHarness) -> Iterator[str]:
-    """Say which guarantees do not hold, once everything is relayed and consumed."""
+    """Return the guarantees that do not hold, once everything is relayed and consumed."""
     yield from _commit_violations(run.batches)
     yield from _topic_violations(run.batches, harness)
     for consumer in run.consumers.values():
@@ -38,7 +38,7 @@ def _commit_violations(batches: list[Batch]) -> Iterator[str]:
 def _topic_violations(batches: list[Batch], harness: OutboxHarness) -> Iterator[str]:
     paths = harness.container.key_paths
     stored = [stored_event(document, paths) for document in harness.container.documents()]
-    # Of each partition key, in the order in which they were committed; expired ones are known, and may be gone
+    # The events of each partition key in the order of their commits; expired events are known, but may be gone.
     events = sorted((event for event in stored if event is not None), key=lambda event: event.order)
     known = {event.id for batch in batches for event in _events(batch.documents)}
     known |= {event.id for event in events}
@@ -88,10 +88,10 @@ def _effect_violations(batches: list[Batch], harness: OutboxHarness, consumer: C
 
 def _order_violations(took_effect: Mapping[str, list[str]], harness: OutboxHarness) -> Iterator[str]:
     places = {message.message_id: place for place, message in enumerate(harness.broker.accepted)}
-    newest: dict[str, int] = defaultdict(int)  # of each session
+    newest: dict[str, int] = defaultdict(int)  # the furthest place in the topic that took effect, by session
     for message_id, steps in took_effect.items():
         if (place := places.get(message_id)) is None:
-            continue  # it came from elsewhere
+            continue  # the message came from another source
         message = harness.broker.accepted[place]
         if place < newest[message.session_id]:
             yield f"I2: {message.subject} {message_id!r} took effect after a later one of its session, at {steps[0]}"
@@ -120,7 +120,7 @@ def _ids_of_parked(harness: OutboxHarness) -> set[str]:
 
 
 def _event_of(message: OutboundMessage, known: set[str]) -> str:
-    """Return the id of the event that a message carries, also where its own id is another one."""
+    """Return the id of the event that a message carries; the message's own id may be another one."""
     if message.message_id in known:
         return message.message_id
     try:

@@ -39,7 +39,7 @@ PortT = TypeVar("PortT")
 PROCESSOR = "harness"
 _STORED = ("container", "broker", "leases", "parked", "subscriptions", "containers", "clock")
 _ADAPTED = {"publisher", "parked", "subscription"}
-# Memory answers at once, and a fault that stays is to be seen soon; but a machine may be busy, or a handler hold the loop.
+# Memory answers at once, and a lasting fault should show soon. But a machine may be busy, or a handler may block the loop.
 _RETRIES = RetryOptions(
     deadline_seconds=2.0,
     attempt_seconds=2.0,
@@ -49,7 +49,7 @@ _RETRIES = RetryOptions(
 
 class OutboxHarness:
     """
-    All that an application with an outbox has outside of itself, in memory.
+    Everything outside of an application with an outbox, in memory.
 
     Two harnesses may share their storage: a process that is started again begins with it.
 
@@ -104,7 +104,8 @@ class OutboxHarness:
         self.publisher: Publisher = wrap_port(self.broker.publisher(), "publisher", self.around)
         self.parked_store: ParkedStore = wrap_port(self.parked, "parked", self.around)
         self.outbox = Outbox(self.store, retries=_RETRIES)
-        self._waits: dict[str, dict[str, Wait]] = {}  # of each consumer: which messages its processes know
+        # for each consumer: the messages that its processes remember
+        self._waits: dict[str, dict[str, Wait]] = {}
 
     def deliver(
         self,
@@ -115,7 +116,7 @@ class OutboxHarness:
         **fields: Any,
     ) -> Message:
         """
-        Put a message at the end of a consumer's subscription, without an outbox and a topic; the next `consume_all` handles it.
+        Put a message at the end of a consumer's subscription, without an outbox or a topic. The next `consume_all` handles it.
 
         Args:
             consumer: that is to receive it.
@@ -128,7 +129,7 @@ class OutboxHarness:
 
     async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:
         """
-        Run a worker until nothing waits; return what arrived at the topic meanwhile, in order.
+        Run a worker until nothing waits. Return the messages that arrived at the topic meanwhile, in order.
 
         An event for later arrives in the first call after `clock.advance` has moved the clock to its time.
 
@@ -157,7 +158,8 @@ class OutboxHarness:
 
     async def consume_all(self, consumer: Consumer, *, allow_failures: bool = False) -> list[Delivered]:
         """
-        Run a process of a consumer until no message waits, of the topic or of `deliver`; return what became of each delivery, in order.
+        Run a process of a consumer until no message waits, from the topic or from `deliver`. Return the outcome of each delivery, in
+        order.
 
         A consumer that was made without an outbox gets one on its container in `containers`, or else this one. A message whose handler asks for a
         later time waits, its key behind it, until a call after `clock.advance(...)` took the clock there.
@@ -189,14 +191,12 @@ class OutboxHarness:
         return subscribed.delivered[before:]
 
     def restarted(self) -> OutboxHarness:
-        """
-        Return a harness of a program that starts again with what this one has stored; nothing goes wrong there.
-        """
+        """Return a harness that stands for a restarted program: the stored data stays, the faults are gone."""
         return OutboxHarness(**self.stored)
 
     @property
     def stored(self) -> dict[str, Any]:
-        """Return what outlives a program, as the arguments of a harness."""
+        """Return the data that outlives a program, as the arguments of a harness."""
         return {name: getattr(self, name) for name in _STORED}
 
     @overload
@@ -205,7 +205,8 @@ class OutboxHarness:
     async def parked_messages(self, consumer: Consumer) -> dict[str, list[Message]]: ...
     async def parked_messages(self, consumer: Consumer | None = None) -> Any:
         """
-        Return the messages that wait behind one that the topic refused, or a consumer could not handle, that one first, by partition key.
+        Return, by partition key, the messages that wait: first the one that the topic refused or the consumer could not handle, then
+        those behind it.
         """
         keys = await self._keys_on(self.parked, consumer)
         waiting: dict[str, list[Any]] = {}
@@ -220,16 +221,14 @@ class OutboxHarness:
         return waiting
 
     async def parked_keys(self, consumer: Consumer | None = None) -> ParkedKeys:
-        """
-        Return what an operator does with the parked keys of the worker, or of a consumer: list, show, park, drop, release.
-        """
+        """Return an operator's tools for the parked keys of the worker, or of a consumer: list, show, park, drop, release."""
         return await self._keys_on(self.parked_store, consumer)
 
     async def release(
         self, key: PartitionKey, consumer: Consumer | None = None, /, **changes: Any
     ) -> Released:
         """
-        Send what a parked key holds, or have a consumer handle it, as an operator's release does.
+        Send the events that a parked key holds, or have a consumer handle its messages, as an operator's release does.
 
         Args:
             key: the parked key, or its text.

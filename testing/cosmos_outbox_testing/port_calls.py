@@ -29,14 +29,12 @@ class Call:
     named: Mapping[str, Any] = field(default_factory=dict)
 
 
-# Awaited in place of a call: `async def around(call, proceed)` returns `await proceed()`, or does something else.
+# A function that is awaited in place of a call: `async def around(call, proceed)` returns `await proceed()`, or does something else.
 Around: TypeAlias = Callable[[Call, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 
 
 def wrap_port(port: PortT, name: str, arounds: Sequence[Around]) -> PortT:
-    """
-    Return a port whose calls pass through functions, the first outermost; the sequence may change later.
-    """
+    """Return a port whose calls pass through functions, the first one outermost. The sequence may change later."""
     return cast("PortT", _WrappedPort(port, name, arounds))
 
 

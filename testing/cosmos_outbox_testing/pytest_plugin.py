@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _POINTS = "outbox_crash_points"
 _PASSED = pytest.StashKey[bool]()
-_CLOCK = pytest.StashKey["Clock"]()  # of all fixtures of a test
+_CLOCK = pytest.StashKey["Clock"]()  # one clock for all fixtures of a test
 
 
 def _clock_of(request: pytest.FixtureRequest) -> Clock:
@@ -66,7 +66,7 @@ def pytest_runtest_makereport(
     if call.when == "call" and item.config.getoption("--outbox-crash-points") is not None:
         from cosmos_outbox_testing.crash_point_runs import chosen  # noqa: PLC0415 - see above
 
-        # In the report, which pytest-xdist sends from the process of the test
+        # Put into the report, which pytest-xdist sends from the process of the test
         report.user_properties += [(_POINTS, points) for points in chosen.found or ()]
         chosen.found = []
     return report
@@ -86,8 +86,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 @pytest.fixture
 def outbox_clock() -> Iterator[Clock]:
     """
-    A clock that stands at noon of 1 January 2026 UTC until `advance`: the time of entities and events, of TTLs in memory and of
-    duplicates; new ids are counted.
+    A clock that stands at noon of 1 January 2026 UTC until `advance`. Entities and events get their times from it, as do TTLs in
+    memory and the detection of duplicates. New ids are counted up.
     """
     from cosmos_outbox_testing.clock import NOON, Clock, fixed  # noqa: PLC0415 - see above
 
@@ -98,7 +98,7 @@ def outbox_clock() -> Iterator[Clock]:
 
 @pytest.fixture
 def outbox_container(request: pytest.FixtureRequest) -> MemoryContainer:
-    """The container of entities and events, in memory; a project may have its own under this name."""
+    """The container of entities and events, in memory. A project may define its own fixture of this name."""
     from cosmos_outbox.adapters.memory import MemoryContainer  # noqa: PLC0415 - see above
 
     return MemoryContainer(now=_clock_of(request).time)
@@ -116,9 +116,7 @@ def outbox_broker(request: pytest.FixtureRequest) -> MemoryBroker:
 def outbox_harness(
     request: pytest.FixtureRequest, outbox_container: MemoryContainer, outbox_broker: MemoryBroker
 ) -> Iterator[OutboxHarness]:
-    """
-    The outbox with its worker, topic, consumers and faults, in memory; a fault that struck no call is an error of the test.
-    """
+    """The outbox with its worker, topic, consumers and faults, in memory. If a fault struck no call, the test fails."""
     from cosmos_outbox_testing.harness import OutboxHarness  # noqa: PLC0415 - see above
 
     harness = OutboxHarness(container=outbox_container, broker=outbox_broker, clock=_clock_of(request))
@@ -135,15 +133,13 @@ def outbox(outbox_harness: OutboxHarness) -> Outbox:
 
 @pytest.fixture
 def relay_all(outbox_harness: OutboxHarness) -> Callable[..., Awaitable[list[OutboundMessage]]]:
-    """`await relay_all()` returns the messages that arrive at the topic, in order; it raises for those that are parked."""
+    """Call `await relay_all()` for the messages that arrive at the topic, in order. It raises an error if messages were parked."""
     return outbox_harness.relay_all
 
 
 @pytest.fixture(scope="session")
 def outbox_emulators_running() -> Iterator[Callable[..., AbstractContextManager[OutboxEmulators]]]:
-    """
-    Both emulators, on free ports of this machine; `outbox_emulators` has a database and a topic for a test.
-    """
+    """Both emulators, on free ports of this machine. `outbox_emulators` gives a test a database and a topic on them."""
     from cosmos_outbox_testing.emulated import running_emulators  # noqa: PLC0415 - see above
 
     with running_emulators() as fresh:
@@ -157,8 +153,8 @@ def outbox_emulators(
     outbox_emulators_running: Callable[..., AbstractContextManager[OutboxEmulators]],
 ) -> Iterator[OutboxEmulators]:
     """
-    Empty containers, with the partition key paths of `outbox_container`, and a topic on the emulators, through the vendor SDKs; a
-    fault that struck no request is an error of the test.
+    Empty containers and a topic on the emulators, through the vendor SDKs. The partition key paths are those of `outbox_container`.
+    If a fault struck no request, the test fails.
     """
     with outbox_emulators_running(outbox_container.key_paths) as emulators:
         yield emulators

@@ -19,9 +19,7 @@ from cosmos_outbox.stored_documents import event_document, stored_event
 
 @dataclass(slots=True, kw_only=True)
 class ReceivedMessage:
-    """
-    Stands for a `ServiceBusReceivedMessage` of a session: names and texts of the properties are bytes, the body is a generator.
-    """
+    """Stands for a `ServiceBusReceivedMessage` of a session: names and texts of its properties are bytes, its body is a generator."""
 
     message_id: str
     session_id: str | None
@@ -36,8 +34,8 @@ class ReceivedMessage:
     enqueued_time_utc: datetime = field(default_factory=utc_now)
     lock_token: uuid.UUID = field(default_factory=uuid.uuid4)
     body_type: str = "data"
-    state: int = 0  # active
-    # Fields that the relay does not set, or that the broker sets only without sessions.
+    state: int = 0  # 0 means active
+    # Fields that the relay does not set, or that the broker sets only without sessions
     auto_renew_error: Exception | None = None
     dead_letter_error_description: str | None = None
     dead_letter_reason: str | None = None
@@ -53,7 +51,7 @@ class ReceivedMessage:
 
     @property
     def body(self) -> Iterator[bytes]:
-        """Return the body in parts, again at each access."""
+        """Return the body in parts; each access starts again."""
         return (part for part in (self.content,))
 
     def __str__(self) -> str:
@@ -68,7 +66,7 @@ def received_message(
     sequence_number: int = 1,
 ) -> ReceivedMessage:
     """
-    Return what a subscriber would receive.
+    Return the message that a subscriber would receive.
 
     Args:
         what: an event, as the relay sends it; or a message, such as `relay_all` returned.
@@ -94,7 +92,7 @@ def received_message(
 
 
 def sent_message(event: DomainEvent, key: str) -> OutboundMessage:
-    """Return the message of an event, as the relay sends the first one of a new entity."""
+    """Return the message of an event, as the relay sends the first event of a new entity."""
     meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
     document = event_document(event, key_fields={"partitionKey": key}, meta=meta, sequence=0)
     [stored] = filter(None, [stored_event(document)])

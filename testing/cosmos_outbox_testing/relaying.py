@@ -63,7 +63,7 @@ async def relay_everything(
         Stuck: it failed many times in a row, or did nothing for long.
         OutboxError: as `ChangeFeedProcessor.run`.
     """
-    progress = Progress(attempts=100)  # the verdict on a broker needs 15 failures in a row
+    progress = Progress(attempts=100)  # the relay needs 15 failures in a row to judge a broker
     moved, records = list[LeaseMoved](), list[Record]()
 
     def hear(record: Record) -> None:
@@ -80,7 +80,8 @@ async def relay_everything(
     relay = Relay(_Prompt(publisher), parking=parking, backoff=AT_ONCE, notify=hear)
     options = ProcessorOptions(
         processor_name=name,
-        instance_name=name,  # of all workers, so that one takes at once what one before it left when it was killed
+        # the same for all workers, so that a worker at once takes the leases of one that was killed
+        instance_name=name,
         wanted=claims_to_be_an_event,
         acquire_interval=SHORT_WHILE,
         checkpoint_interval=timedelta(0),
@@ -104,7 +105,7 @@ async def relay_everything(
 
 
 def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None]]:
-    """Return what a worker parked and held, as its records say, each with its error."""
+    """Return the events that a worker parked or held, as its records say, each with its error."""
     errors = {record.event_id: record.error for record in records if isinstance(record, EventRejected)}
     failures: list[tuple[str, BaseException | None]] = []
     parked: dict[str, BaseException | None] = {}
@@ -121,7 +122,7 @@ def _failures(records: Sequence[Record]) -> list[tuple[str, BaseException | None
 
 
 class _Prompt:
-    """A publisher whose broker asks for no pause."""
+    """A publisher whose broker never asks for a pause."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher, self.lanes = publisher, publisher.lanes

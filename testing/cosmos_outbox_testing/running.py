@@ -13,25 +13,25 @@ from cosmos_outbox.retries import Backoff
 
 AT_ONCE = Backoff(initial_seconds=0, maximum_seconds=0)
 MOMENT, SHORT_WHILE = timedelta(milliseconds=1), timedelta(milliseconds=50)
-Allows = Callable[[BaseException | None], bool]  # whether a test asked for what ended with this error
-_PATIENCE_SECONDS = 10.0  # without progress; some loops fail in silence, and would go on for a minute
+# says whether a test asked for the fault that led to this error
+Allows = Callable[[BaseException | None], bool]
+_PATIENCE_SECONDS = 10.0  # without progress; some loops fail silently, and would go on for a minute
 
 
 class Stuck(Exception):
-    """
-    A worker or a consumer failed again and again, and would go on trying; what it could not do still waits.
-    """
+    """A worker or a consumer failed again and again, and would go on trying. Its work still waits."""
 
 
 class MessagesFailed(AssertionError):
     """
-    Messages ended parked, held behind a parked one, or dead-lettered, and the test did not ask for it; the cause is the first error.
+    Messages ended parked, held behind a parked one, or dead-lettered, and the test did not ask for that. The cause is the first
+    error.
     """
 
 
 def require_no_failures(failures: Sequence[tuple[str, BaseException | None]], allows: Allows) -> None:
     """
-    Refuse failures, each with what to say of it and its error, but those that the test asked for.
+    Refuse failures, each with its text and its error, except those for which the test asked.
 
     Raises:
         MessagesFailed: there are some.
@@ -48,7 +48,7 @@ class Processor(Protocol):
 
 class Progress:
     """
-    Watches through a processor's hooks whether it makes progress.
+    Watches, through a processor's hooks, whether the processor makes progress.
 
     Args:
         attempts: so many failures in a row are no passing fault.
@@ -59,7 +59,7 @@ class Progress:
         self._failures: list[BaseException] = []
         self._blocked: list[Any] = []  # the reports of the watchdog
         self._moved_at = self._loop.time()
-        # An event, as failures without a pause leave timers no turn
+        # An event, because failures without a pause leave timers no turn
         self._looking = asyncio.Event()
 
     def note_move(self) -> None:

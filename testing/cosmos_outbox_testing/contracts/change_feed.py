@@ -18,7 +18,7 @@ from cosmos_outbox.stored_documents import Document
 
 class ChangeFeedBackend(Protocol):
     """
-    A container under test: its feed, and the store by which the tests write.
+    A container under test: its feed, and the store through which the tests write.
 
     split: splits the physical partition of an id. None where the service splits when it likes.
     recreate: deletes the container and creates it again. None where that cannot be.
@@ -122,9 +122,7 @@ class ChangeFeedContract:
     async def test_nothing_new_is_an_empty_page_whose_continuation_sees_what_comes_next(
         self, container: ChangeFeedBackend, start: StartFrom
     ) -> None:
-        """
-        The position of a range without changes is worth saving; a new processor may begin with what comes.
-        """
+        """The position of a range without changes is worth saving. A new processor may begin with the next change."""
         if start is StartFrom.NOW:
             await _write(container, "k", "old")
         empty = await _read(container, start=start)
@@ -148,7 +146,7 @@ class ChangeFeedContract:
             assert ["recent"] * seen == _ids(page.documents)
 
     async def test_the_latest_lsn_tells_how_far_a_page_is_behind(self, container: ChangeFeedBackend) -> None:
-        """Lag can be shown."""
+        """A worker can show its lag."""
         await _write_numbered(container, 5, keys=1)
         page = await _read(container, max_items=2)
 
@@ -198,7 +196,7 @@ class ChangeFeedContract:
         before = (await container.feed.describe()).container_rid
         page = await _read(container)
         await container.recreate()
-        # As another reader asks, which changes nothing for this one
+        # another reader asks, which changes nothing for this one
         assert before != (await container.feed.describe()).container_rid
         await _write(container, "k", "new-0", "new-1")
 
@@ -235,9 +233,7 @@ async def _write(backend: ChangeFeedBackend, key: str, *ids: str, **fields: obje
 async def _write_numbered(
     backend: ChangeFeedBackend, count: int, name: str = "doc", *, keys: int | None = None
 ) -> list[str]:
-    """
-    Write documents that have a number, one after another, over so many keys; each has its own by default. Return their ids.
-    """
+    """Write numbered documents, one after another, over so many keys; by default each has a key of its own. Return their ids."""
     for number in range(count):
         await _write(backend, f"key-{number % (keys or count)}", f"{name}-{number}", n=number)
     return [f"{name}-{number}" for number in range(count)]

@@ -12,7 +12,7 @@ from cosmos_outbox.errors import Conflict, NotFound, OutboxError, PreconditionFa
 from cosmos_outbox.ports import LeaseStore
 from cosmos_outbox.stored_documents import Document
 
-HUNG_SECONDS = 300.0  # of a wait for a fact, which ends it at once
+HUNG_SECONDS = 300.0  # seconds; a wait ends sooner, at the fact for which it waits
 
 
 class LeaseStoreContract:

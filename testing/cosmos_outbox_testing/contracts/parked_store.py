@@ -57,7 +57,7 @@ class ParkedStoreContract:
         assert () == await store.queue("l", epoch="now", first=0, limit=3)
 
     async def test_a_store_tells_which_of_some_documents_are_there(self, store: ParkedStore) -> None:
-        """An event that is held already is not held twice."""
+        """An event that is held already is not held a second time."""
         await store.commit(KEY, [create("a"), create("b"), create('odd "c" \' d')])
         assert {"a", 'odd "c" \' d'} == await store.present(KEY, ["a", "x", 'odd "c" \' d'])
         assert frozenset() == await store.present("l", ["a"])
@@ -81,7 +81,7 @@ class ParkedStoreContract:
         assert all(document["_etag"] for document in found)
 
     async def test_a_store_tells_under_which_partition_keys_events_are_kept(self, store: ParkedStore) -> None:
-        """A replay asks for no key that has none (and a key that was handed back may have records)."""
+        """A replay skips a key without events (a key that was handed back may still have records)."""
         for name, kinds in {"held": ("parkedKey", "parkedEvent"), "recorded": ("parkedEvent",) * 2}.items():
             await store.commit(name, [create(f"{n}", key=name, type=kind) for n, kind in enumerate(kinds)])
         await store.commit("empty", [create("0", key="empty", type="parkedKey")])

@@ -31,23 +31,21 @@ class Trouble(StrEnum):
 
 class PublisherBackend(Protocol):
     """
-    A topic under test: its publisher, the reader of what arrived, and the faults. Without faults, their tests are skipped.
+    A topic under test: its publisher, the reader of its messages, and its faults. Tests of faults are skipped if there are none.
     """
 
     publisher: Publisher
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
-        """
-        Return what arrived of a session since the last call, up to this message, and one too many if there is one.
-        """
+        """Return the messages of a session that arrived since the last call, up to this one, and one too many if there is one."""
         ...
 
     def trouble(self, kind: Trouble) -> None:
-        """Have the next send fail in this way; a disabled topic stays so until `recover`."""
+        """Have the next send fail in this way; a disabled topic stays disabled until `recover`."""
         pytest.skip(_ON_DEMAND)
 
     def slow(self, seconds: float) -> None:
-        """Have each batch take so long."""
+        """Have each batch take this long."""
         pytest.skip(_ON_DEMAND)
 
     def recover(self) -> None:
@@ -57,7 +55,7 @@ class PublisherBackend(Protocol):
 def a_message(
     session: str, number: int = 0, *, size: int = 0, properties: Mapping[str, str | int] | None = None
 ) -> OutboundMessage:
-    """Return a message of a session, whose number is in its id."""
+    """Return a message of a session; its id contains its number."""
     return OutboundMessage(
         message_id=f"{session}/{number}",
         session_id=session,
@@ -137,7 +135,7 @@ class PublisherContract:
     async def test_one_call_may_carry_many_sessions_each_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """The relay sends many partition keys in one call."""
+        """The relay sends the events of many partition keys in one call."""
         sessions = [f"{session}-{letter}" for letter in "abc"]
         sent = {name: messages_of(name, 10) for name in sessions}
         interleaved = [message for group in zip(*sent.values(), strict=True) for message in group]
@@ -147,7 +145,7 @@ class PublisherContract:
     async def test_what_does_not_fit_one_batch_goes_in_several_in_order(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """A call may carry more than the broker takes at once."""
+        """A call may carry more messages than the broker takes at once."""
         sent = messages_of(session, 50, size=10_000)
         await backend.publisher.publish(0, sent)
         assert sent == await backend.received(session, last=sent[-1])
@@ -172,7 +170,7 @@ class PublisherContract:
 
     async def test_what_is_sent_again_is_dropped(self, backend: PublisherBackend, session: str) -> None:
         """
-        A relay that died sends a page again: the topic drops what it has, or lets readers recognise it by its id.
+        A relay that died sends a page again. The topic drops the messages that it has, or lets readers recognise them by their ids.
         """
         sent, new = messages_of(session, 5), a_message(session, 5)
         await backend.publisher.publish(0, sent)
@@ -182,7 +180,7 @@ class PublisherContract:
     async def test_a_message_that_is_too_large_is_rejected_and_nothing_behind_it_is_sent(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """`MessageRejected` says that a message will never be taken; alone in a call, it is the one."""
+        """`MessageRejected` says that a message will never be accepted. If the call has one message only, it is that one."""
         before, after = messages_of(session, 3), a_message(session, 4)
         giant = a_message(session, 3, size=self.most_bytes)
         with pytest.raises(MessageRejected) as together:
@@ -197,7 +195,7 @@ class PublisherContract:
     async def test_a_message_for_later_arrives_at_its_time_once_or_is_rejected(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """A deadline that comes early is as wrong as one that does not come; sent again, it is the same one."""
+        """A message with a deadline must not come early, nor be lost; a resend gives the same message."""
         due = datetime.now(UTC) + timedelta(seconds=2)
         later, past = (replace(a_message(session, n), deliver_at=due - timedelta(days=n)) for n in range(2))
         if not self.delivers_later:
@@ -207,7 +205,7 @@ class PublisherContract:
         for _ in range(2):
             await backend.publisher.publish(0, [later, past])
         received = await backend.received(session, last=past)
-        if datetime.now(UTC) < due:  # else the machine was too busy to see that one waits
+        if datetime.now(UTC) < due:  # otherwise the machine was too busy to see that a message waits
             assert [past.message_id] == [one.message_id for one in self.taken(received)]
         while later.message_id not in {one.message_id for one in received}:
             await asyncio.sleep(0.05)
@@ -219,8 +217,8 @@ class PublisherContract:
         self, backend: PublisherBackend, session: str, kind: Trouble
     ) -> None:
         """
-        After an error the first `accepted` messages are in the topic; to send the others again loses and swaps none.
-        `BrokerUnavailable` says to try again; a busy broker's messages must not be parked.
+        After an error, the first `accepted` messages are in the topic; a resend of the others loses and swaps none.
+        `BrokerUnavailable` says to try again: messages for a busy broker must not be parked.
         """
         sent = messages_of(session, 40)
         await backend.publisher.publish(0, sent[:10])
@@ -251,32 +249,30 @@ class PublisherContract:
     async def test_a_cancelled_call_sends_nothing_after_it_returned(
         self, backend: PublisherBackend, session: str
     ) -> None:
-        """
-        A relay that loses its lease cancels: what arrived later would overtake its successor's messages.
-        """
+        """A relay that loses its lease cancels its sends: messages that arrived later would overtake those of its successor."""
         sent, other_lane = messages_of(session, 60, size=10_000), backend.publisher.lanes - 1
-        # Opens the lane, whose connection a test before may have cut
+        # This opens the lane, whose connection an earlier test may have cut.
         await _publish_until_accepted(backend.publisher, other_lane, [a_message(f"{session}-b")])
         backend.slow(0.2)
         call = asyncio.create_task(backend.publisher.publish(0, sent))
-        await asyncio.sleep(0.3)  # inside one of several batches, by the clock of the client
+        await asyncio.sleep(0.3)  # by the client's clock, this is inside one of several batches
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         backend.recover()
         marker = a_message(session, 999)
-        await backend.publisher.publish(other_lane, [marker])  # as the lease's next owner does
+        await backend.publisher.publish(other_lane, [marker])  # the lease's next owner sends like this
         *before, last = await backend.received(session, last=marker)
         assert marker == last
         assert before == sent[: len(before)]
         assert len(before) < len(sent)
-        # Sent again from the start, as the next owner of the lease does: the rest arrives, in order.
+        # The next owner of the lease sends everything again: the rest arrives, in order.
         await backend.publisher.publish(0, sent)
         again = await backend.received(session, last=sent[-1])
         assert sent == self.taken([*before, *again])
 
     def taken(self, received: Iterable[OutboundMessage]) -> list[OutboundMessage]:
-        """Return what a reader takes: everything, or the first copies where the topic stores repetitions."""
+        """Return the messages that a reader takes: all of them, or the first copies if the topic stores repetitions."""
         messages = [*received]
         return messages if self.drops_repetitions else [*{one.message_id: one for one in messages}.values()]
 
@@ -284,7 +280,7 @@ class PublisherContract:
 async def _publish_until_accepted(
     publisher: Publisher, lane: int, messages: Sequence[OutboundMessage]
 ) -> list[PublishError]:
-    """Do what a caller that keeps the order does; return the failures on the way."""
+    """Publish as a caller does that keeps the order; return the failures on the way."""
     failures: list[PublishError] = []
     for _ in range(_ATTEMPTS):
         try:
@@ -300,5 +296,5 @@ async def _publish_until_accepted(
 async def _everything_received(
     backend: PublisherBackend, sent: Iterable[Sequence[OutboundMessage]]
 ) -> list[list[OutboundMessage]]:
-    """Return what arrived of several sessions, each given by what was sent to it."""
+    """Return the messages of several sessions that arrived; each session is given by the messages that were sent to it."""
     return await asyncio.gather(*(backend.received(each[-1].session_id, last=each[-1]) for each in sent))

@@ -22,7 +22,7 @@ from cosmos_outbox.errors import (
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Store, Write, WriteKind
 
 KEY = "key é/+'%"  # partition keys travel in a header, ids in a URL
-# Some have the form of a token, of memory or of a query
+# Some look like a continuation token, of memory or of a query.
 NO_TOKENS = [
     "no token",
     "\0",
@@ -52,7 +52,7 @@ def delete(document_id: str, etag: str | None = None) -> Write:
 
 
 def others(count: int) -> list[Write]:
-    """Return writes that a store takes, to stand before one that it may refuse."""
+    """Return valid writes, to stand in a batch before one that the store may refuse."""
     return [create(f"other{n}") for n in range(count)]
 
 
@@ -73,7 +73,7 @@ async def pages(
     partition_key: str | None = None,
     include_deleted: bool = True,
 ) -> list[list[tuple[str, str]]]:
-    """Return ids and partition keys of all pages of documents of some types."""
+    """Return ids and partition keys from all pages of documents of some types."""
     found: list[list[tuple[str, str]]] = []
     continuation = None
     while True:
@@ -140,7 +140,7 @@ class StoreContract:
         self,
         store: Store,
     ) -> None:
-        """`NotModified` saves a reader that has the newest version its transfer."""
+        """`NotModified` saves the transfer to a reader that has the newest version."""
         first = (await store.commit(KEY, [create("a")])).etags[0]
         with pytest.raises(NotModified) as caught:
             await store.read("a", KEY, if_none_match=first)
@@ -150,7 +150,7 @@ class StoreContract:
         assert second == (await store.read("a", KEY, if_none_match=first))["_etag"]
 
     async def test_the_newest_is_read_whatever_a_replica_has(self, store: Store) -> None:
-        """`newest` reads where writes go: what is committed is there, and what is not there is `NotFound`."""
+        """`newest` reads from the replica that takes writes: a committed document is there, and a missing one is `NotFound`."""
         first = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         second = (await store.commit(KEY, [replace("a", first, n=2)])).etags[0]
         document = await store.read("a", KEY, newest=True)
@@ -161,7 +161,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("no_etag", NO_ETAGS)
     async def test_what_is_no_etag_is_no_documents_etag(self, store: Store, no_etag: str) -> None:
-        """Whatever a caller sends as an etag, only the document's own one matches: `*` does not."""
+        """Whatever a caller sends as an etag, only the document's own etag matches it: `*` does not."""
         etag = (await store.commit(KEY, [create("a", n=1)])).etags[0]
         for form in (no_etag, f"W/{etag}", f" {etag}", str(etag).strip('"')):
             assert etag == (await store.read("a", KEY, if_none_match=form))["_etag"]
@@ -174,7 +174,7 @@ class StoreContract:
     async def test_what_a_writer_or_a_reader_does_to_its_document_afterwards_is_not_stored(
         self, store: Store
     ) -> None:
-        """The store keeps a copy of what it is given, and gives copies away."""
+        """The store keeps a copy of each document that it gets, and returns copies."""
         written = a_document("a", data={"tags": ["one"]})
         await store.commit(KEY, [Write(kind=WriteKind.CREATE, id="a", document=written)])
         page = await store.list(
@@ -195,16 +195,14 @@ class StoreContract:
             pytest.param(delete("gone", '"etag"'), NotFound, "gone", id="delete, not there"),
             *(
                 pytest.param(create("a", data={"n": value}), InvalidRequest, None, id=repr(value))
-                for value in (math.nan, math.inf, -math.inf, "\ud800")  # which JSON cannot say
+                for value in (math.nan, math.inf, -math.inf, "\ud800")  # values that JSON cannot express
             ),
         ],
     )
     async def test_a_refused_write_names_its_document_and_nothing_is_written(
         self, store: Store, refused: Write, error: type[StoreError], named: str | None, count: int
     ) -> None:
-        """
-        The error says which document refused the commit and by which etag; no other write of the batch is applied (G1).
-        """
+        """The error names the document that refused the commit, and its etag. No other write of the batch is applied (G1)."""
         old = (await store.commit(KEY, [create("taken", n=1)])).etags[0]
         await store.commit(KEY, [replace("taken", old, n=2)])
         write = dataclasses.replace(refused, etag=old if refused.etag == "old" else refused.etag)
@@ -221,7 +219,7 @@ class StoreContract:
 
     @pytest.mark.parametrize("count", [0, 1], ids=["single", "batch"])
     async def test_a_delete_under_the_right_etag_deletes(self, store: Store, count: int) -> None:
-        """A conditional delete deletes only what its caller has read."""
+        """A conditional delete deletes only the version that its caller has read."""
         etag = (await store.commit(KEY, [create("a")])).etags[0]
         result = await store.commit(KEY, [*others(count), delete("a", etag)])
         assert result.etags[-1] is None
@@ -230,7 +228,7 @@ class StoreContract:
     async def test_one_of_many_commits_on_the_same_etag_succeeds_with_all_it_writes(
         self, store: Store
     ) -> None:
-        """Of writers side by side one succeeds with its whole batch, the others with nothing (G1)."""
+        """Of writers at the same time, one succeeds with its whole batch, the others with nothing (G1)."""
         etag = (await store.commit(KEY, [create("a", n=-1)])).etags[0]
 
         async def attempt(n: int) -> int:
@@ -276,7 +274,7 @@ class StoreContract:
     async def test_all_documents_of_a_type_are_paged_once_over_all_partition_keys(
         self, store: Store, page_size: int
     ) -> None:
-        """Also those of one id in many partition keys: a page that ends between two of them loses neither."""
+        """This includes documents of one id in many partition keys: a page that ends between two of them loses neither."""
         written = [("a", "x"), *(("b", key) for key in ("k", "n", "l", "m", "0")), ("c", "y"), ("c", "x")]
         for document_id, key in written:
             await store.commit(key, [create(document_id, key=key)])

@@ -15,15 +15,15 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import Complete, DeadLetter, Defer, Retry, Session, Settlement, Subscription
 
 LOCK_SECONDS = 60.0
-BRIEFLY = 1.0  # for what does not come
-HUNG_SECONDS = 300.0  # of a wait for a fact, which ends it at once
+BRIEFLY = 1.0  # seconds to wait for a message that must not come
+HUNG_SECONDS = 300.0  # seconds; a wait ends sooner, at the fact for which it waits
 
 
 Letters = list[tuple[str, str, str]]
 
 
 async def dead_letters_of(entity: SubscriptionBackend) -> Letters:
-    """Return the dead letters, for which a broker may have to be asked."""
+    """Return the dead letters; it may take a request to the broker."""
     found = entity.dead_letters()
     return found if isinstance(found, list) else await found
 
@@ -38,27 +38,27 @@ class SubscriptionBackend(Protocol):
         ...
 
     async def passes(self, seconds: float) -> None:
-        """Have the broker's time pass."""
+        """Have time pass at the broker."""
         ...
 
     async def waited_for(self) -> None:
-        """Return when a call waits for a session."""
+        """Return once a call waits for a session."""
         ...
 
     def go_away(self) -> None:
-        """Have the broker answer nothing."""
+        """Have the broker answer no request."""
         ...
 
     def come_back(self) -> None:
-        """Have it answer again."""
+        """Have the broker answer again."""
         ...
 
     def dead_letters(self) -> Letters | Awaitable[Letters]:
-        """Return the id of each dead letter, its reason and description; it may be a coroutine."""
+        """Return the id, reason and description of each dead letter; this may be a coroutine."""
         ...
 
     def stored(self) -> int:
-        """Return how many messages the broker still has, dead letters apart."""
+        """Return how many messages the broker still has, without dead letters."""
         ...
 
 
@@ -69,7 +69,7 @@ class Opened(Protocol):
         self, *, sessions: bool = True, max_deliveries: int = 10, prefetch: int | None = None
     ) -> AbstractAsyncContextManager[SubscriptionBackend]:
         """
-        Open one; `prefetch` is how many messages the client may fetch ahead, if it can. Defaults to what the client does by default.
+        Open a subscription. `prefetch` is how many messages the client may fetch ahead, if it can. By default the client decides.
         """
         ...
 
@@ -107,7 +107,7 @@ async def settle_next(session: Session, settlement: Settlement | None = None) ->
 async def holding(
     opened: Opened, *names: str, **options: Any
 ) -> AsyncIterator[tuple[SubscriptionBackend, Session]]:
-    """Open a subscription, send messages, and hold the first session, or receiver."""
+    """Open a subscription, send messages, and hold the first session, or the first message."""
     async with opened(**options) as entity:
         await entity.send(*names)
         session = await accept_session(entity)
@@ -116,7 +116,7 @@ async def holding(
 
 
 async def rest(entity: SubscriptionBackend, sessions: int = 1) -> list[tuple[str, int]]:
-    """Complete what the next holders find, and return the id and the delivery count of each message."""
+    """Complete the messages that the next holders find. Return the id and the delivery count of each."""
     found = []
     for _ in range(sessions):
         session = await accept_session(entity)
@@ -160,7 +160,7 @@ class SubscriptionContract:
                 await session.close()
 
     async def test_a_session_that_comes_goes_to_a_call_that_waits(self, opened: Opened) -> None:
-        """`accept` waits for a session."""
+        """`accept` waits until a session has messages."""
         async with opened() as entity:
             waiting = asyncio.create_task(accept_session(entity))
             await entity.waited_for()
@@ -170,7 +170,7 @@ class SubscriptionContract:
             await session.close()
 
     async def test_a_message_that_comes_goes_to_the_holder_that_waits(self, opened: Opened) -> None:
-        """`receive` waits for a message."""
+        """`receive` waits until a message comes."""
         async with holding(opened, "a1") as (entity, session):
             await settle_next(session)
             waiting = asyncio.create_task(receive_message(session))
@@ -178,7 +178,7 @@ class SubscriptionContract:
             assert "a2" == (await waiting).message_id
 
     async def test_a_call_without_a_session_in_its_time_returns_none(self, opened: Opened) -> None:
-        """No session is not an error."""
+        """It is no error if there is no session."""
         async with opened() as entity:
             assert await entity.subscription.accept(BRIEFLY) is None
 
@@ -193,7 +193,7 @@ class SubscriptionContract:
             await entity.send("a1", "b1", "c1", "d1", "e1", "f1")
             calls = [asyncio.create_task(accept_session(entity)) for _ in range(6)]
             for call in calls:
-                await asyncio.sleep(0.12)  # cancel at different moments of the second that opening takes
+                await asyncio.sleep(0.12)  # cancel at various moments of the second that opening takes
                 call.cancel()
             for ended in await asyncio.gather(*calls, return_exceptions=True):
                 if not isinstance(ended, BaseException):
@@ -205,8 +205,8 @@ class SubscriptionContract:
 
     async def test_what_was_settled_is_gone_comes_again_first_or_is_set_aside(self, opened: Opened) -> None:
         """
-        Only `Complete` ends a message (I3); `Retry` keeps the order (I2) and counts the delivery; `Defer` keeps a message for a
-        receiver that asks for its number; a dead letter has its reason and its description.
+        Only `Complete` ends a message (I3). `Retry` keeps the order (I2) and counts the delivery. `Defer` keeps a message for a
+        receiver that asks for its number. A dead letter has its reason and its description.
         """
         letter = DeadLetter(reason="unreadable", description="no JSON ☃")
         for settlement, left, stored in (
@@ -352,11 +352,12 @@ class SubscriptionContract:
                 entity.go_away()
                 with pytest.raises(SubscriptionUnavailable):
                     await waiting
-            finally:  # a broker that cannot go away skips the rest, and the call would take a session of the next test
+            # a broker that cannot go away skips the rest; else this call would take a session of the next test
+            finally:
                 waiting.cancel()
 
     async def test_what_was_delivered_ahead_keeps_its_order_and_is_given_back(self, opened: Opened) -> None:
-        """A client may fetch ahead; neither order nor counts show it."""
+        """A client may fetch ahead, without an effect on order or delivery counts."""
         names = [f"a{number}" for number in range(8)]
         async with holding(opened, *names, prefetch=5) as (entity, session):
             assert names[:2] == [(await settle_next(session)).message_id for _ in range(2)]
@@ -365,7 +366,7 @@ class SubscriptionContract:
             assert [("a2", 1), *((name, 0) for name in names[3:])] == await rest(entity)
 
     async def test_what_was_delivered_ahead_of_a_lost_lock_is_not_settled(self, opened: Opened) -> None:
-        """A client may hand out what it fetched before the lock was lost; its settlement tells (I5)."""
+        """A client may return a message that it fetched before the lock was lost; the settlement then fails (I5)."""
         async with holding(opened, "a1", "a2", prefetch=5) as (entity, session):
             await settle_next(session)
             await entity.passes(LOCK_SECONDS + 1)
@@ -418,7 +419,7 @@ class SessionlessSubscriptionContract:
             assert await receiver.receive(BRIEFLY) is None
 
     async def test_without_sessions_the_lock_of_a_message_is_renewed_or_lost(self, opened: Opened) -> None:
-        """The lock is the message's."""
+        """The lock belongs to the message."""
         async with holding(opened, "a1", sessions=False) as (entity, receiver):
             message = await receive_message(receiver)
             for _ in range(2):
@@ -444,7 +445,7 @@ class SessionlessSubscriptionContract:
     async def test_without_sessions_a_message_is_retried_deferred_or_a_dead_letter(
         self, opened: Opened
     ) -> None:
-        """Settlements are those of sessions."""
+        """Messages are settled as with sessions."""
         async with opened(sessions=False) as entity:
             await entity.send("a1", "b1", "c1")
             for settlement in (Defer(), DeadLetter(reason="r", description="d"), Retry()):

@@ -35,18 +35,18 @@ class CommittedEvent:
     event_id: str
     contact_id: str
     version: int
-    position: int  # inside the commit
+    position: int  # the place inside the commit
 
     @property
     def order(self) -> tuple[int, int]:
-        """Return its place among the events of its contact."""
+        """Return the event's place among the events of its contact."""
         return self.version, self.position
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
     """
-    Event ids by what went wrong with them, and how long delivery took.
+    The ids of events that failed, by the kind of failure, and how long delivery took.
 
     `duplicated` names every further copy, `out_of_order` every event whose first copy came after a later event of
     its contact, `unknown` every message that no response of the API accounts for.
@@ -60,7 +60,8 @@ class Audit:
     unknown: tuple[str, ...]
     p50_ms: float | None
     p99_ms: float | None
-    topic_p50_ms: float | None  # until the broker had accepted it: the relay's share of the above
+    # until the broker had accepted the event: the relay's share of the times above
+    topic_p50_ms: float | None
     topic_p99_ms: float | None
 
     @property
@@ -70,7 +71,7 @@ class Audit:
 
 
 def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> Audit:
-    """Compare the two records; `received` is in the order in which messages were received."""
+    """Compare the committed events with the received ones; `received` is in the order of receipt."""
     events = {event.event_id: event for event in committed}
     first_copies: dict[str, Received] = {}
     duplicated: list[str] = []
@@ -91,7 +92,7 @@ def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> 
     known = [copy for copy in first_copies.values() if copy.message_id in events]
     to_receive = _since_creation(known, [copy.received_ns / 1e6 for copy in known])
     to_topic = _since_creation(known, [_milliseconds(copy.enqueued_at) for copy in known])
-    # An id that two responses named can be delivered once at most: the other event is lost.
+    # If two responses named the same id, it can be delivered only once: the other event is lost.
     again = Counter(event.event_id for event in committed) - Counter(events.keys())
     return Audit(
         committed=len(committed),
@@ -108,9 +109,9 @@ def audit(committed: Sequence[CommittedEvent], received: Sequence[Received]) -> 
 
 
 def _since_creation(messages: Sequence[Received], moments: Sequence[float | None]) -> list[float]:
-    # From the event's own createdAt, set in the API's process just before its commit: the commit's duration is
-    # included, so the number errs upwards. `_ts` has whole seconds only, and when a response reached the driver
-    # says nothing about when the service had committed. All processes here share one clock.
+    # The start is the event's own createdAt, set in the API's process just before its commit. So the duration of the commit is
+    # included, and the figure is rather too high. `_ts` has whole seconds only, and the time when a response reached the driver does
+    # not say when the service had committed. All processes here share one clock.
     creations = [_milliseconds(message.created_at) for message in messages]
     return sorted(
         moment - created
@@ -124,5 +125,5 @@ def _milliseconds(moment: str | None) -> float | None:
 
 
 def _percentile(ordered: Sequence[float], share: float) -> float | None:
-    # Nearest rank: always a latency that was measured.
+    # Nearest rank: the result is always a latency that was measured.
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 1) if ordered else None

@@ -35,7 +35,8 @@ class ChildDied(Exception):
 
 class Child:
     """
-    One process of the stack; `ending` is set before it is stopped or killed on purpose, `replaced` where its death ends no other.
+    One process of the stack. `ending` is set before it is stopped or killed on purpose, `replaced` if its death ends no other
+    process.
     """
 
     def __init__(self, name: str, process: Process, log: Path) -> None:
@@ -47,17 +48,17 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Return the process id, which is its group's too."""
+        """Return the process id, which is also the id of its group."""
         return self._process.pid
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code, negative for a signal, None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         return self._process.returncode
 
     @property
     def state(self) -> str:
-        """Return what became of it, in words for a table."""
+        """Return the state of the process, in words for a table."""
         code = self.exit_code
         if code is None:
             return "stopping" if self.ending else "running"
@@ -66,25 +67,25 @@ class Child:
         return signal.Signals(-code).name
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole group, on purpose."""
+        """Send a signal to the whole group; the death that may follow counts as intended."""
         self.ending = True
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
 
     async def kill(self) -> None:
-        """End it as a crash would: at once, with nothing cleaned up."""
+        """Kill the process as a crash would: at once, without any cleanup."""
         self.killed = True
         self.signal(signal.SIGKILL)
         await self.wait()
 
     async def wait(self) -> None:
-        """Return when it has ended."""
+        """Return when the process has ended."""
         await self._process.wait()
 
     async def announcement(self) -> Any:
         """
-        Return the JSON line a server prints when it listens.
+        Return the JSON line that a server prints when it listens.
 
         Raises:
             ChildDied: it ended, or was silent or said something else and was killed.
@@ -101,12 +102,12 @@ class Child:
         raise ChildDied(self)
 
     def tail(self) -> str:
-        """Return the last lines of its log."""
+        """Return the last lines of the process's log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:])
 
 
 class Children:
-    """The processes of one stack, in order of start; leaving the context stops them in the reverse order."""
+    """The processes of one stack, in the order of their start. At the end of the block they are stopped in reverse order."""
 
     def __init__(self, logs: Path, *, grace_seconds: float = 10) -> None:
         self.all: list[Child] = []
@@ -128,7 +129,7 @@ class Children:
     async def start(
         self, name: str, arguments: Sequence[str], *, env: Mapping[str, str], announces: bool = False
     ) -> Child:
-        """Start this Python with arguments; its output goes to a log, except an announcement on stdout."""
+        """Start this Python with arguments. Its output goes to a log, except for one announcement on stdout."""
         log = self._logs / f"{name}.log"
         with log.open("wb") as output:
             process = await asyncio.create_subprocess_exec(
@@ -139,14 +140,15 @@ class Children:
                 stdin=DEVNULL,
                 stdout=PIPE if announces else output,
                 stderr=output,
-                start_new_session=True,  # a Ctrl-C in the terminal reaches us alone; we stop them in order
+                # so that a Ctrl-C in the terminal reaches this process alone, which stops the children in order
+                start_new_session=True,
             )
         child = Child(name, process, log)
         self.all.append(child)
         return child
 
     async def stop(self, children: Sequence[Child]) -> None:
-        """Ask children to end; kill those that have not when the grace is over."""
+        """Ask children to end. Kill those that have not ended when the grace period is over."""
         for child in children:
             child.signal(signal.SIGTERM)
         try:
@@ -159,15 +161,13 @@ class Children:
                     await child.kill()
 
     def kill_all(self) -> None:
-        """
-        Kill each that still runs, without waiting: for a second Ctrl-C, and where waiting was interrupted.
-        """
+        """Kill each process that still runs, without waiting: after a second Ctrl-C, or where waiting was interrupted."""
         for child in self.all:
             child.signal(signal.SIGKILL)
 
     async def guard(self, work: Coroutine[Any, Any, T]) -> T:
         """
-        Return the result of work, or give it up as soon as a child dies that should live.
+        Return the result of work. Give up as soon as a child dies that should live.
 
         Raises:
             ChildDied: one did.
@@ -181,7 +181,7 @@ class Children:
                 self.check()
             return await task
         except Exception:
-            # The failed part may only have noticed the death of a child before we did.
+            # The part that failed may have noticed the death of a child before this code did.
             await asyncio.wait(watchers, timeout=_LATE_NEWS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             self.check()
             raise
@@ -193,9 +193,7 @@ class Children:
     async def replace(
         self, child: Child, start: Callable[[], Awaitable[Child]], told: Callable[[Child], None]
     ) -> None:
-        """
-        Start a child again each time that it dies by itself, until it is stopped; `told` hears of each death.
-        """
+        """Start a child again each time it dies by itself, until it is stopped. `told` hears of each death."""
         while True:
             child.replaced = True
             await child.wait()
@@ -206,7 +204,7 @@ class Children:
             child = await start()
 
     def check(self) -> None:
-        """Raise ChildDied where a child ended that should live."""
+        """Raise ChildDied if a child ended that should live."""
         for child in self.all:
             if child.exit_code is not None and not child.ending and not child.replaced:
                 raise ChildDied(child)

@@ -20,7 +20,7 @@ Probe = Callable[[Site], Awaitable[str]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """
-    What Azure answers, as this library or its emulators believe.
+    An answer of Azure on which this library or its emulators rely.
 
     Attributes:
         name: of `--only AREA/NAME`.
@@ -44,7 +44,10 @@ class Claim:
 def claims_in(
     module: str, area: str, probes: Mapping[str, Any], given: Callable[[Site], object]
 ) -> tuple[Claim, ...]:
-    """Return the claims whose words are in the TOML file beside a module; the probe of each has its name, and is called with what `given` makes."""
+    """
+    Return the claims from the TOML file beside a module. The probe of each claim has the claim's name, and is called with the result
+    of `given`.
+    """
     words = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
 
     def probe_of(name: str) -> Probe:
@@ -57,11 +60,11 @@ def claims_in(
 
 
 class NotRun(Exception):
-    """A claim cannot be asked here, and why."""
+    """This claim cannot be tested here; the text says why."""
 
 
 async def ask(claim: Claim, site: Site) -> Outcome:
-    """Ask, and return both answers; an error that the probe does not expect is an answer too."""
+    """Test the claim. The outcome has the expected and the actual answer; an error that the probe does not expect is an answer, too."""
     started, charged = time.monotonic(), site.request_units
     held = None
     try:
@@ -91,7 +94,7 @@ async def ask(claim: Claim, site: Site) -> Outcome:
 
 
 async def ask_all(claims: Iterable[Claim], site: Site, tell: Tell) -> list[Outcome]:
-    """Ask, one after another, each claim that the run wants."""
+    """Test the claims that the run wants, one after another."""
     outcomes = []
     for claim in claims:
         if site.wants(claim.area, claim.name):

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from cosmos_outbox_testing.verify.site import Site
 
 _BATCH = 100
-_EMPTY_SECONDS = 1.0  # of waiting, then nothing is there
-_LOCKED_SECONDS = 65.0  # no probe holds a longer lock
+_EMPTY_SECONDS = 1.0  # seconds after which an entity without messages counts as empty
+_LOCKED_SECONDS = 65.0  # longer than any lock that a probe holds
 _MOST_SESSIONS, _AT_ONCE = 1_000, 4
 
 
 async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPaths) -> int:
-    """Delete what has the run's id in its id or its partition key, or is a heartbeat of its workers, and return how many documents that were."""
+    """Delete the documents with the run's id in their id or partition key, and the heartbeats of its workers. Return their number."""
     first = "".join(f'["{name}"]' for name in paths.levels[0])
     query = f"SELECT * FROM c WHERE CONTAINS(c.id, @run) OR CONTAINS(c{first}, @run) OR c.processor = @run"  # noqa: S608 - the container's own path
     parameters: list[dict[str, object]] = [{"name": "@run", "value": site.run}]
@@ -46,7 +46,7 @@ async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPath
             if await site.answer(partial(container.execute_item_batch, deletions, sdk_key(key))) == "ok":
                 gone += len(some)
                 continue
-            for one in some:  # an id that the service does not take hinders no other
+            for one in some:  # if the service does not accept an id, the others are deleted all the same
                 gone += await site.answer(partial(container.delete_item, one, sdk_key(key))) == "ok"
     return gone
 
@@ -54,7 +54,7 @@ async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPath
 async def delete_messages(
     bus: ServiceBusClient, topic: str, subscription: str, run: str, *, sessions: bool
 ) -> int:
-    """Delete what has the run's id in its id or its session, also of the dead letters, and return how many messages that were."""
+    """Delete the messages with the run's id in their id or session, dead letters included. Return their number."""
     refused = await receiving_refused(bus, topic, subscription, sessions=sessions)
     if refused and refused[0] in (Refusal.MISSING, Refusal.SESSIONS):
         return 0  # no part sends before both are seen to be as they should
@@ -66,7 +66,7 @@ async def delete_messages(
             while True:
                 gone += await _take(receiver, run)
                 left = await receiver.peek_messages(_BATCH, sequence_number=1)
-                # What a probe held when it was broken off is locked for a while
+                # If a probe was broken off, its messages stay locked for a while.
                 if time.monotonic() > until or not any(_is_of(run, one) for one in left if not _is_old(one)):
                     return gone
                 await asyncio.sleep(_EMPTY_SECONDS)
@@ -83,14 +83,16 @@ async def delete_messages(
                         await held.enter_async_context(opening.pop_all())
         return gone
 
-    # A session of others is held until all are seen, or it would be the next one again.
+    # Sessions of others are held until all are seen, or they would be accepted again.
     async with AsyncExitStack() as held:
         live = [drain_sessions() for _ in range(_AT_ONCE)] if sessions else [drain()]
         return await all_of(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live)
 
 
 async def all_of(*deletions: Awaitable[int]) -> int:
-    """Return how much all of them deleted; what one raises is raised when none works any more, for then the client is closed."""
+    """
+    Return how much all tasks deleted. If a task raises, the error is raised after all have ended, because the client is then closed.
+    """
     ends = await asyncio.gather(*deletions, return_exceptions=True)
     for error in ends:
         if isinstance(error, BaseException):
@@ -108,14 +110,14 @@ def _is_old(message: ServiceBusReceivedMessage) -> bool:
 
 
 async def _take(receiver: ServiceBusReceiver, run: str) -> int:
-    """Complete what is the run's; what is not is held until all is seen."""
+    """Complete the messages of the run. Others are held until all are seen."""
     gone, strange = 0, []
     while messages := await receiver.receive_messages(_BATCH, max_wait_time=_EMPTY_SECONDS):
         for message in messages:
             if not _is_of(run, message):
                 strange.append(message)
                 continue
-            with suppress(ServiceBusError):  # its lock may be lost; its time to live ends it
+            with suppress(ServiceBusError):  # if the lock is lost, the message's time to live ends it
                 await receiver.complete_message(message)
                 gone += 1
         if len(strange) > _BATCH:

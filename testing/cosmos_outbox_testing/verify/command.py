@@ -28,7 +28,7 @@ from cosmos_outbox_worker.cli.running import AsJson, command, fail
 from cosmos_outbox_worker.logs import printable
 from cosmos_outbox_worker.settings import load
 
-# Area and module of each part, in the order in which they run, and whether it needs Service Bus
+# For each part, in the order of the run: its area, its module, and whether it needs Service Bus.
 _PARTS = {
     "preflight": ("preflight", False),
     "cosmos": ("cosmos_claims", False),
@@ -69,7 +69,8 @@ async def verify(
     as_json: AsJson = False,
 ) -> None:
     """
-    Ask account and namespace whether they answer as this library believes. Exit code 0: all held, 1: a difference without consequence, 2: a promise is broken, 3: it could not be run.
+    Ask account and namespace whether they answer as this library believes. Exit code 0: all held, 1: a difference without
+    consequence, 2: a promise is broken, 3: it could not be run.
 
     Uses the OUTBOX_ variables of a worker, with the identity that runs this. Name containers, a topic and two subscriptions that nothing else
     uses; it creates none. All that is written carries the run's id, and is deleted at the end, also after Ctrl-C and SIGTERM. An option that is not known
@@ -107,7 +108,7 @@ async def verify(
     except OutboxError as error:
         fail(error, as_json=as_json)
         raise typer.Exit(_NOT_RUN) from None
-    except Exception as error:  # an exit code of Python's own would say that something differs
+    except Exception as error:  # Python's own exit code would say that an answer differs
         fail(error, as_json=as_json, message=f"It could not be run: {type(error).__name__}: {error}")
         raise typer.Exit(_NOT_RUN) from error
     said = f"{ENDS[code]} Exit code {code}. The report: {', '.join(map(str, files))}"
@@ -117,7 +118,10 @@ async def verify(
 
 @contextmanager
 def _end_by_signals() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, and say at once that what was written is being deleted, for that takes some seconds."""
+    """
+    Let SIGTERM do the same as Ctrl-C. Say at once that the run's documents and messages are being deleted, for that takes some
+    seconds.
+    """
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     interrupt = before[signal.SIGINT]
 
@@ -126,7 +130,7 @@ def _end_by_signals() -> Iterator[None]:
         (interrupt if callable(interrupt) else signal.default_int_handler)(number, frame)
 
     signal.signal(signal.SIGTERM, hear)
-    if callable(interrupt):  # else Ctrl-C is ignored, as it is of what runs in the background
+    if callable(interrupt):  # otherwise Ctrl-C is ignored, as it is in a background process
         signal.signal(signal.SIGINT, hear)
     try:
         yield
@@ -137,7 +141,7 @@ def _end_by_signals() -> Iterator[None]:
 
 def _shares(wanted: tuple[str, ...]) -> dict[str, float]:
     """
-    Return of each part that is wanted how much of it.
+    Return how much of each wanted part is wanted.
 
     Raises:
         UsageError: nothing has a name that is wanted.
@@ -159,7 +163,7 @@ def _module(area: str) -> Any:
 
 
 async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
-    """Return what a part found; one that fails as a whole, or cannot be run, is one outcome."""
+    """Return the outcomes of a part. If the part fails as a whole, or cannot be run, that is one outcome."""
     try:
         if _PARTS[area][1]:
             await need_subscriptions(site)
@@ -183,7 +187,7 @@ def _row(one: Outcome) -> str:
 def _plan(
     seconds: float, subscriptions: tuple[str, str], shares: Mapping[str, float]
 ) -> tuple[object, Table | str, str]:
-    """Return what a run would touch and what it costs, for programs and for people."""
+    """Return what a run would touch and cost, for programs and for people."""
     settings = load(for_command=True)
     rows: list[dict[str, Any]] = []
     for area in filter(shares.get, _PARTS):

@@ -32,14 +32,14 @@ _OLD_ETAG: dict[str, Any] = {"etag": '"old"', "match_condition": MatchConditions
 
 
 def cost(seconds: float) -> Cost:
-    """Return what the claims take."""
+    """Return the cost of the claims."""
     touches = "documents of the data container, under partition keys of its own"
     return Cost(requests=250, request_units=2_500, seconds=30, touches=touches)
 
 
 async def _batch(site: Site, name: str, operations: list[Any], **options: Any) -> str:
     async def send() -> Any:
-        # The SDK takes the etag out of the operation: a batch that is sent again would be without.
+        # The SDK takes the etag out of the operation, so a batch that is sent again would have none.
         fresh = [(kind, arguments, *map(dict, conditions)) for kind, arguments, *conditions in operations]
         return await site.data.execute_item_batch(fresh, site.sdk_key(name), **options)
 
@@ -188,7 +188,7 @@ async def _range_of(site: Site, name: str) -> FeedRange:
 
 
 async def _after(site: Site, where: FeedRange, position: str | None) -> tuple[str, list[str]]:
-    """Return the position where the feed of a range has nothing more, and the ids of this run that were listed on the way."""
+    """Read to the end of a range's feed. Return the position there, and the ids of this run that came on the way."""
     feed, ids = site.connection.feed, []
     rid = (await retry_reads(feed.describe, RetryOptions())).container_rid
     options: Any = {"container_rid": rid, "start": StartFrom.NOW, "max_items": 100}
@@ -284,7 +284,8 @@ async def ids(site: Site) -> str:
     for kind, end in (("space", " "), ("escape", "%20x")):
         name = site.name()
         document = site.document(name, name + end)
-        created = await _batch(site, name, _creates(document))  # the SDK itself refuses some elsewhere
+        # in some other methods the SDK itself refuses such ids
+        created = await _batch(site, name, _creates(document))
         read = partial(site.data.read_item, document["id"], site.sdk_key(name))
         said, item = await site.answer_of(read)
         answers.append(
@@ -413,5 +414,5 @@ NAMES = [one.name for one in CLAIMS]
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Ask all of them."""
+    """Test all claims."""
     return await ask_all(CLAIMS, site, tell)

@@ -18,12 +18,12 @@ PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """
-    Ask for the signal where the kernel has it (Linux); elsewhere only the parent's own cleanup ends the program.
+    Ask the kernel (Linux) to signal this process when its parent dies. Elsewhere, only the parent's own cleanup ends the program.
     """
     parent, program = int(sys.argv[1]), sys.argv[2:]
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the signal was asked for
+    if os.getppid() != parent:  # the parent died before the signal was asked for
         sys.exit(1)
     os.execv(program[0], program)  # noqa: S606 - no shell is the point
 

@@ -20,13 +20,13 @@ NAMES = ("commit", "read", "poll", "checkpoint", "send", "send-batch", "receive"
 _TIMES = 25
 _BODY = "x" * 1_000
 _BATCH = 50
-_UNITS_OF_ALL = 60  # one of each operation, about
+_UNITS_OF_ALL = 60  # request units of one operation of each kind, about
 
 Operation = Callable[[int], Awaitable[object]]
 
 
 def cost(seconds: float) -> Cost:
-    """Return what measuring takes."""
+    """Return the cost of the measurement."""
     return Cost(
         requests=_TIMES * 11,
         request_units=_TIMES * _UNITS_OF_ALL,
@@ -36,7 +36,7 @@ def cost(seconds: float) -> Cost:
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Measure each operation, one after another, over links and connections that are open."""
+    """Measure each operation, one after another, over open links and connections."""
     outcomes = []
     async with AsyncExitStack() as stack:
         for operations in (_of_cosmos(site), _of_service_bus(site, stack)):

@@ -14,7 +14,10 @@ from cosmos_outbox_testing.verify.site import TTL_SECONDS, key_of
 
 
 class Ledger(Entity):
-    """The bookings of one account: a line for each deposit, in their order. A text, for no index is kept of its lines."""
+    """
+    The bookings of one account: a line for each deposit, in order. It is one text, because Cosmos DB then keeps no index of its
+    lines.
+    """
 
     ttl = timedelta(seconds=TTL_SECONDS)
     account: str
@@ -26,7 +29,7 @@ class Ledger(Entity):
         return key_of(self.account, self.levels)
 
 
-# Messages of a run that failed are no concern of an operator's, where nothing is parked.
+# Where nothing is parked, messages of a failed run do not concern an operator.
 _ON_FAILURE = "park" if os.environ.get("OUTBOX_PARKED_CONTAINER") else "dead_letter"
 consumer = Consumer("verify", on_failure=_ON_FAILURE, record_ttl=timedelta(minutes=15))
 

@@ -31,7 +31,7 @@ Record = Callable[[CommittedEvent], None]
 
 
 class Deposited(DomainEvent):
-    """The event that most commits raise, some of them more than once."""
+    """The event that most commits raise, some of them several times."""
 
     ttl = timedelta(seconds=TTL_SECONDS)
     account: str
@@ -65,9 +65,7 @@ async def change_accounts(
     stop: asyncio.Event,
     record: Record,
 ) -> None:
-    """
-    Change accounts side by side until `stop` is set; every commit under way then is finished and recorded.
-    """
+    """Change accounts side by side until `stop` is set. Every commit under way then is finished and recorded."""
     async with asyncio.TaskGroup() as group:
         for number, account in enumerate(accounts):
             chance = random.Random(f"{seed}/{number}")
@@ -110,11 +108,11 @@ async def _change(
                         event_id=event.id, contact_id=account.id, version=version, position=position
                     )
                 )
-        uow.rollback()  # of one that was never committed
+        uow.rollback()  # forget changes that were never committed
 
 
 async def _commit(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent, ...]:
-    # The outcome of a commit is unknown at times while a partition splits; the same unit then finds it out.
+    # While a partition splits, the outcome of a commit is sometimes unknown; the same unit of work then finds it out.
     while True:
         try:
             return (await commit()).events
@@ -123,7 +121,7 @@ async def _commit(commit: Callable[[], Awaitable[Commit]]) -> tuple[DomainEvent,
 
 
 async def _with_etag(uow: UnitOfWork, account: Account) -> Account:
-    """Return the account with the etag that it has now; a commit whose answer was lost may not know it."""
+    """Return the account with its present etag, which is unknown after a commit whose answer was lost."""
     while account.etag is None:
         uow.rollback()
         try:

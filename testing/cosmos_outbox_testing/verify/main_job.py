@@ -27,17 +27,17 @@ from cosmos_outbox_testing.verify.site import Site
 
 AREA = "job"
 _ACCOUNTS, _COMMITS_PER_SECOND = 24, 8.0
-_EVENTS_OF_A_COMMIT = 2  # on average
-_UNITS_OF_AN_EVENT = 40  # its commit, and its effect
+_EVENTS_OF_A_COMMIT = 2  # events of a commit, on average
+_UNITS_OF_AN_EVENT = 40  # request units of an event: of its commit and of its effect
 _PEEKED = 250
-_FALLBACK = "SdkFallback"  # of the records that workers and consumers log
+_FALLBACK = "SdkFallback"  # in the records that workers and consumers log
 _WATCH_SECONDS = 1.0
 _STARTED_SECONDS, _STALLED_SECONDS = (
     120.0,
     150.0,
-)  # a session's lock may last for a minute before another takes it
+)  # a session's lock may last a minute before another consumer gets it
 _SETTINGS = {
-    "OUTBOX_START": "now",  # what the container holds already is not the run's
+    "OUTBOX_START": "now",  # so that the container's older documents do not count as the run's
     "OUTBOX_LEASE_EXPIRATION_SECONDS": "10",
     "OUTBOX_DELETE_AFTER_PUBLISH": "",
     "OUTBOX_ROUTES": "",
@@ -49,7 +49,7 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrived:
-    """An event in the topic, or its effect."""
+    """An event that arrived in the topic, or as an effect."""
 
     message_id: str
     created_at: str | None
@@ -58,7 +58,7 @@ class Arrived:
 
 
 def cost(seconds: float) -> Cost:
-    """Return what a job of so many seconds takes."""
+    """Return the cost of a job of so many seconds."""
     events = int(seconds * _COMMITS_PER_SECOND * _EVENTS_OF_A_COMMIT)
     touches = (
         "documents of the data container, leases of a processor of the run's own, both subscriptions. A worker of yours that relays the "
@@ -70,7 +70,7 @@ def cost(seconds: float) -> Cost:
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Do the job, and return what the audit says of the topic and of the effects."""
+    """Do the job, and return the audit's results for the topic and for the effects."""
     started, charged = time.monotonic(), site.request_units
     try:
         with tempfile.TemporaryDirectory(prefix="cosmos-outbox-verify-") as logs:
@@ -89,7 +89,7 @@ class _Job:
         if os.name == "nt":
             raise NotRun("The main job kills processes by signals: run it on Linux or macOS.")
         self._site, self._tell, self._logs = site, tell, logs
-        self._own = OwnSession(site)  # refuses a run without a topic
+        self._own = OwnSession(site)  # this refuses a run without a topic
         self._committed: list[CommittedEvent] = []
         self._problems: list[str] = []
         self._receiver = "amqp" if site.lean else "sdk"
@@ -122,7 +122,8 @@ class _Job:
         wanted = {event.event_id for event in self._committed}
         await self._grown(children, wanted, self._effects)
         await self._grown(children, wanted, self._topic)
-        # The other worker sends again what the dead one had not checkpointed: only then is there a copy that could be stored
+        # The other worker sends again what the dead worker had sent since its last checkpoint. Only then is there a copy that could
+        # be stored twice.
         alive = {child.name.removeprefix("worker-") for child in workers if not child.killed}
         await self._until(children, lambda: self._is_owned_by(alive), _STARTED_SECONDS)
         await asyncio.sleep(_WATCH_SECONDS * 2)
@@ -171,7 +172,7 @@ class _Job:
             stop.set()
 
     async def _owners(self) -> dict[str, str | None]:
-        """Return which worker owns each lease of the run's processor."""
+        """Return the worker that owns each lease of the run's processor."""
         query = "SELECT c.id, c.Owner FROM c WHERE STARTSWITH(c.id, @run) AND IS_DEFINED(c.LeaseToken)"
         return {one["id"]: one.get("Owner") for one in await self._query(self._site.leases, query)}
 
@@ -180,7 +181,7 @@ class _Job:
         return bool(owners) and set(owners.values()) <= names
 
     async def _topic(self) -> list[Arrived]:
-        """Return the run's events in the order in which the topic took them, as the subscription without sessions has them."""
+        """Return the run's events in the order of the topic, as the subscription without sessions has them."""
         found: list[Arrived] = []
         after = 1
         async with self._own.receiver(subscription_name=self._site.plain, session_id=None) as receiver:
@@ -190,7 +191,7 @@ class _Job:
         return found
 
     async def _effects(self) -> list[Arrived]:
-        """Return what took effect, of each account in its order."""
+        """Return the effects on each account, in order."""
         query = "SELECT c.id, c.data.lines FROM c WHERE c.type = 'ledger' AND STARTSWITH(c.id, @run)"
         lines = [
             line.split()
@@ -214,7 +215,7 @@ class _Job:
     async def _grown(
         self, children: Children, wanted: set[str], read: Callable[[], Awaitable[list[Arrived]]]
     ) -> None:
-        """Return when all is there, or nothing more comes."""
+        """Return when all effects are there, or no more come."""
         seen, deadline = -1, 0.0
         while True:
             found = {one.message_id for one in await read()}
@@ -226,7 +227,7 @@ class _Job:
             await asyncio.sleep(_WATCH_SECONDS)
 
     def _trust(self, children: Children) -> Outcome:
-        """Say whether what verifies itself, and bypasses the SDKs, was trusted to the end."""
+        """Say whether the parts that bypass the SDKs, and verify themselves, were used to the end."""
         logs = {child.name: child.log.read_text(errors="replace") for child in children.all}
         lost = sorted(
             {line.strip()[:200] for log in logs.values() for line in log.splitlines() if _FALLBACK in line}

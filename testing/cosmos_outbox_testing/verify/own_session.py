@@ -15,14 +15,14 @@ from azure.servicebus.exceptions import ServiceBusError
 from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.site import TTL_SECONDS, Site
 
-ARRIVES_SECONDS = 20.0  # for what comes
-BRIEFLY = 2.0  # for what does not come
+ARRIVES_SECONDS = 20.0  # seconds to wait for a message that has to come
+BRIEFLY = 2.0  # seconds to wait for a message that must not come
 _LONGEST_LOCK_SECONDS = 65.0
 _MANY = 100
 
 
 class OwnSession:
-    """A session whose id, and whose messages' ids, begin with the run's id."""
+    """A session whose id begins with the run's id, as do the ids of its messages."""
 
     def __init__(self, site: Site) -> None:
         if site.bus is None:
@@ -30,7 +30,7 @@ class OwnSession:
         self.site, self.bus, self.id = site, site.bus, site.name()
 
     def message(self, name: str, *, body: str = "", **options: Any) -> ServiceBusMessage:
-        """Return a message that says its name, or more; its id ends with the name."""
+        """Return a message whose body is its name, or more. Its id ends with the name."""
         own = {"message_id": f"{self.id}-{name}", "session_id": self.id}
         lives = {"time_to_live": timedelta(seconds=TTL_SECONDS)}
         return ServiceBusMessage(body or name, **own | lives | options)
@@ -46,7 +46,7 @@ class OwnSession:
         return self.bus.get_topic_sender(self.site.topic)
 
     async def send(self, *messages: Any) -> None:
-        """Send messages, or names of them, one after another; a list is one batch."""
+        """Send messages one after another; a name stands for its message, a list for one batch."""
         async with self.sender() as sender:
             for one in messages:
                 await sender.send_messages(self.message(one) if isinstance(one, str) else one)
@@ -58,7 +58,7 @@ class OwnSession:
 
     @asynccontextmanager
     async def hold(self, *names: Any) -> AsyncIterator[tuple[ServiceBusReceiver, list[Any]]]:
-        """Send messages, and hold the session with the first two of them received and not settled."""
+        """Send messages, and hold the session after receiving the first two, which are not settled."""
         await self.send(*names)
         async with self.receiver() as receiver:
             messages: list[ServiceBusReceivedMessage] = []
@@ -67,7 +67,7 @@ class OwnSession:
             yield receiver, messages
 
     async def rest(self) -> list[ServiceBusReceivedMessage]:
-        """Complete what is left of the session, and return it in its order."""
+        """Complete the rest of the session, and return it in order."""
         async with self.receiver() as receiver:
             found: list[ServiceBusReceivedMessage] = []
             while some := await receiver.receive_messages(_MANY, max_wait_time=BRIEFLY):
@@ -92,9 +92,7 @@ class OwnSession:
     async def of_plain(
         self, receiver: ServiceBusReceiver, wait: float = ARRIVES_SECONDS
     ) -> ServiceBusReceivedMessage:
-        """
-        Receive the message from an entity without sessions: others of the run are completed, all others given back.
-        """
+        """Receive the message from an entity without sessions. Other messages of the run are completed, all others are given back."""
         while True:
             found, mine = await took(receiver, _MANY, wait), None
             for one in found:
@@ -126,14 +124,14 @@ def counts(messages: Iterable[Any]) -> str:
 async def took(
     receiver: ServiceBusReceiver, most: int = 1, wait: float = ARRIVES_SECONDS
 ) -> list[ServiceBusReceivedMessage]:
-    """Receive messages that have to come."""
+    """Receive messages; fail if they do not come."""
     if not (found := await receiver.receive_messages(most, max_wait_time=wait)):
         raise TimeoutError(f"no message came in {wait:g} s")
     return found
 
 
 async def refusal(call: Awaitable[object]) -> str:
-    """Return the condition with which the broker refuses a call, or else the name of the error; "accepted" where it does not."""
+    """Return the condition with which the broker refuses a call, or the name of another error; "accepted" if there is none."""
     try:
         await call
     except ServiceBusError as error:
@@ -142,7 +140,7 @@ async def refusal(call: Awaitable[object]) -> str:
 
 
 def lock_of(until: datetime | None) -> float:
-    """Return for how many seconds more a lock lasts, and a bit; refuse what no probe waits for."""
+    """Return how many seconds a lock still lasts, and a little more. Refuse a lock that is too long for a probe."""
     left = (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds() if until else 0.0
     if left > _LONGEST_LOCK_SECONDS:
         raise NotRun(f"The subscription locks for {left:.0f} s; set its lock duration to 60 s or less.")

@@ -21,13 +21,13 @@ from cosmos_outbox_testing.verify.claims import NotRun
 from cosmos_outbox_testing.verify.own_session import OwnSession, lock_of
 from cosmos_outbox_testing.verify.site import Site
 
-_LONGEST_LOCK_SECONDS = 20.0  # several tests wait until one ends
+_LONGEST_LOCK_SECONDS = 20.0  # several tests wait until a lock ends
 _BRIEFLY = 0.3
-_DELIVERIES = 10  # of a subscription that does not say
+_DELIVERIES = 10  # used if the subscription does not say it
 
 
 class _OwnReceived:
-    """A session in which names are those of the test."""
+    """A session in which the ids are the names that the test gave."""
 
     def __init__(self, session: Session, entity: OwnSubscription) -> None:
         self._session, self._entity = session, entity
@@ -52,14 +52,14 @@ class _OwnReceived:
 
 
 class OwnSubscription(SubscriptionBackend):
-    """The subscription with sessions, of which a test gets those that begin with its name."""
+    """The subscription with sessions, as one test sees it: only sessions that begin with its name."""
 
     def __init__(self, own: OwnSession, received: Subscription, lock_seconds: float) -> None:
         self._own, self._received, self._lock_seconds = own, received, lock_seconds
         self.name, self.count = f"{own.id}-", 0
         self.deferred: list[tuple[str, int]] = []
         self._accepted: list[Session] = []
-        self.subscription: Any = self  # what a test calls of the port
+        self.subscription: Any = self  # the object on which a test calls the port
 
     async def accept(self, max_wait: float) -> Session | None:
         if (session := await self._received.accept(max_wait)) is None:
@@ -96,7 +96,7 @@ class OwnSubscription(SubscriptionBackend):
         await asyncio.sleep(seconds / LOCK_SECONDS * self._lock_seconds)
 
     async def waited_for(self) -> None:
-        await asyncio.sleep(1)  # no service tells who waits
+        await asyncio.sleep(1)  # no service tells which calls wait
 
     def go_away(self) -> None:
         pytest.skip("No service goes away when it is told to.")
@@ -115,11 +115,13 @@ class OwnSubscription(SubscriptionBackend):
         ]
 
     def stored(self) -> int:
-        """Return what was neither completed nor set aside; whether the broker agrees shows in what it delivers afterwards."""
+        """
+        Return how many messages were neither completed nor set aside. The deliveries that follow show whether the broker agrees.
+        """
         return self.count
 
     async def end(self) -> None:
-        """Give back what a test that failed still holds, and complete what only a receiver gets that asks for its number."""
+        """Give back the messages that a failed test still holds, and complete the deferred ones."""
         for accepted in self._accepted:
             with suppress(SubscriptionError):
                 await accepted.close()
@@ -132,7 +134,10 @@ class OwnSubscription(SubscriptionBackend):
 def opener_for(
     site: Site, receiving: Callable[..., AbstractAsyncContextManager[Subscription]], *, waits: bool
 ) -> Opened:
-    """Return what opens the caller's subscription for a test, by a receiver of one kind; tests that wait for locks are left out unless `waits`."""
+    """
+    Return a function that opens the caller's subscription for a test, with one kind of receiver. Tests that wait for locks are left
+    out unless `waits`.
+    """
 
     @asynccontextmanager
     async def opened(

@@ -32,7 +32,7 @@ _KEY, _TYPE, _ID, _TTL = "partitionKey", "type", "id", "ttl"
 
 
 class OwnStore:
-    """A store in which a test sees its own documents alone: partition keys and types begin with its name."""
+    """A store in which a test sees only its own documents: partition keys and types begin with its name."""
 
     own_fields = (_KEY, _TYPE)
 
@@ -71,7 +71,7 @@ class OwnStore:
 
 
 class OwnParked(OwnStore):
-    """A store of parked keys of one test alone: partition keys and processors begin with its name."""
+    """A store of parked keys for one test alone: partition keys and processors begin with its name."""
 
     own_fields = (_KEY, "processor")
 
@@ -94,7 +94,7 @@ class OwnParked(OwnStore):
 
 
 class OwnFeed:
-    """A change feed whose beginning is now, in which a test sees the documents alone whose keys begin with its name."""
+    """A change feed that begins now, in which a test sees only documents whose keys begin with its name."""
 
     def __init__(self, feed: ChangeFeed, name: str, begins: Mapping[FeedRange, str]) -> None:
         self._feed, self._name, self._begins = feed, name, begins
@@ -115,7 +115,7 @@ class OwnFeed:
 
 
 class OwnLeases:
-    """Leases of one test alone: ids begin with its name."""
+    """The leases of one test alone: ids begin with its name."""
 
     def __init__(self, leases: LeaseStore, name: str) -> None:
         self._leases, self._name = leases, name
@@ -144,7 +144,7 @@ class OwnLeases:
 
 
 class OwnTopic(PublisherBackend):
-    """A topic, and the reader of sessions of a subscription of it."""
+    """A topic, and a reader of the sessions of one of its subscriptions."""
 
     def __init__(self, own: OwnSession, publisher: Publisher) -> None:
         self._own, self.publisher = own, publisher
@@ -153,19 +153,20 @@ class OwnTopic(PublisherBackend):
         messages: list[ServiceBusReceivedMessage] = []
         options: Any = {"session_id": session_id, "receive_mode": ServiceBusReceiveMode.RECEIVE_AND_DELETE}
         while True:
-            with suppress(SessionLockLostError):  # on a busy machine; what was received stays received
+            # this happens on a busy machine; messages that were received stay received
+            with suppress(SessionLockLostError):
                 async with self._own.receiver(**options) as receiver:
                     while not messages or messages[-1].message_id != last.message_id:
                         if not (more := await receiver.receive_messages(100, max_wait_time=60)):
                             break
                         messages += more
-                    # One too many must show
+                    # A message too many must show, too.
                     messages += await receiver.receive_messages(1, max_wait_time=0.1)
                 break
         return [_as_sent(message) for message in messages]
 
     def recover(self) -> None:
-        """There is no fault to end."""
+        """Do nothing: there is no fault to end."""
 
 
 def _as_sent(message: ServiceBusReceivedMessage) -> OutboundMessage:

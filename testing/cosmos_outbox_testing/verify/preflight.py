@@ -17,7 +17,7 @@ from cosmos_outbox_worker.doctor.programs import check_application, check_worker
 AREA = "preflight"
 _TRIES = 3
 _EXPIRATION = timedelta(seconds=60)
-# No worker is there, and none should be; messages that expire need not be kept
+# No worker runs, and none should. Messages that expire need not be kept.
 _MEANT = {"leases", "owners", "dead-lettering"}
 _STATEMENT = "The resources are as `cosmos-outbox doctor` wants them."
 _RELAYED = (
@@ -39,23 +39,23 @@ _HELD = {Severity.ERROR: Held.NOT_RUN, Severity.UNKNOWN: Held.NOT_RUN, Severity.
 
 
 def cost(seconds: float) -> Cost:
-    """Return what the checks take."""
+    """Return the cost of the checks."""
     touches = "a document in each container, created and deleted; settings of the topic are read, where the identity may"
     return Cost(requests=60, request_units=200, seconds=5, touches=touches)
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Check as `doctor` and `doctor --api` do; an error means that nothing else is run."""
+    """Check as `doctor` and `doctor --api` do. After an error, no other part runs."""
     started, charged = time.monotonic(), site.request_units
     busy, known, unknown = site.throttled, dict[str, Finding](), dict[str, Finding]()
-    for number in range(_TRIES):  # what a busy service did not answer is asked again
+    for number in range(_TRIES):  # if a busy service did not answer, ask again
         found = (await _findings(site)).worst_first()
         known |= {one.message: one for one in found if one.severity is not Severity.UNKNOWN}
         missing = {_question_of(one): one for one in found if one.severity is Severity.UNKNOWN}
         unknown = {name: one for name, one in missing.items() if number == 0 or name in unknown}
         if not unknown:
             break
-    # One that throttles now and then answers the claims, and one of them names it
+    # A service that throttles now and then still answers the claims, and one of them names this.
     held_of = _HELD | ({Severity.UNKNOWN: Held.DIFFERENT} if site.throttled > busy else {})
     outcomes = [
         Outcome(
@@ -116,7 +116,7 @@ async def _check_subscriptions(site: Site, found: Findings) -> None:
 
 
 def _question_of(one: Finding) -> str:
-    """Return what is not known, without the error that kept it so."""
+    """Return the question whose answer is not known, without the error that prevented the answer."""
     return one.message.partition(" is not known: ")[0]
 
 

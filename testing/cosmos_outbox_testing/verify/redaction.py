@@ -11,7 +11,7 @@ from cosmos_outbox.adapters.cosmos.client import connection_parts
 if TYPE_CHECKING:
     from cosmos_outbox_worker.settings import Settings
 
-_SHORT = 12  # a part of a connection string that is no secret, as `true`
+_SHORT = 12  # a part of a connection string that is too short for a secret, such as `true`
 
 
 def without_secrets(text: str, settings: Settings) -> str:
@@ -24,13 +24,14 @@ def without_secrets(text: str, settings: Settings) -> str:
 
 
 def without_names(text: str, settings: Settings) -> str:
-    """Return a text without the hosts of the account and of the namespace."""
+    """Return a text without the host names of the account and of the namespace."""
     given = settings.cosmos_connection_string
     url = connection_parts(given.get_secret_value())["accountendpoint"] if given else settings.cosmos_endpoint
     namespace = (settings.namespace or "").partition(":")[0]
     for host, word in ((urlsplit(str(url)).hostname, "ACCOUNT"), (namespace, "NAMESPACE")):
         if host:
-            # Also in the hosts of regions, ACCOUNT-westeurope.documents.azure.com, and alone, as in `account 'ACCOUNT'`
+            # The name also appears in the hosts of regions, ACCOUNT-westeurope.documents.azure.com, and alone, as in `account
+            # 'ACCOUNT'`.
             name, _, domain = host.partition(".")
             text = re.sub(re.escape(host), word, text, flags=re.IGNORECASE)
             if domain.endswith((".azure.com", ".windows.net", ".azure.us", ".azure.cn", ".chinacloudapi.cn")):

@@ -36,7 +36,7 @@ _PROVES = (
 
 
 async def facts_of(site: Site, *, name_accounts: bool) -> dict[str, Any]:
-    """Return what the run was about: versions, regions, consistency, tier."""
+    """Return the facts about the run: versions, regions, consistency, tier."""
     facts: dict[str, Any] = {
         "run": site.run,
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -51,7 +51,7 @@ async def facts_of(site: Site, *, name_accounts: bool) -> dict[str, Any]:
         facts["consistency"] = policy.get("defaultConsistencyLevel")
         facts["regions"] = [region["name"] for region in account.WritableLocations]
     if site.bus is not None:
-        with suppress(Exception):  # the right is seldom there, and only this line needs it
+        with suppress(Exception):  # the caller seldom has this right, and only this line needs it
             facts["tier"] = await _tier(site)
     if name_accounts:
         facts["account"], facts["namespace"] = (
@@ -71,7 +71,7 @@ FILES = ("verify.json", "verify.md")
 
 def prepare_folder(path: Path) -> Path:
     """
-    Return the folder. Make it where it is missing, and delete the report of an earlier run, which says nothing about this one.
+    Make the folder where it is missing, and return it. Delete the report of an earlier run, which says nothing about this one.
 
     Raises:
         UsageError: no file can be written there, which a run of minutes should not find out at its end.
@@ -91,7 +91,7 @@ def prepare_folder(path: Path) -> Path:
 def write_report(
     folder: Path, facts: dict[str, Any], outcomes: Sequence[Outcome], cleared: Callable[[str], str]
 ) -> list[Path]:
-    """Write both files, each cleared of what it must not hold, and return where they are."""
+    """Write both files without the texts that they must not contain. Return their paths."""
     code = exit_code(outcomes)
     rows = [asdict(outcome) for outcome in outcomes]
     data = json.dumps({"exit_code": code, **facts, "outcomes": rows}, indent=1, ensure_ascii=False)

@@ -11,15 +11,15 @@ class Held(StrEnum):
     """The outcome of a claim or of a part."""
 
     HELD = "held"
-    DIFFERENT = "different"  # the answer is another one, and no guarantee rests on it
-    BROKEN = "broken"  # a guarantee rests on it
+    DIFFERENT = "different"  # the answer differs, and no guarantee rests on it
+    BROKEN = "broken"  # the answer differs, and a guarantee rests on it
     NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    What was found.
+    The result of a claim or of a part.
 
     Attributes:
         name, area: `area/name` is what `--only` takes.
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a part is expected to take, and what it touches, as `--dry-run` says."""
+    """What a part is expected to cost and to touch, as `--dry-run` says."""
 
     requests: int
     request_units: int
@@ -53,14 +53,14 @@ class Cost:
     touches: str
 
 
-# Hears a sentence of what is going on, and each outcome as soon as it is known
+# Hears a sentence about the progress, and each outcome as soon as it is known
 Tell = Callable[[str | Outcome], None]
 
 
 def exit_code(outcomes: Collection[Outcome]) -> int:
     """Return 2 if a promise is broken; else 3 if a part could not be run, 1 if something is different, 0 if all held."""
     found = {one.held for one in outcomes}
-    # A single claim may have nothing to ask here, as one about a split
+    # A single claim may not apply here, such as one about a split
     parts = any(one.held is Held.NOT_RUN and one.area in (one.name, "preflight") for one in outcomes)
     if Held.BROKEN in found:
         return 2

@@ -27,16 +27,16 @@ from cosmos_outbox_testing.verify.results import Cost, Outcome, Tell
 from cosmos_outbox_testing.verify.site import Site
 
 AREA = "servicebus"
-# They receive what is of no session of their own: no other probe may receive beside them.
+# These probes receive messages outside of their own sessions: no other probe may receive at the same time.
 _ALONE = {"dead-letter-of-a-dead-letter", "lean-receiver"}
 _AT_ONCE = 8
-_LARGEST_BYTES = 5_000_000  # that a probe sends
+_LARGEST_BYTES = 5_000_000  # the largest message that a probe sends
 _CLOCK_SECONDS = 60
-_MESSAGES = 100  # of all probes, about
+_MESSAGES = 100  # messages of all probes together, about
 
 
 async def run(site: Site, tell: Tell) -> list[Outcome]:
-    """Ask all claims, several at once: some wait for the lock of their session to end."""
+    """Test all claims, several at once: some wait until the lock of their session ends."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask_one(asked: Claim) -> list[Outcome]:
@@ -50,7 +50,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
 
 
 def cost(seconds: float) -> Cost:
-    """Return what asking takes."""
+    """Return the cost of the claims."""
     touches = (
         f"some {_MESSAGES} messages to the topic, in sessions of the run's own, and dead letters of its own"
     )
@@ -77,7 +77,7 @@ async def duplicate_after_a_while(own: OwnSession) -> str:
     return names(await own.rest())
 
 
-# What is refused
+# Refusals
 
 
 async def batch_is_whole(own: OwnSession) -> str:
@@ -92,7 +92,7 @@ async def too_large(own: OwnSession) -> str:
         if not 0 < most <= _LARGEST_BYTES:
             raise NotRun(f"The namespace takes messages of {most} bytes: none is sent that is larger.")
         condition = await refusal(sender.send_messages(own.message("1", body="x" * (most + 1))))
-    await own.send("2")  # over another link, for the broker detaches the first
+    await own.send("2")  # over another link, because the broker detaches the first
     return f"{condition}, then {names((await own.rest())[1:])}"
 
 
@@ -184,7 +184,7 @@ async def count_after_lost_lock(own: OwnSession) -> str:
 async def settled_after_lost_lock(own: OwnSession) -> str:
     async with own.hold("1") as (receiver, (message,)):
         await asyncio.sleep(lock_of(receiver.session.locked_until_utc))
-        # The SDK would refuse it by this machine's clock, and ask nothing
+        # The SDK would compare the time with this machine's clock, refuse, and not ask the broker
         setattr(receiver.session, "_locked_until_utc", None)  # noqa: B010 - private
         condition = await refusal(receiver.complete_message(message))
     return f"{condition}, then {names(await own.rest())}"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cosmos_outbox_worker.connection import Connection
 
-RUN = "verify-"  # begins the id of every run
+RUN = "verify-"  # the beginning of the id of every run
 TTL_SECONDS = 600
 _THROTTLED, _THROTTLED_TRIES = 429, 30
 _CLEAN_SECONDS = 120.0
@@ -39,7 +39,7 @@ _SENDING = ("servicebus", "suites", "job", "figures")
 
 class Site:
     """
-    The containers, the topic and its two subscriptions that the caller named, open.
+    The containers, the topic and its two subscriptions that the caller named, opened.
 
     Attributes:
         run: begins every partition key, document id, session id, message id, and processor's name of the run.
@@ -88,48 +88,48 @@ class Site:
 
     @property
     def environ(self) -> dict[str, str]:
-        """Return the variables that a worker or a consumer of this run needs, in a process of its own; they hold secrets."""
+        """Return the environment variables for a worker or a consumer of this run in a process of its own. They hold secrets."""
         own = {"OUTBOX_PROCESSOR_NAME": self.run, "OUTBOX_HEALTH_PORT": "0"}
         return {**os.environ, **own}
 
     @property
     def lean(self) -> bool:
-        """Return whether the lean receiver is installed, and not ruled out by the settings."""
+        """Return whether the lean receiver is installed, and the settings do not rule it out."""
         settings = self.connection.settings
         by_sdk = settings.sdk_only or settings.servicebus_transport != "tcp"
         return find_spec("cosmos_outbox_amqp") is not None and not by_sdk
 
     def wants(self, area: str, name: str = "") -> bool:
-        """Return whether `--only` leaves a part in; without a name, whether anything of the area."""
+        """Return whether `--only` includes a part; without a name, whether it includes any part of the area."""
         full = f"{area}/{name}" if name else area
         return not self.only or any(
             asked in (full, area) or (not name and asked.startswith(f"{area}/")) for asked in self.only
         )
 
     def name(self, of: str = "") -> str:
-        """Return a name that no other has, and that begins with the run's id."""
+        """Return a unique name that begins with the run's id."""
         self._numbers += 1
         return f"{self.run}-{self._numbers}{of and '-'}{of}"
 
     def key(self, name: str) -> PartitionKey:
-        """Return the partition key of the data container that a name makes: the name on each of its levels."""
+        """Return the partition key of the data container for a name: the name on each level of the key."""
         return key_of(name, len(self.key_paths.levels))
 
     def sdk_key(self, name: str) -> Any:
-        """Return the same as the SDK takes it."""
+        """Return the partition key for a name in the form that the SDK takes."""
         return sdk_key(self.key(name))
 
     def document(self, key: str, document_id: str = "", **fields: object) -> dict[str, Any]:
-        """Return a document of the data container, of a partition key that `name` made."""
+        """Return a document of the data container, in a partition key for which `name` was called."""
         given = {"id": document_id or self.name(), "ttl": TTL_SECONDS, "type": "verify"}
         return {**given, **fields, **self.key_paths.fields(self.key(key))}
 
     async def answer(self, call: Callable[[], Awaitable[Any]]) -> str:
-        """Return the status of a request as text: "ok", or "404/0" as status and substatus; a throttled one is sent again."""
+        """Return the status of a request as text: "ok", or "404/0" as status and substatus. A throttled request is sent again."""
         return (await self.answer_of(call))[0]
 
     async def answer_of(self, call: Callable[[], Awaitable[Any]]) -> tuple[str, Any]:
-        """Return that text, and what was returned: an error of the SDK, where it was one."""
+        """Return the status of a request as text, and its result: for a failed request, the SDK's error."""
         for _ in range(_THROTTLED_TRIES):
             try:
                 return "ok", await call()
@@ -141,14 +141,14 @@ class Site:
         return "429", None
 
     async def must(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        """Return what a request returns; a throttled one is sent again."""
+        """Return the result of a request. A throttled request is sent again."""
         said, returned = await self.answer_of(call)
         if said != "ok":
             raise RuntimeError(f"A request of the probe itself was answered with {said}.") from returned
         return returned
 
     async def all_of(self, listed: Callable[[], AsyncIterable[dict[str, Any]]]) -> list[dict[str, Any]]:
-        """Return all documents of a query or a feed; one that is throttled begins again."""
+        """Return all documents of a query or a feed. If it is throttled, it begins again."""
 
         async def read() -> list[dict[str, Any]]:
             return [one async for one in listed()]
@@ -157,12 +157,12 @@ class Site:
         return found
 
     def without_secrets(self, text: str) -> str:
-        """Return a text without what signs in, and without the names of the account and of the namespace."""
+        """Return a text without credentials, and without the names of the account and of the namespace."""
         settings = self.connection.settings
         return without_names(without_secrets(text, settings), settings)
 
     async def clean(self) -> int:
-        """Delete all that the run wrote, and return how many documents and messages that were; what cannot be deleted expires."""
+        """Delete everything that the run wrote. Return how many documents and messages that were. What cannot be deleted expires."""
         containers = [(self.data, self.key_paths), (self.leases, self.lease_paths)]
         if self.parked is not None:
             containers.append((self.parked, ON_PARTITION_KEY))
@@ -175,18 +175,18 @@ class Site:
 
 
 def key_of(name: str, levels: int) -> PartitionKey:
-    """Return the partition key that a name makes: the name on each level."""
+    """Return the partition key for a name: the name on each level."""
     return name if levels == 1 else (name,) * levels
 
 
 class Meter:
-    """Counts what the account charges for, and counts it for the part of a run that set `OWN_METER` too."""
+    """Counts the request units that the account charges, also for the part of a run that set `OWN_METER`."""
 
     def __init__(self) -> None:
         self.requests, self.throttled, self.request_units = 0, 0, 0.0
 
     def hear(self, request: SentRequest, status: int, headers: Mapping[str, str]) -> None:
-        """Count an answer."""
+        """Count the charge of an answer."""
         self.requests += 1
         self.throttled += status == _THROTTLED
         self.request_units += float(headers.get("x-ms-request-charge") or 0)
@@ -194,7 +194,7 @@ class Meter:
             own.hear(request, status, headers)
 
 
-# Of what runs beside other things, as each suite does
+# For parts that run at the same time as others, as each suite does
 OWN_METER: ContextVar[Any] = ContextVar("OWN_METER", default=None)
 
 
@@ -203,7 +203,8 @@ async def open_site(
     *, sessions: str, plain: str, seconds: float = 60.0, only: tuple[str, ...] = ()
 ) -> AsyncIterator[Site]:
     """
-    Open what the OUTBOX_ variables name, and delete at the end what the run wrote, also where the run is broken off.
+    Open the resources that the OUTBOX_ variables name. At the end, delete everything that the run wrote, also if the run is broken
+    off.
 
     Args:
         sessions, plain: subscriptions of OUTBOX_TOPIC: one that requires sessions, one that does not.

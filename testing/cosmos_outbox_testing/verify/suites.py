@@ -38,12 +38,12 @@ NAMES = (
     *("change-feed", "change-feed-sdk-only", "subscription", "subscription-sdk-only"),
 )
 _TRIES, _PAUSE_SECONDS = 4, 3.0
-_LONGEST_SECONDS = 120.0  # of a test
+_LONGEST_SECONDS = 120.0  # the time limit of a test
 _LANES = 3
 _KEYS_OF_FEEDS = ("k", *(f"key-{number}" for number in range(40)))
 _PARAMETERS = type(pytest.param())
-# Their documents and messages could not be told from those of others, or live by what the caller need not have set; or the container
-# has other ranges, and a longer past.
+# Tests that are left out: their documents and messages could not be told from those of others, or live by settings that the caller
+# need not have. Or they need other ranges, or a shorter past.
 _LEFT_OUT = {
     "test_ranges_cover_every_key_once_and_have_different_ids",
     "test_a_part_of_a_physical_range_can_be_read_alone",
@@ -56,7 +56,7 @@ Fixtures = Callable[[], AbstractAsyncContextManager[dict[str, Any]]]
 
 
 def cost(seconds: float) -> Cost:
-    """Return what the suites take."""
+    """Return the cost of the suites."""
     touches = "documents of all containers, messages of the topic, of the run's own"
     return Cost(requests=6_000, request_units=25_000, seconds=300, touches=touches)
 
@@ -72,7 +72,7 @@ async def run(site: Site, tell: Tell) -> list[Outcome]:
         _Suite("publisher", "G3", PublisherContract, lambda: _topic(site, sdk_only=False), _SENDS),
         _Suite("publisher-sdk-only", "G3", PublisherContract, lambda: _topic(site, sdk_only=True), _BY_SDK),
     )
-    # Of each of these a test has the whole container, or all sessions
+    # In these suites each test has the whole container, or all sessions.
     feeds = (
         _Suite("change-feed", "G2", ChangeFeedContract, lambda: _feed(site, sdk_only=False), _POLLS),
         _Suite(
@@ -153,7 +153,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
 
 
 async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]) -> str:
-    """Return "" where a test passes, else why not. A failure that passes by itself is tried again."""
+    """Return "" if a test passes, else the reason. A failure that passes by itself is tried again."""
     for number in range(_TRIES):
         try:
             async with asyncio.timeout(_LONGEST_SECONDS), fixtures() as given:
@@ -162,7 +162,7 @@ async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]
         except NotRun:
             raise
         except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - whatever fails is the finding
-            if getattr(error, "retriable", False) and number + 1 < _TRIES:  # as 429
+            if getattr(error, "retriable", False) and number + 1 < _TRIES:  # such as 429
                 await asyncio.sleep(_PAUSE_SECONDS * (number + 1))
                 continue
             where = extract_tb(error.__traceback__)[-1]
@@ -173,7 +173,7 @@ async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]
 
 
 def tests_of(contract: object) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-    """Return name, method and arguments of each test of a contract, as pytest would make them of its parameters."""
+    """Return name, method and arguments of each test of a contract, with its parameters filled in as pytest would."""
     for name, function in inspect.getmembers(contract, inspect.iscoroutinefunction):
         if not name.startswith("test_") or name in _LEFT_OUT:
             continue
@@ -218,7 +218,7 @@ async def _feed(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
     }
     first = next(iter(begins))
     keys = {}
-    for key in _KEYS_OF_FEEDS:  # one that lies in the first range
+    for key in _KEYS_OF_FEEDS:  # a key in the first range
         for number in count():
             keys[key] = f"{key}-{number}"
             if first.min <= (await feed.range_of(name + keys[key])).min < first.max:
@@ -247,7 +247,8 @@ async def _topic(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]
 @asynccontextmanager
 async def _sessions(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
     if sdk_only:
-        yield {"opened": opener_for(site, ServiceBusSubscription, waits=False)}  # claims wait, by the SDK too
+        # the SDK waits in the claims already
+        yield {"opened": opener_for(site, ServiceBusSubscription, waits=False)}
         return
     if not site.lean:
         raise NotRun("Install the extra `amqp` to ask the lean receiver, and set nothing that rules it out.")
