@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
         usage=_USAGE,
         description="Start both emulators, or steer running ones.",
         epilog=_EPILOG,
-        parents=[serving],  # read by `serve` alone, and shown here too
+        parents=[serving],  # only `serve` reads these options; the help of the program shows them, too
     )
     commands = parser.add_subparsers(dest="command", required=True, title="commands", prog=_PROGRAM)
     commands.add_parser("serve", help="start both emulators (the default)", epilog=_EPILOG, parents=[serving])
@@ -130,9 +130,7 @@ _port, _count, _milliseconds = _number(0, 65535), _number(1, 1000), _number(0, 6
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """
-    Run the command line (default: of this process); return 0, or 2 for anything the caller has to change.
-    """
+    """Run the command line (by default that of this process). Return 0, or 2 for a mistake that the caller can correct."""
     arguments = sys.argv[1:] if arguments is None else arguments
     starts_server = not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))
     options = _parser().parse_args(["serve", *arguments] if starts_server else arguments)

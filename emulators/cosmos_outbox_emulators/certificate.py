@@ -18,14 +18,14 @@ AUTHORITY = "ca.pem"
 _SERVER = "server.pem"
 _VALID = timedelta(
     days=820
-)  # Apple's systems refuse a server's certificate that is valid for longer than 825
+)  # Apple's systems refuse a server's certificate that is valid for more than 825 days
 _NAMES = ("localhost",)
 _ADDRESSES = ("127.0.0.1", "::1")
 
 
 def server_context(folder: Path) -> ssl.SSLContext:
     """
-    Return the server's side of TLS, with the certificate of a folder; it is made where it is missing or has expired.
+    Return the server's side of TLS, with the certificate in a folder. If it is missing or has expired, make one.
 
     Raises:
         UsageError: the extra `tls` is not installed, or the folder cannot be written.

@@ -34,7 +34,7 @@ Act = Callable[[Fields], Any]
 
 
 class ControlServer:
-    """Steer a Cosmos DB emulator and a Service Bus emulator for as long as the `async with` block lasts."""
+    """Serves the API that steers a Cosmos DB emulator and a Service Bus emulator, for as long as the `async with` block lasts."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ControlServer:
         self._delay_broker()
 
     def deviate(self, name: str) -> None:
-        """Let the emulator that knows the deviation deviate."""
+        """Switch on a deviation at the emulator that has it."""
         of_broker = name in servicebus_deviations.DEVIATIONS
         (self._servicebus_deviating if of_broker else self._cosmos_deviating).switch(name)
 
@@ -135,7 +135,7 @@ class ControlServer:
         return {"child": self._container(fields).merge(first, second, completing=int(completing))}
 
     def _container(self, fields: Fields) -> Container:
-        """Return the container that is named, or else the one whose change feed was read."""
+        """Return the container that the request names, or else the one whose change feed was read."""
         if "database" in fields or "container" in fields:
             return self._cosmos.account.container(_text(fields, "database"), _text(fields, "container"))
         read = [container for container in self._containers() if container.change_feed_reads]
@@ -199,9 +199,7 @@ class ControlServer:
         self._delay_broker()
 
     def _delay_broker(self) -> None:
-        """
-        The broker keeps its general latency as a fault too; clearing faults must not make the network faster.
-        """
+        """The broker stores its general latency as a fault, too; when faults are cleared, that latency must stay."""
         if self._servicebus_latency_s:
             self._broker.faults.add({"action": "latency", "seconds": self._servicebus_latency_s})
 
@@ -260,7 +258,7 @@ async def _problems(
         return _problem(error.status, error.reason)
     except CosmosError as error:
         return _problem(400, error.message)
-    except (ValueError, RecursionError, LookupError) as error:  # bad JSON, charset or values
+    except (ValueError, RecursionError, LookupError) as error:  # wrong JSON, charset or values
         return _problem(400, str(error))
 
 

@@ -25,7 +25,7 @@ _FORMAT = 1
 @contextmanager
 def kept(folder: Path, account: Account, broker: Broker) -> Iterator[Callable[[], None]]:
     """
-    Restore an account and a broker from a folder, which is made where it is missing; yield what saves both.
+    Restore an account and a broker from a folder, which is created if it is missing. Yield the function that saves both.
 
     Raises:
         UsageError: it cannot be used, another process has it open, or it is of another version.

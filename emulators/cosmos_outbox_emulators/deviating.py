@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Generic, TypeVar
 
 Subject = TypeVar("Subject")
-# What differs while the block lasts
+# A difference from Azure that lasts as long as the block
 Switch = Callable[[Subject], AbstractContextManager[None]]
 
 
@@ -21,7 +21,7 @@ class Deviating(Generic[Subject]):
 
     def switch(self, name: str | None) -> None:
         """
-        Switch on a deviation in the place of the one before; None: answer as Azure does again.
+        Switch on a deviation, and switch the one before off. None: answer as Azure does again.
 
         Raises:
             ValueError: there is none of that name.

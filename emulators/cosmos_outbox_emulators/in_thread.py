@@ -49,12 +49,12 @@ class _Emulator(Generic[Server]):
         return self._server.connection_string_of("secondary")
 
     def deviate(self, name: str | None) -> None:
-        """Answer otherwise than Azure in one way, in the place of the one before; None ends it."""
+        """Answer otherwise than Azure in one way; an earlier deviation ends. None ends it without another."""
         _call(self._loop, lambda: self._deviating.switch(name))
 
 
 class CosmosEmulator(_Emulator[CosmosServer]):
-    """A running Cosmos DB emulator: where it is, and what a test may do to it."""
+    """A running Cosmos DB emulator: its addresses, and the actions that a test may take on it."""
 
     def __init__(self, server: CosmosServer, clock: AdjustableClock, loop: asyncio.AbstractEventLoop) -> None:
         self._server = server
@@ -63,7 +63,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         self._deviating = Deviating(server, cosmos_deviations.DEVIATIONS)
 
     def regenerate_key(self, which: str) -> None:
-        """Replace the "primary" or the "secondary" key: requests that are signed with the old one get 401."""
+        """Replace the "primary" or the "secondary" key. Requests that are signed with the old key get 401."""
         _call(self._loop, lambda: self._server.account.keys.regenerate(which))
 
     def create_container(
@@ -76,7 +76,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         ranges: int = 1,
     ) -> None:
         """
-        Create a container of so many physical partitions, and its database where that is missing.
+        Create a container of so many physical partitions. Create its database if that is missing.
 
         Args:
             partition_key: the path, or up to three of a hierarchical key.
@@ -102,7 +102,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
 
     def seed(self, seed: Mapping[str, Any]) -> None:
         """
-        Create the databases, containers and items of a seed that are not there yet.
+        Create the databases, containers and items of a seed that do not exist yet.
 
         Raises:
             ValueError: names the path of the first mistake.
@@ -120,7 +120,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         return _call(self._loop, lambda: account.container(database, container).merge(first, second))
 
     def take_snapshot(self, database: str, container: str) -> None:
-        """Remember all items and LSNs of a container, in the place of what was remembered before."""
+        """Remember all items and LSNs of a container. An earlier snapshot is replaced."""
         account = self._server.account
         _call(self._loop, lambda: account.container(database, container).take_snapshot())
 
@@ -132,13 +132,11 @@ class CosmosEmulator(_Emulator[CosmosServer]):
         _call(self._loop, lambda: account.container(database, container).restore_snapshot())
 
     def fail_over(self) -> str:
-        """
-        Let the other of two regions, which are the names 127.0.0.1 and localhost, take the writes, and return its host.
-        """
+        """Let the other of two regions accept the writes, and return its host. The regions are the names 127.0.0.1 and localhost."""
         return _call(self._loop, lambda: fail_over(self._server.account))
 
     def lag(self, seconds: float) -> None:
-        """Let reads be answered by a replica that is so far behind; 0 ends it."""
+        """Let a replica answer reads that lags this far behind; 0 ends this."""
         _call(self._loop, lambda: setattr(self._server.account.replication, "lag_s", seconds))
 
     def throttle(
@@ -187,7 +185,7 @@ class CosmosEmulator(_Emulator[CosmosServer]):
 
 class ServiceBusEmulator(_Emulator[ServiceBusServer]):
     """
-    A running Service Bus emulator: where it is, and what a test may do to it.
+    A running Service Bus emulator: its addresses, and the actions that a test may take on it.
 
     It begins with the topic `events`, which drops duplicates, and the topic's session subscription `all`.
     """
@@ -199,7 +197,7 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
 
     def regenerate_key(self, which: str) -> None:
         """
-        Replace the "primary" or the "secondary" key: tokens of the old one are refused, open links live on until theirs expires.
+        Replace the "primary" or the "secondary" key. Tokens of the old key are refused; open links stay until their token expires.
         """
         _call(self._loop, lambda: self._server.broker.first_keys.regenerate(which))
 
@@ -222,7 +220,7 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
         _call(self._loop, lambda: self._server.broker.add_queue(config))
 
     def delete(self, name: str) -> None:
-        """Delete a topic or queue with all it holds; its links are detached."""
+        """Delete a topic or queue with all its messages. Its links are detached."""
         _call(self._loop, lambda: self._server.broker.delete(name))
 
     def advance(self, seconds: float) -> None:
@@ -237,7 +235,7 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
 
     def add_fault(self, rule: dict[str, Any]) -> Callable[[], bool]:
         """
-        Add a fault; return a function that says whether it has struck nothing yet.
+        Add a fault. Return a function that says whether it has struck nothing yet.
 
         Raises:
             ValueError: names the first field that is wrong.
@@ -246,7 +244,7 @@ class ServiceBusEmulator(_Emulator[ServiceBusServer]):
         return lambda: not added.struck
 
     def clear_faults(self) -> None:
-        """End every fault, an outage too."""
+        """End every fault, including an outage."""
         _call(self._loop, self._server.broker.faults.clear)
 
     def stats(self) -> dict[str, Any]:
@@ -301,8 +299,8 @@ async def _entered(server: Server) -> Server:
 
 
 async def _ended(server: Server) -> None:
-    # The server stops accepting some turns before it closes its listener: asyncio makes a transport for each connection that the
-    # server accepted, and leaves the connection open where the listener closed before that.
+    # The server stops accepting some turns of the loop before it closes its listener. asyncio makes a transport for each connection
+    # that the server accepted, and leaves the connection open if the listener was closed before that.
     for listening in server.listener.sockets if server.listener else ():
         asyncio.get_running_loop().remove_reader(listening)
     for _ in range(3):
@@ -317,12 +315,12 @@ def _event_loop() -> Iterator[asyncio.AbstractEventLoop]:
     def serve() -> None:
         with (
             asyncio.Runner() as runner
-        ):  # its end cancels what is left, such as a connection that is being accepted
+        ):  # the end of the loop cancels what is left, such as a connection that is being accepted
             loop = runner.get_loop()
             started.set_result(loop)
             loop.run_forever()
 
-    # A daemon: a test run that is interrupted must not wait for it.
+    # A daemon thread: an interrupted test run must not wait for it.
     thread = Thread(target=serve, name="cosmos-outbox-emulators", daemon=True)
     thread.start()
     loop = started.result()

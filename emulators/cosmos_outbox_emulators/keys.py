@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class KeyPair:
-    """Both keys are valid, each until it is regenerated."""
+    """A primary and a secondary key. Both are valid, each until it is regenerated."""
 
     def __init__(self, primary: str, *, size: int) -> None:
         self._size = size
@@ -25,7 +25,7 @@ class KeyPair:
 
     def regenerate(self, which: str) -> None:
         """
-        Put a new key in the place of one of the two, which is refused from now on.
+        Replace one of the two keys. The old key is refused from now on.
 
         Raises:
             ValueError: it is neither "primary" nor "secondary".

@@ -27,7 +27,7 @@ from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 from cosmos_outbox_emulators.usage import UsageError
 
 HOST = "127.0.0.1"
-# Of the first emulators of a machine, so that `split` and the others find them without --control
+# The ports of the first emulators on a machine, so that `split` and the other commands find them without --control
 CONTROL_PORT = 8971
 
 
@@ -80,7 +80,7 @@ async def serve(options: argparse.Namespace) -> None:
                 await stack.enter_async_context(server)
             except OSError as error:
                 if server is control and options.control_port is None and error.errno == errno.EADDRINUSE:
-                    # Other emulators run here; these are steered at the address that is printed
+                    # Other emulators run on this machine, so commands steer these at the address that is printed.
                     control.port = 0
                     await stack.enter_async_context(control)
                     continue
@@ -117,7 +117,7 @@ _TITLES = {
 
 
 def _announce(found: dict[str, str], others: dict[str, str], *, as_json: bool) -> None:
-    """Say where the servers are; `others` are the connection strings of the keys after the first."""
+    """Print the addresses of the servers; `others` are the connection strings of all keys but the first."""
     lines = [f"{_TITLES[name]:<13}{text}" for name, text in found.items()]
     lines += [f"{f'  as {name}':<12} {text}" for name, text in others.items()]
     shown = {**found, "servicebus_keys": others} if others else found
@@ -140,7 +140,7 @@ def _json(file: Path) -> Any:
 
 @contextmanager
 def _named(option: str, file: Path) -> Iterator[None]:
-    """Name the option and its file in what is wrong with it."""
+    """Add the option and its file to an error about the file's content."""
     try:
         yield
     except (OSError, ValueError, RecursionError) as error:

@@ -14,4 +14,4 @@ class OneLineParser(argparse.ArgumentParser):
 
 
 class UsageError(Exception):
-    """Something that the caller of the command has to change, in one line."""
+    """A mistake that the caller of the command has to correct, in one line."""

@@ -42,7 +42,7 @@ class Account:
     It may say of itself that it takes writes in several regions; it has but one.
     """
 
-    name: str = "localhost"  # of the account, as it says itself; that of Microsoft's emulators
+    name: str = "localhost"  # the name that the account says it has; the same as Microsoft's emulators
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class Account:
         self.clock = clock
         self.databases: dict[str, Database] = {}
         self.replication = Replication()
-        self.write_host: str | None = None  # once it failed over
-        # Ids and etags differ from one start to the next: what a client kept from the last one must not fit by chance.
+        self.write_host: str | None = None  # set once the account failed over
+        # Ids and etags differ from one start to the next: those that a client kept from an earlier start must not fit by chance.
         boot = random.getrandbits(24)
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count((boot << 6) + 1)
@@ -109,7 +109,7 @@ class Account:
         self, database_name: str, body: JsonObject, throughput: JsonObject | None = None
     ) -> Container:
         """
-        Create a container with one partition for each started 6,000 RU/s, or the account's number if that is more.
+        Create a container. It gets one partition for each started 6,000 RU/s, or the account's number of partitions if that is more.
 
         Without throughput of its own it takes part in that of the database, or else has the least there is.
         """
@@ -148,7 +148,7 @@ class Account:
         self.container(database_name, name, as_owner=False)
         del self.database(database_name).containers[name]
 
-    # What an earlier start kept
+    # Data of an earlier start
 
     def continue_from(self, boot: int, rid: int) -> None:
         """Give new ids and etags after those of earlier starts."""
@@ -158,7 +158,7 @@ class Account:
     def restored_container(
         self, database: str, properties: JsonObject, raw_rid: bytes, *, partitions: int = 1
     ) -> Container:
-        """Take a container of an earlier start, without its partitions; or a new one."""
+        """Return a container of an earlier start, without its partitions; or a new one."""
         container = Container(
             path=f"dbs/{database}/colls/{properties['id']}",
             rid=properties["_rid"],
@@ -193,9 +193,7 @@ class Account:
             yield from database.containers.values()
 
     def replace_offer(self, rid: str, body: JsonObject) -> JsonObject:
-        """
-        Change the throughput of a container or a database; a container that needs more partitions is split at once.
-        """
+        """Change the throughput of a container or a database. If a container needs more partitions, it is split at once."""
         for owner in self.owners():
             if owner.offer is None or owner.offer["_rid"] != rid:
                 continue
@@ -215,9 +213,7 @@ class Account:
     # Resource ids
 
     def by_name(self, segments: tuple[str, ...]) -> tuple[str, ...]:
-        """
-        Return a path of names for one of resource ids (`_self`); a name that looks like an id is a name.
-        """
+        """Return the path of names for a path of resource ids (`_self`). A name that looks like an id counts as a name."""
         if len(segments) < 2 or segments[0] != "dbs" or segments[1] in self.databases:
             return segments
         database = next((d for d in self.databases.values() if d.properties["_rid"] == segments[1]), None)

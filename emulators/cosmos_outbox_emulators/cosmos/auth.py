@@ -17,7 +17,8 @@ _MISMATCH = (
 
 def signature(key: bytes, method: str, segments: Sequence[str], date: str, *, by_rid: bool = False) -> str:
     """
-    Sign a request as the service does: verb, resource type, resource link, date; an odd path ends with a type, an even with an id.
+    Sign a request as the service does: verb, resource type, resource link, date. A path with an odd number of parts ends with a type,
+    one with an even number with an id.
 
     The link of a path of resource ids is the last id alone, in lower case.
     """
@@ -57,7 +58,7 @@ def check_signature(
 
 
 def _check_bearer(keys: Iterable[str], token: str) -> None:
-    """Take what the SDKs' tests make for Microsoft's emulator: a token of Entra ID with the account's key for its signature."""
+    """Accept the token that the SDKs' tests make for Microsoft's emulator: one of Entra ID, with the account's key as signature."""
     signed = token.rpartition(".")[2].rstrip("=")
     if signed not in [base64.urlsafe_b64encode(key.encode()).decode().rstrip("=") for key in keys]:
         raise CosmosError(
@@ -66,9 +67,7 @@ def _check_bearer(keys: Iterable[str], token: str) -> None:
 
 
 def check_item_id(segments: Sequence[str]) -> None:
-    """
-    Refuse a request that names an item by an id that the service's gateway decodes once too often, trims or does not take.
-    """
+    """Refuse a request that names an item by an id that the service's gateway decodes once too often, trims, or does not accept."""
     item_id = segments[5] if tuple(segments[4:5]) == ("docs",) and len(segments) > 5 else ""
     if set(item_id) & set("\t\r\n"):
         raise bad_request("The id of the item has a tab or a line end.")

@@ -22,7 +22,7 @@ _DOCUMENT = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOperation:
-    """An operation, the partition key that it names for itself, and whether its result shall be without the item."""
+    """An operation, the partition key that it names for itself, and whether its result is to come without the item."""
 
     operation: Operation
     partition_key: str | None
@@ -31,7 +31,7 @@ class BatchOperation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What became of one operation."""
+    """The result of one operation."""
 
     status: int
     substatus: int | None = None
@@ -60,7 +60,7 @@ def is_binary(body: bytes) -> bool:
 
 
 def operations_of(body: bytes) -> list[BatchOperation]:
-    """Read the operations of a request; one that is no operation is refused by its number."""
+    """Read the operations of a request. An invalid one is refused by its number."""
     batch = rows(body) if is_binary(body) else jsontext.decode(body)
     if not isinstance(batch, list) or not batch:
         raise bad_request("Batch request has no operations.")
@@ -122,7 +122,7 @@ def _operation(index: int, fields: Any) -> BatchOperation:
             raise bad_request(f"'{name}' of operation {index} must be text.")
     if body is not None and fields.get("timeToLiveInSeconds") is not None:
         body = {**body, "ttl": fields["timeToLiveInSeconds"]}
-    # The service answers 304 to a read whose etag is the same, whichever of the two conditions names it
+    # If the etag is the same, the service answers a read with 304, whichever of the two conditions names the etag.
     unless = fields.get("ifNoneMatch") or (fields.get("ifMatch") if kind == OperationKind.READ else None)
     key = fields.get("partitionKey")
     return BatchOperation(
@@ -139,7 +139,7 @@ def _operation(index: int, fields: Any) -> BatchOperation:
 
 
 def _json(result: Result) -> bytes:
-    """Join the bytes of a result, so that an item is not serialised again."""
+    """Join the bytes of a result, so that an item is not serialised a second time."""
     fields: dict[str, Any] = {
         "statusCode": result.status,
         "subStatusCode": result.substatus,

@@ -31,7 +31,7 @@ _RANGE_GONE = 1002
 
 
 def reply(container: Container, request: Request, now: float, fault: FaultRule | None = None) -> Reply:
-    """Execute a batch or a bulk request; `fault` fails one operation of a batch."""
+    """Execute a batch or a bulk request. A `fault` fails one operation of a batch."""
     if len(request.body) > LARGEST_REQUEST_BYTES:
         raise too_large()
     if request.headers.get("x-ms-cosmos-batch-atomic", "").lower() == "false":
@@ -42,7 +42,7 @@ def reply(container: Container, request: Request, now: float, fault: FaultRule |
     headers = document_headers(container, partition, sum(result.charge for result in results))
     if worst >= 400:
         del headers["x-ms-content-path"]
-    # A read that finds nothing new is 304: that is no failure, and yet no plain success
+    # A read that finds nothing new is a 304: no failure, and no plain success either.
     body = results_body(results, binary=is_binary(request.body))
     return Reply(status=207 if worst >= 300 else 200, body=body, headers=headers)
 
@@ -70,7 +70,7 @@ def _batch(
 
 
 def _bulk(container: Container, request: Request, now: float) -> tuple[Partition, list[Result]]:
-    """Execute the operations of one range, each for itself; after the first failure only if the request says so."""
+    """Execute the operations of one range, each by itself. After a failure, go on only if the request says so."""
     range_id = range_of(request.headers)
     partition = None if range_id is None else container.partition_by_id(range_id)
     goes_on = is_on(request.headers, "x-ms-cosmos-batch-continue-on-error")

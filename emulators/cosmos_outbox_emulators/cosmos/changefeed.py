@@ -29,7 +29,8 @@ def read_changes(
     up_to: int | None = None,
 ) -> ChangePage:
     """
-    Read changes after `after_lsn`, those up to `up_to` if a replica lags; a page ends at the first transaction boundary at or past `limit` items or 4 MB.
+    Read changes after `after_lsn`, and not beyond `up_to` if a replica lags. A page ends at the first transaction boundary at or
+    after `limit` items or 4 MB.
     """
     everything = window.covers(partition.low, partition.high)
     items: list[Item] = []

@@ -6,7 +6,7 @@ import time
 
 
 class AdjustableClock:
-    """Return seconds since the epoch; `advance` moves it, so that TTLs pass without waiting."""
+    """Returns seconds since the epoch. `advance` moves the clock, so that TTLs pass without waiting."""
 
     def __init__(self) -> None:
         self._ahead = 0.0

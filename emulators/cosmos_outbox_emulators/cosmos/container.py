@@ -23,7 +23,7 @@ _Snapshot = list[tuple[str, str, int, list[Item]]]  # low, high, LSN and items o
 
 @dataclasses.dataclass(slots=True)
 class Replication:
-    """How far the replica that answers reads is behind; shared by all containers of an account."""
+    """How far the replica that answers reads lags behind; all containers of an account share this."""
 
     lag_s: float = 0.0
 
@@ -71,11 +71,11 @@ class Container:
         return self._next_range
 
     def restore(self, partitions: list[Partition], generation: int, next_range: int) -> None:
-        """Take the partitions of an earlier start."""
+        """Take over the partitions of an earlier start."""
         self.partitions, self.generation, self._next_range = partitions, generation, next_range
 
     def take_snapshot(self) -> None:
-        """Remember all items and LSNs, in the place of what was remembered before."""
+        """Remember all items and LSNs. An earlier snapshot is replaced."""
         self._snapshot = [
             (part.low, part.high, part.lsn, list(part.changes_after(0))) for part in self.partitions
         ]
@@ -107,7 +107,7 @@ class Container:
         return sum(map(len, self.partitions))
 
     def replace_properties(self, properties: JsonObject) -> None:
-        """Take new properties; items get the expiry that the new default gives them."""
+        """Replace the properties. Items get the expiry that the new default gives them."""
         before = self.default_ttl
         self.properties = properties
         if before == self.default_ttl:
@@ -146,9 +146,7 @@ class Container:
         return [partition for partition in self.partitions if partition.low < high and low < partition.high]
 
     def partition_by_id(self, range_id: str) -> Partition:
-        """
-        Find the partition with this range id, or answer 410 as the service does after a split or a merge.
-        """
+        """Return the partition with this range id; after a split or a merge, answer 410 as the service does."""
         found = self.find(range_id)
         if found is not None:
             return found
@@ -160,8 +158,8 @@ class Container:
 
     def split(self, range_id: str, *, completing: int = 0) -> tuple[str, str]:
         """
-        Cut a range in the middle. The next `completing` requests that name the old range are answered 410/1007, later ones
-        410/1002. Children keep the LSNs, so the parent's continuation goes on at both.
+        Split a range in the middle. The next `completing` requests that name the old range are answered 410/1007, later ones
+        410/1002. Children keep the LSNs, so the parent's continuation is valid for both.
         """
         parent = self._existing(range_id)
         cut = self._ring.middle(parent.low, parent.high)
@@ -185,7 +183,7 @@ class Container:
         return child.range_id
 
     def grow(self, count: int) -> None:
-        """Split the widest range until there are so many, as the service does when throughput is raised."""
+        """Split the widest range until there are so many, as the service does when the throughput is raised."""
         while len(self.partitions) < count:
             widest = max(
                 self.partitions, key=lambda partition: self._ring.width(partition.low, partition.high)

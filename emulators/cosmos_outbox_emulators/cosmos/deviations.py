@@ -25,7 +25,7 @@ from cosmos_outbox_emulators.cosmos.server import Answer, Around, CosmosServer
 from cosmos_outbox_emulators.deviating import Switch
 
 _LAG_S, _LATENCY_S, _AHEAD_S = 3.0, 0.2, 3600.0
-_LONGEST_KEY_HEADER = 2000  # a key of 2,047 bytes has a longer one, no ordinary key has
+_LONGEST_KEY_HEADER = 2000  # a key of 2,047 bytes has a longer header, no ordinary key has
 _WRITES = WRITES - {"delete"}  # those with a body
 
 
@@ -33,7 +33,7 @@ _WRITES = WRITES - {"delete"}  # those with a body
 
 
 def _keep_half_of_a_batch(answer: Answer, request: Request, route: Route) -> Reply:
-    """Keep what the operations before the failed one wrote."""
+    """Keep the writes that came before the failed operation of a batch."""
     reply = answer(request, route)
     if route.kind is RequestKind.BATCH and reply.status == 207:
         statuses = [result["statusCode"] for result in json.loads(reply.body)]
@@ -57,7 +57,7 @@ def _accept_large_batches(answer: Answer, request: Request, route: Route) -> Rep
 
 
 def _overwrite(answer: Answer, request: Request, route: Route) -> Reply:
-    """Let a creation replace the item that is there."""
+    """Let a creation replace an existing item."""
     if route.kind is RequestKind.BATCH:
         request = replace(request, body=request.body.replace(b'"Create"', b'"Upsert"'))
     elif route.kind is RequestKind.CREATE:
@@ -75,7 +75,7 @@ def _ignore_etags(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _round_numbers(answer: Answer, request: Request, route: Route) -> Reply:
-    """Keep a whole number beyond 2^53 as the next one that a double can be."""
+    """Round a whole number beyond 2^53 to the next one that a double can hold."""
     if route.kind in _WRITES:
         body = json.loads(request.body, parse_int=lambda text: int(float(text)))
         request = _with_body(request, body)
@@ -102,7 +102,7 @@ def _refuse_long_keys(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _say_owner_missing(answer: Answer, request: Request, route: Route) -> Reply:
-    """Call a missing item 404/1003, which is the word for a missing container."""
+    """Answer 404/1003 for a missing item, which is the answer for a missing container."""
     reply = answer(request, route)
     if reply.status == 404 and reply.headers.get("x-ms-substatus") == "0":
         reply.headers["x-ms-substatus"] = "1003"
@@ -110,7 +110,7 @@ def _say_owner_missing(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _say_conflict(answer: Answer, request: Request, route: Route) -> Reply:
-    """Answer 409 where an etag does not fit."""
+    """Answer 409 where an etag does not match."""
     reply = answer(request, route)
     if reply.status == 207:
         return replace(reply, body=reply.body.replace(b'"statusCode":412', b'"statusCode":409'))
@@ -118,7 +118,7 @@ def _say_conflict(answer: Answer, request: Request, route: Route) -> Reply:
 
 
 def _refuse_metadata(answer: Answer, request: Request, route: Route, *, reads: bool) -> Reply:
-    """Refuse to change databases, containers and throughput, as roles for data do; or also to read them."""
+    """Refuse to change databases, containers and throughput, as with a role for data only; optionally, refuse to read them, too."""
     if route.kind is RequestKind.METADATA and (
         reads or request.method != "GET" or route.segments[0] == "offers"
     ):
@@ -212,7 +212,7 @@ def _set(holder: Any, **values: object) -> Iterator[None]:
 
 
 def _never_expire(server: CosmosServer) -> Around:
-    """Write items as into a container without a default TTL, where an item's own does not count."""
+    """Write items as into a container without a default TTL, where the TTL of an item does not count."""
 
     def keep(answer: Answer, request: Request, route: Route) -> Reply:
         if route.kind not in _WRITES:
@@ -239,7 +239,7 @@ def _stands(around: Around) -> Switch[CosmosServer]:
 
 @contextmanager
 def _stale(server: CosmosServer) -> Iterator[None]:
-    """Let single items be read as of a while ago, whatever the session has seen; feeds and queries are up to date."""
+    """Let single items be read as they were a while ago, whatever the session has seen. Feeds and queries are up to date."""
     replication = server.account.replication
 
     def forget_session(answer: Answer, request: Request, route: Route) -> Reply:

@@ -54,9 +54,7 @@ def item_reply(
 
 
 def _delete_key_reply(container: Container, request: Request, now: float) -> Reply:
-    """
-    Delete all items of a partition key; the service does it in the background, here it is done when it answers.
-    """
+    """Delete all items of a partition key. The service does this in the background; here it is done before the answer."""
     transaction = Transaction(container, key_of(container, request.headers), now)
     transaction.delete_all()
     transaction.commit()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 
 class CosmosError(Exception):
-    """Carry an HTTP status and a Cosmos DB sub-status to the reply."""
+    """Carries an HTTP status and a Cosmos DB sub-status to the reply."""
 
     def __init__(
         self,
@@ -25,7 +25,7 @@ class CosmosError(Exception):
         self.message = message
         self.retry_after_ms = retry_after_ms
         self.details = details or {}
-        self.headers: Mapping[str, str] = {}  # beyond those of each refusal
+        self.headers: Mapping[str, str] = {}  # headers beside those of every refusal
 
 
 def bad_request(message: str, *, substatus: int = 0) -> CosmosError:

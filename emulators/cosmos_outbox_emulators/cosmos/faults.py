@@ -17,9 +17,7 @@ from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 
 
 class When(StrEnum):
-    """
-    Whether the fault strikes before the emulator has executed the request, or after (then only the answer is lost or false).
-    """
+    """When a fault strikes: before the emulator has executed the request, or after (then only the answer is lost or false)."""
 
     BEFORE = "before"
     AFTER = "after"
@@ -28,7 +26,7 @@ class When(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRule:
     """
-    What goes wrong, and for which requests.
+    A fault, and the requests that it strikes.
 
     Args:
         operation: Defaults to every operation.
@@ -79,7 +77,7 @@ class FaultRule:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FaultRule:
-        """Read a rule from JSON; a mistake is a ValueError that names the field."""
+        """Read a rule from JSON. A mistake raises a ValueError that names the field."""
         unknown = values.keys() - {field.name for field in fields(cls)}
         if unknown:
             raise ValueError(
@@ -119,7 +117,7 @@ def _read(name: str, value: Any) -> Any:
 
 
 class _Armed:
-    """A rule with what is left of it."""
+    """A rule, and how often it still strikes."""
 
     def __init__(self, rule: FaultRule) -> None:
         self.rule = rule
@@ -163,11 +161,11 @@ class Faults:
         self._armed.clear()
 
     def is_idle(self, rule: FaultRule) -> bool:
-        """Say whether a rule is in force and has struck no request."""
+        """Say whether a rule is in force that has struck no request."""
         return any(armed.rule is rule and not armed.struck for armed in self._armed)
 
     def as_list(self) -> list[dict[str, Any]]:
-        """Return what each rule says, and how many more requests it strikes."""
+        """Return each rule, and how many more requests it strikes."""
         return [
             {
                 **{
@@ -183,9 +181,7 @@ class Faults:
     def strike(
         self, kind: RequestKind, container: str | None, *, partition: Callable[[], str | None] = lambda: None
     ) -> FaultRule | None:
-        """
-        Find the rule that hits this request, and use it up by one; `partition` is asked where a rule names one.
-        """
+        """Return the rule that strikes this request, and use it up by one. `partition` is called if a rule names a partition."""
         for armed in self._armed:
             if armed.strikes(kind, container, partition):
                 if armed.left == 0:

@@ -29,7 +29,7 @@ from cosmos_outbox_emulators.cosmos.scope import Window, window_of_key
 from cosmos_outbox_emulators.cosmos.walk import Walk
 
 _DEFAULT_PAGE = 100
-_UNLIMITED = 2**31  # a page of the change feed then ends by its size only
+_UNLIMITED = 2**31  # the size alone then ends a page of the change feed
 _RANGE_ID = re.compile(r"\d{1,9}", re.ASCII)
 _HEX = re.compile(
     r"[0-9A-F]{0,300}"
@@ -40,7 +40,8 @@ _NOTHING = object()
 
 def query_reply(container: Container, request: Request, now: float) -> Reply:
     """
-    Answer a query of one partition key or one range, or of several if the rows need no merging; or make the plan to merge them.
+    Answer a query over one partition key or one range, or over several if their rows need no merging. Otherwise return the plan by
+    which the client merges them.
     """
     headers = request.headers
     if "a-im" in headers:
@@ -53,7 +54,7 @@ def query_reply(container: Container, request: Request, now: float) -> Reply:
     partitions, window = _scope(container, headers)
     if not any(f"x-ms-documentdb-partitionkey{end}" in headers for end in ("", "rangeid")):
         key, crossing = _key_in_filter(container, query), is_on(headers, CROSS_PARTITION)
-        # An aggregate is the client's to merge, or to refuse: azure-cosmos merges none without VALUE
+        # The client merges an aggregate, or refuses to: azure-cosmos merges none without VALUE.
         if key is not None and not (crossing and query.aggregates):
             partitions, window = [container.partition_of(key.epk)], window_of_key(key)
         elif not crossing:
@@ -70,7 +71,8 @@ def readfeed_reply(container: Container, request: Request, now: float) -> Reply:
 
 def _key_in_filter(container: Container, query: sql.Query) -> LogicalKey | None:
     """
-    Return the partition key that the filter of a query names, if it is a plain conjunction with each path set equal to a value.
+    Return the partition key that the filter of a query names. The filter must be a plain conjunction that sets each path equal to a
+    value.
     """
     values = [query.equalities.get(path, _NOTHING) for path in container.key_paths]
     return None if _NOTHING in values else logical_key(values, container.version)
@@ -112,11 +114,9 @@ def _query(container: Container, request: Request, now: float, query: sql.Query,
 
 
 def changefeed_reply(container: Container, request: Request, now: float) -> Reply:
-    """
-    Answer one page of the change feed in latest-version mode: 200 with changes, or 304; both carry the continuation as etag.
-    """
+    """Answer one page of the change feed in latest-version mode: 200 with changes, or 304. Both carry the continuation as etag."""
     mode = request.headers.get("a-im", "").lower()
-    if mode == "full-fidelity feed":  # in words by which clients know an account that lacks it
+    if mode == "full-fidelity feed":  # with the text by which clients recognise an account without this mode
         raise bad_request("The change feed mode 'All Versions and Deletes' must be enabled on the account.")
     if mode != "incremental feed":
         raise bad_request("A-IM names no mode of the change feed: it is Incremental Feed.")
@@ -139,7 +139,7 @@ def changefeed_reply(container: Container, request: Request, now: float) -> Repl
     size = sum(len(item.encoded) for item in page.items)
     charge = charges.feed_charge(len(page.items), size)
     headers = document_headers(container, partition, charge, etag=f'"{page.lsn}"', lsn=lsn)
-    headers["x-ms-item-count"] = str(len(page.items))  # the SDK for .NET parses that of a 304 too
+    headers["x-ms-item-count"] = str(len(page.items))  # the SDK for .NET parses this header of a 304, too
     if not page.items:
         return Reply(status=304, headers=headers)
     rows = [b'%b,"_lsn":%d}' % (item.encoded[:-1], item.lsn) for item in page.items]
@@ -160,7 +160,7 @@ def _after_lsn(headers: Mapping[str, str], newest: int) -> int:
 
 def _newer_than(headers: Mapping[str, str]) -> float | None:
     text = headers.get("if-modified-since")
-    if text is None or "if-none-match" in headers:  # a continuation says it better
+    if text is None or "if-none-match" in headers:  # a continuation is more precise than a start
         return None
     try:
         return parsedate_to_datetime(text).timestamp()
@@ -169,7 +169,7 @@ def _newer_than(headers: Mapping[str, str]) -> float | None:
 
 
 def _scope(container: Container, headers: Mapping[str, str]) -> tuple[Sequence[Partition], Window]:
-    """Find what a feed request addresses: one key, one range (410 if gone), a window of one range, or all."""
+    """Return what a feed request addresses: one key, one range (410 if it is gone), a window of one range, or everything."""
     if "x-ms-documentdb-partitionkey" in headers:
         key = container.key_from_header(headers["x-ms-documentdb-partitionkey"])
         return [container.partition_of(key.epk)], window_of_key(key)

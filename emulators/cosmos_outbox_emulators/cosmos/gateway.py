@@ -41,20 +41,18 @@ _ACTIVITY_ID = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 class Gateway:
-    """
-    Answer requests from an account's data. Synchronous: between two requests there is no half-done operation.
-    """
+    """Answers requests from an account's data. It is synchronous, so no operation is half done between two requests."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
         self.counts: Counter[str] = Counter()
         self._activities = itertools.count(1)
-        self._throttles: dict[str, Throttle] = {}  # by resource id of the container
+        self._throttles: dict[str, Throttle] = {}  # by the container's resource id
 
     def throttle(
         self, container: Container, request_units: float, buckets: Mapping[str, float] | None = None
     ) -> None:
-        """Give a container so many request units a second from now on, with the percentages of its buckets; 0 for no limit."""
+        """Give a container so many request units a second from now on, with the percentages of its buckets; 0 removes the limit."""
         self._throttles.pop(container.rid, None)
         if request_units:
             self._throttles[container.rid] = Throttle(request_units, buckets)
@@ -71,7 +69,8 @@ class Gateway:
 
     def partition_of(self, request: Request, route: Route) -> str | None:
         """
-        Return the id of the physical partition that a request addresses, by its range or by a partition key; None without one.
+        Return the id of the physical partition that a request addresses, by its range or by a partition key; None if it addresses
+        none.
         """
         range_id, key = range_of(request.headers), request.headers.get("x-ms-documentdb-partitionkey")
         if range_id is not None or key is None:
@@ -80,16 +79,16 @@ class Gateway:
             container = self.account.container(route.segments[1], route.segments[3])
             return container.partition_of(container.key_from_header(key).epk).range_id
         except (CosmosError, IndexError):
-            return None  # the error comes when the request is executed
+            return None  # the error is raised when the request is executed
 
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
-        """Execute a request (admitted before, or now); never raises."""
+        """Execute a request (admitted before, or now). This never raises."""
         try:
             return self._stamped(request, self._execute(request, route or self.admit(request), fault))
         except CosmosError as error:
             return self.refuse(request, error)
         except (RecursionError, UnicodeError) as error:
-            # Nothing was applied: all that reads a request's nested or undecodable input runs before the commit.
+            # Nothing was applied: nested or undecodable input of a request is read before the commit.
             return self.refuse(
                 request, bad_request(f"The request is too deeply nested or not UTF-8: {error}.")
             )
@@ -103,7 +102,7 @@ class Gateway:
         headers = {**error.headers, "x-ms-substatus": str(error.substatus), "x-ms-request-charge": "1.00"}
         if error.retry_after_ms is not None:
             headers["x-ms-retry-after-ms"] = str(error.retry_after_ms)
-        # A message may quote what the client sent, even what has no UTF-8 form.
+        # A message may quote the client's text, even if it has no UTF-8 form.
         text = jsontext.encode({k: v.encode(errors="replace").decode() for k, v in body.items()})
         return self._stamped(request, Reply(status=error.status, body=text, headers=headers))
 
@@ -148,7 +147,7 @@ class Gateway:
             reply = self._execute_on(container, request, route, fault, now)
         except CosmosError as error:
             partition = container.find(self.partition_of(request, route))
-            # A session learns from a refusal too, but not from one for its own sake
+            # A session also learns from a refusal, except from one that is caused by the session itself.
             if partition is not None and error.status in (404, 409, 412) and not error.substatus:
                 reads = route.kind is RequestKind.READ
                 lsn = reached_lsn(container, partition, now) if reads else partition.lsn
@@ -181,6 +180,6 @@ class Gateway:
 
 
 def _code(status: int) -> str:
-    """Name a status as the service does: 404 is NotFound."""
+    """Return the service's name for a status: 404 is NotFound."""
     known = {one.value: one.phrase.title().replace(" ", "") for one in http.HTTPStatus} | {449: "RetryWith"}
     return known.get(status, str(status))

@@ -22,7 +22,8 @@ _FIRST, _LAST = "", "FF"
 
 def effective_partition_key(component: Any, encoded: bytes) -> str:
     """
-    Return the place of one value; `encoded` is its form for hashing of version 2, which ends strings in another way.
+    Return the effective partition key of one value. `encoded` is its form for hashing in version 2, which ends strings in another
+    way.
     """
     if isinstance(component, str):
         component = component[:_CHARACTERS_HASHED]
@@ -47,14 +48,12 @@ def _bound(value: int) -> str:
 
 
 def _hash(bound: str) -> int:
-    """Return the first hash at or behind a bound."""
+    """Return the first hash at or after a bound."""
     return _HASHES if bound == _LAST else bisect_left(range(_HASHES), bound, key=_bound)
 
 
 def _number(value: float) -> bytes:
-    """
-    Write a number so that bytes compare as numbers do: eight bits, then seven a byte with a mark that more follow.
-    """
+    """Write a number so that its bytes sort as numbers do: eight bits first, then seven in a byte with a mark that more follow."""
     (bits,) = struct.unpack(">Q", struct.pack(">d", value))
     bits = bits ^ _SIGN if bits < _SIGN else (~bits + 1) % (1 << 64)
     digits = [bits >> 56]

@@ -29,7 +29,9 @@ _NUMBERS = {_I32: _INT32, _U32: _UINT32, _F64: _DOUBLE}
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schema:
-    """The columns of a row: int32 that are fixed, text (str) or bytes of variable length, and sparse ones with the code of their type."""
+    """
+    The columns of a row: fixed int32 columns, text (str) or bytes of variable length, and sparse columns with the code of their type.
+    """
 
     number: int
     fixed: tuple[str, ...]
@@ -64,7 +66,7 @@ RESULT = Schema(
 
 
 def write(schema: Schema, rows: Iterable[Row]) -> bytes:
-    """Return a stream of rows; a column that is missing or None is left out."""
+    """Return a stream of rows. A column that is missing or None is left out."""
     parts = [_SEGMENT]
     for row in rows:
         content = _written(schema, row)
@@ -73,7 +75,7 @@ def write(schema: Schema, rows: Iterable[Row]) -> bytes:
 
 
 def read(schema: Schema, stream: bytes) -> list[Row]:
-    """Return the rows of a stream, each with the columns that are there; raise 400 for anything else."""
+    """Return the rows of a stream, each with the columns that it has. Any other input raises 400."""
     if not stream.startswith(_SEGMENT):
         raise bad_request("The binary body does not begin with a segment of RecordIO.")
     rows: list[Row] = []

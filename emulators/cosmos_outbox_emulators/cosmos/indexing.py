@@ -15,9 +15,7 @@ _SPATIAL_TYPES = ("LineString", "MultiPolygon", "Point", "Polygon")
 
 
 def completed(policy: Any) -> JsonObject:
-    """
-    Return a policy with its defaults: everything is included but `_etag`; the old `indexes` of a path are dropped.
-    """
+    """Return a policy with its defaults: everything is included except `_etag`. The old `indexes` of a path are dropped."""
     if not isinstance(policy, dict | None):
         raise bad_request("The indexing policy must be a JSON object.")
     policy = policy or {}

@@ -9,7 +9,7 @@ from cosmos_outbox_emulators.cosmos import jsontext
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.sql import Query
 
-# What is left of the first and the last for running the query has to be more than nothing
+# The time for running the query is what remains beside the first and the last time: it has to be more than zero.
 _TIMES = (
     "totalExecutionTimeInMs=1.00;queryCompileTimeInMs=0.01;queryLogicalPlanBuildTimeInMs=0.01;"
     "queryPhysicalPlanBuildTimeInMs=0.01;queryOptimizationTimeInMs=0.01;indexLookupTimeInMs=0.01;documentLoadTimeInMs=0.01;"
@@ -18,7 +18,7 @@ _TIMES = (
 
 
 def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
-    """Count the rows; an aggregate is said to have read its index alone."""
+    """Return the metrics of a query: its rows are counted, and an aggregate counts as answered from its index alone."""
     count, size = len(rows), sum(map(len, rows))
     retrieved = (0, 0) if query.aggregates else (count, size)
     counts = {
@@ -32,7 +32,7 @@ def query_metrics(query: Query, rows: Sequence[bytes]) -> str:
 
 
 def index_metrics(container: Container) -> str:
-    """Name the index of the partition key as the one that was used."""
+    """Return the index of the partition key as the index that was used."""
     used = {
         "FilterExpression": "",
         "IndexSpec": f"/{'/'.join(container.key_paths[0])}/?",

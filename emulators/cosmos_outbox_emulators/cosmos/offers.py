@@ -17,7 +17,7 @@ _LEAST_MANUAL, _LEAST_AUTOSCALE = 400, 1000
 
 
 def asked_for(headers: Mapping[str, str]) -> JsonObject | None:
-    """Return the content of the offer that a request to create something asks for; None without one."""
+    """Return the content of the offer for which a request to create something asks; None if it asks for none."""
     manual, autoscale = (
         headers.get(f"x-ms-{name}") for name in ("offer-throughput", "cosmos-offer-autopilot-settings")
     )
@@ -33,7 +33,7 @@ def manual(throughput: Any) -> JsonObject:
 
 
 def replaced(old: JsonObject, content: Any) -> JsonObject:
-    """Return the content of an offer that replaces another of the same mode."""
+    """Return the content of an offer after its replacement by another of the same mode."""
     if not isinstance(content, dict):
         raise bad_request("The offer has no 'content'.")
     if "offerAutopilotSettings" in old:
@@ -46,12 +46,12 @@ def replaced(old: JsonObject, content: Any) -> JsonObject:
 
 
 def partitions_of_new(content: JsonObject) -> int:
-    """Return how many partitions a container begins with: one for each started 6,000 RU/s."""
+    """Return the number of partitions of a new container: one for each started 6,000 RU/s."""
     return -(-_most(content) // PER_NEW_PARTITION)
 
 
 def partitions_for(content: JsonObject) -> int:
-    """Return how many partitions can carry the throughput: one has at most 10,000 RU/s."""
+    """Return how many partitions can carry the throughput: each has at most 10,000 RU/s."""
     return -(-_most(content) // _PER_PARTITION)
 
 
@@ -62,7 +62,7 @@ def _most(content: JsonObject) -> int:
 
 
 def described(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonObject) -> JsonObject:
-    """Return the offer resource of an owner."""
+    """Return the offer of an owner, as a resource."""
     return {
         "resource": owner["_self"],
         "offerType": "Invalid",

@@ -67,7 +67,8 @@ class Partition:
         self, lsn: int, writes: Mapping[ItemKey, Item | None], *, at: float = 0.0, remember_s: float = 0.0
     ) -> None:
         """
-        Make one transaction's writes visible (None: deleted), all of them under `lsn`; what they replace is remembered for a while.
+        Make the writes of one transaction visible (None: deleted), all under `lsn`. The items that they replace are remembered for a
+        while.
         """
         while self._history and self._history[0][0] <= at - remember_s:
             self._history.popleft()
@@ -82,11 +83,11 @@ class Partition:
         self._compact()
 
     def lsn_at(self, moment: float) -> int:
-        """Return the LSN that was reached at a moment, as far as writes since then are remembered."""
+        """Return the LSN that was reached at a moment, as far as later writes are remembered."""
         return next((lsn - 1 for at, lsn, _ in self._history if at > moment), self.lsn)
 
     def get_at(self, key: ItemKey, lsn: int) -> Item | None:
-        """Return an item as of an LSN, as far as writes since then are remembered."""
+        """Return an item as it was at an LSN, as far as later writes are remembered."""
         item = self._items.get(key)
         if item is not None and item.lsn <= lsn:
             return item
@@ -106,7 +107,7 @@ class Partition:
             heapq.heappush(self._expiries, (item.expires_at, item.key))
 
     def purge(self, now: float) -> None:
-        """Remove what has expired. Every access does this first, so nothing else has to think of expiry."""
+        """Remove expired items. Every access calls this first, so no other code has to think of expiry."""
         while self._expiries and self._expiries[0][0] <= now:
             expires_at, key = heapq.heappop(self._expiries)
             item = self._items.get(key)

@@ -26,7 +26,7 @@ UNDEFINED: dict[str, Any] = {}  # the wire form of "the document has no such pro
 MOST_LEVELS = 3
 
 _KEY_MISMATCH = 1001
-_VERSIONS = {"V1": 1, "V2": 2}  # as the client for Java writes them
+_VERSIONS = {"V1": 1, "V2": 2}  # spelled as the client for Java writes them
 _SEGMENT = re.compile(r"""/(?:"([^"]+)"|'([^']+)'|([^/"']+))""")
 _LONGEST_KEY_BYTES = 2048
 _RING = 1 << 126
@@ -36,20 +36,16 @@ _C1, _C2 = 0x87C37B91114253D5, 0x4CF5AD432745937F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalKey:
-    """
-    One partition key value: `encoded` is equal for equal keys (1 and 1.0 are one key; 1 and true are two).
-    """
+    """One partition key value. `encoded` is equal for equal keys (1 and 1.0 are one key; 1 and true are two)."""
 
     encoded: bytes
     epk: str
 
 
 def logical_key(components: Sequence[Any], version: int = 2) -> LogicalKey:
-    """
-    Return a full key; in version 2 the hash of one component is the same for kind Hash and kind MultiHash.
-    """
+    """Return a full key. In version 2, the hash of one component is the same for kind Hash and kind MultiHash."""
     encoded = [_encode_component(component) for component in components]
-    # The value counts, as the service's limits say it; what `encoded` has around each component does not.
+    # The limits of the service count the value, and not what surrounds each component in `encoded`.
     if sum(len(one.encode()) for one in components if isinstance(one, str)) > _LONGEST_KEY_BYTES:
         raise bad_request("Partition key value is longer than 2048 bytes.")
     if version == 1:
@@ -154,7 +150,7 @@ def effective_partition_key(encoded: bytes) -> str:
 
 
 def even_ranges(count: int) -> list[tuple[str, str]]:
-    """Cut the ring into `count` ranges of one size, as (lowest, first beyond) pairs."""
+    """Divide the ring into `count` ranges of one size, as pairs (lowest, first beyond)."""
     inner = [f"{_RING // count * i:032X}" for i in range(1, count)]
     bounds = [FIRST_EPK, *inner, LAST_EPK]
     return list(pairwise(bounds))

@@ -33,7 +33,7 @@ Mark = tuple[int, str]
 
 
 class AccountFile:
-    """Restores an account when it is made; `save` stages what has changed since, and the caller commits."""
+    """Restores an account when it is made. `save` stages all changes since then, and the caller commits them."""
 
     def __init__(self, connection: sqlite3.Connection, account: Account) -> None:
         self._connection = connection
@@ -128,7 +128,7 @@ class AccountFile:
                 self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what has expired: nothing else tells that it did."""
+        """Remove expired items: no other code notices that they expired."""
         self._until_sweep = _SWEEP_EVERY
         self._connection.execute("DELETE FROM items WHERE expires_at <= ?", (self._account.clock(),))
 

@@ -32,7 +32,7 @@ _WHOLE_NUMBER = re.compile(r"-?\d{1,18}")
 
 
 class RequestKind(StrEnum):
-    """What a request asks for; faults are selected and requests are counted by these names."""
+    """The kind of a request. Faults are selected and requests are counted by these names."""
 
     ACCOUNT = "account"
     METADATA = "metadata"
@@ -54,9 +54,7 @@ WRITES = frozenset(("create", "upsert", "replace", "delete", "patch", "batch"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """
-    One HTTP request; `headers` must find names without regard to case. `origin` is scheme and host as the client sees them.
-    """
+    """One HTTP request. `headers` must find names in any case. `origin` is scheme and host as the client sees them."""
 
     method: str
     target: str
@@ -76,7 +74,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """A request after its path was understood."""
+    """A request whose path was understood."""
 
     kind: RequestKind
     segments: tuple[str, ...]
@@ -87,9 +85,7 @@ class Route:
 
 
 def route_of(request: Request) -> Route:
-    """
-    Find out what a request asks for, or refuse an unknown path (404) or a method that the path does not have (405).
-    """
+    """Return the route of a request. Refuse an unknown path (404), or a method that the path does not have (405)."""
     segments = _segments(request.target)
     names = segments[0::2]
     depth = len(segments)
@@ -184,7 +180,8 @@ def check_headers(headers: Mapping[str, str]) -> None:
     """Refuse a header with a value that the service does not know."""
     for name, known in _KNOWN_VALUES.items():
         value = headers.get(name)
-        if value and value.lower() not in known:  # the SDK for .NET sends an empty one where it has none
+        # the SDK for .NET sends an empty header where it has no value
+        if value and value.lower() not in known:
             raise bad_request(f"The value '{value[:50]}' specified for the header '{name}' is invalid.")
     for name in _TRIGGERS:
         if headers.get(name):
@@ -196,13 +193,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
 
 
 def page_size(headers: Mapping[str, str]) -> int:
-    """Return how many rows a page may have; -1 leaves it to the service."""
+    """Return how many rows a page may have; -1 leaves the number to the service."""
     asked = whole_number(headers, "x-ms-max-item-count", default=_DEFAULT_PAGE, least=-1)
     return min(asked, _LARGEST_PAGE) if asked > 0 else _LARGEST_PAGE
 
 
 def whole_number(headers: Mapping[str, str], name: str, *, default: int, least: int) -> int:
-    """Read a header that must be a whole number of at least `least`."""
+    """Read a header that must be a whole number, not below `least`."""
     text = headers.get(name)
     if text is None:
         return default

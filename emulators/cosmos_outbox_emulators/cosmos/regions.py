@@ -16,15 +16,13 @@ _WRITE_FORBIDDEN = 3
 
 
 def fail_over(account: Account) -> str:
-    """Let the other region take the writes, and return its host."""
+    """Let the other region accept the writes, and return its host."""
     account.write_host = "127.0.0.1" if account.write_host == "localhost" else "localhost"
     return account.write_host
 
 
 def locations(account: Account, origin: str) -> dict[str, Any]:
-    """
-    Describe the regions with the address that the client used: any other would send the SDK past a mapped port.
-    """
+    """Describe the regions with the address that the client used: another address would send the SDK past a mapped port."""
     if account.write_host is None:
         writable = readable = [{"name": "Local", "databaseAccountEndpoint": f"{origin}/"}]
     else:
@@ -39,7 +37,7 @@ def locations(account: Account, origin: str) -> dict[str, Any]:
 
 
 def refuse_writes_elsewhere(account: Account, request: Request, kind: RequestKind) -> None:
-    """Refuse a write that was sent to the region that takes none."""
+    """Refuse a write that was sent to the region which accepts none."""
     if account.write_host in (None, urlsplit(request.origin).hostname) or kind not in WRITES:
         return
     text = "The requested operation cannot be performed at this region."

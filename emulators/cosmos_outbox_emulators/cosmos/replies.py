@@ -23,7 +23,7 @@ def document_headers(
         "x-ms-session-token": f"{partition.range_id}:{container.token_version}#{lsn}",
         "lsn": str(lsn),
         "x-ms-documentdb-partitionkeyrangeid": partition.range_id,
-        # Without it the SDK does not track session tokens.
+        # Without this header the SDK does not track session tokens.
         "x-ms-alt-content-path": quote(container.path),
         "x-ms-content-path": container.rid,
     }
@@ -33,7 +33,7 @@ def document_headers(
 
 
 def refusal_headers(container: Container, partition: Partition, lsn: int) -> dict[str, str]:
-    """Return what a refused operation tells of the session; not of its owner, which the service leaves out."""
+    """Return the headers of a refused operation: they tell the session, and not the owner, which the service leaves out."""
     headers = document_headers(container, partition, 1.0, lsn=lsn)
     return {name: value for name, value in headers.items() if name != "x-ms-content-path"}
 

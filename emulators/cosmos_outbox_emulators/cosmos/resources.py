@@ -23,7 +23,7 @@ from cosmos_outbox_emulators.cosmos.replies import listing
 from cosmos_outbox_emulators.cosmos.walk import Listed
 
 _CHARGE = {"x-ms-request-charge": "1.00"}
-# A text that holds JSON. The SDK for .NET gives it to native code, which ends the process where a field is missing.
+# This text contains JSON. The SDK for .NET gives it to native code, which ends the process if a field is missing.
 _QUERY_ENGINE = (
     '{"maxSqlQueryInputLength":262144,"maxJoinsPerSqlQuery":10,"maxLogicalAndPerSqlQuery":2147483647,'
     '"maxLogicalOrPerSqlQuery":2147483647,"maxUdfRefPerSqlQuery":10,"maxInExpressionItemsCount":2147483647,'
@@ -124,7 +124,7 @@ def _offer(offer: JsonObject) -> Reply:
 
 
 def conflicts_reply(container: Container, request: Request, segments: tuple[str, ...]) -> Reply:
-    """List no conflicts: there is one region."""
+    """List no conflicts: only one region accepts writes."""
     if len(segments) == 6:
         raise not_found()
     several = "x-ms-documentdb-partitionkey" not in request.headers
@@ -134,9 +134,7 @@ def conflicts_reply(container: Container, request: Request, segments: tuple[str,
 
 
 def ranges_reply(container: Container, request: Request) -> Reply:
-    """
-    List the partition key ranges; an unchanged list must end in a literal 304, for which the SDK polls until it gets one.
-    """
+    """List the partition key ranges. If the list has not changed, answer a literal 304: the SDK polls until it gets one."""
     etag = f'"{container.generation}"'
     headers = {"etag": etag, **_CHARGE}
     if request.headers.get("if-none-match") == etag:

@@ -19,7 +19,7 @@ _age = itemgetter(1)
 
 
 class ScanOrder:
-    """Places of the items of one partition, sorted when a query scans them."""
+    """The order in which a query scans the items of one partition; it is sorted when a query needs it."""
 
     def __init__(self) -> None:
         self._by_key: list[_Entry] = []
@@ -30,13 +30,13 @@ class ScanOrder:
         self._added.append((item.epk, item.sequence, item.key))
 
     def compact(self, items: Mapping[ItemKey, Item]) -> None:
-        """Forget places of deleted items once they outnumber the living."""
+        """Forget the places of deleted items once they outnumber the others."""
         if len(self._by_key) + len(self._added) > 2 * len(items) + _SLACK:
             self._added = [(item.epk, item.sequence, key) for key, item in items.items()]
             self._by_key, self._by_age = [], []
 
     def walk(self, items: Mapping[ItemKey, Item], low: str, high: str, after: int) -> Iterator[Item]:
-        """Yield the items in [low, high) that are younger than `after`, the oldest first."""
+        """Yield the items in [low, high) that are newer than `after`, the oldest first."""
         if self._added:
             self._sort_in()
         if high == low + "G":  # one effective partition key

@@ -21,7 +21,7 @@ _OF_CONTAINER = frozenset(
 
 def plant(account: Account, seed: Any) -> None:
     """
-    Create what a seed names and the account lacks; what is there already stays as it is.
+    Create what a seed names and the account lacks. What exists already stays as it is.
 
     Raises:
         ValueError: names the path of the first mistake.
@@ -73,7 +73,7 @@ def _value_at(value: Any, names: tuple[str, ...]) -> Any:
 
 
 def _definition(key: Any) -> Any:
-    """Return a partition key definition: of one path, of the paths of a hierarchical key, or as it is."""
+    """Return a partition key definition: for one path, for the paths of a hierarchical key, or as the seed has it."""
     if isinstance(key, str):
         return {"paths": [key], "kind": "Hash", "version": 2}
     return {"paths": key, "kind": "MultiHash", "version": 2} if isinstance(key, list) else key

@@ -19,7 +19,7 @@ from cosmos_outbox_emulators.cosmos.gateway import Gateway
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request, Route
 from cosmos_outbox_emulators.http_log import log
 
-# Stands between the server and the true answer of a request
+# A function that stands between the server and the true answer of a request
 Answer = Callable[[Request, Route], Reply]
 Around = Callable[[Answer, Request, Route], Reply]
 
@@ -30,7 +30,8 @@ _LONGEST_STOP_SECONDS = 1.0
 
 class CosmosServer:
     """
-    Serve an account for as long as the `async with` block lasts: over plain http, or https with `tls`. Port 0 takes a free one.
+    Serves an account for as long as the `async with` block lasts: over plain http, or over https with `tls`. Port 0 takes a free
+    port.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class CosmosServer:
         return self.answer(asked, route) if fault is None else await self._fail(asked, route, fault)
 
     def answer(self, asked: Request, route: Route, fault: FaultRule | None = None) -> Reply:
-        """Answer a request that was admitted, as far as a deviation lets it."""
+        """Answer a request that was admitted, as far as a deviation allows it."""
         if self.around is None:
             return self.gateway.answer(asked, route, fault)
         try:
@@ -134,7 +135,7 @@ class CosmosServer:
             return self.gateway.refuse(asked, error)
 
     async def _fail(self, asked: Request, route: Route, fault: FaultRule) -> Reply | None:
-        """Let a fault strike one request; None means that the connection is cut instead of an answer."""
+        """Let a fault strike one request. None means that the connection is cut instead of an answer."""
         reply = self.answer(asked, route) if fault.when is When.AFTER else None
         if fault.delay_s:
             await asyncio.sleep(fault.delay_s)
@@ -157,7 +158,7 @@ def _origin_form(target: str) -> str:
 
 
 async def _read(request: web.BaseRequest) -> bytes | CosmosError:
-    """Read the body, or return why that cannot be done: the refusal is worded later, by the gateway."""
+    """Read the body, or return why that fails: the gateway words the refusal later."""
     if request.headers.get("expect", "").lower() == "100-continue" and request.transport is not None:
         request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     chunks: list[bytes] = []

@@ -19,7 +19,7 @@ _ANY_VERSION = ("-1", None)
 
 
 def reached_lsn(container: Container, partition: Partition, now: float) -> int:
-    """Return the last LSN of a partition that the replicas have got."""
+    """Return the last LSN of a partition that the replicas have."""
     lag = container.replication.lag_s
     return partition.lsn_at(now - lag) if lag else partition.lsn
 
@@ -39,7 +39,7 @@ def readable_lsn(container: Container, partition: Partition, headers: Mapping[st
 def require_seen(
     container: Container, partition: Partition, headers: Mapping[str, str], reached: int
 ) -> None:
-    """Refuse a reader whose session has seen more than what answers has reached: a replica, or what takes the writes."""
+    """Refuse a reader whose session has seen more than the answering replica has reached."""
     session = headers.get("x-ms-session-token")
     if session and _seen(session, container, partition) > reached:
         raise CosmosError(
@@ -49,7 +49,7 @@ def require_seen(
 
 def _seen(session: str, container: Container, partition: Partition) -> int:
     """
-    Return the LSN that a session token has of a range or of those it was split from; 0 without.
+    Return the LSN that a session token has of a range, or of the ranges from which it was split; 0 without a token.
 
     Each container has a version of its own in its tokens, since LSNs of two cannot be compared: SDKs send those of a container
     that had the same name, and mix up those of containers whose writes they get no bodies of.

@@ -22,7 +22,7 @@ _SECOND_MS = 1000
 
 
 def bucket_of(headers: Mapping[str, str]) -> str | None:
-    """Return the throughput bucket that a request names; one that does not exist is refused."""
+    """Return the throughput bucket that a request names. Refuse one that does not exist."""
     bucket = headers.get(BUCKET)
     if bucket is not None and bucket not in _BUCKETS:
         raise bad_request(f"The throughput bucket must be from 1 to 5, not {bucket[:20]!r}.")
@@ -31,7 +31,10 @@ def bucket_of(headers: Mapping[str, str]) -> str | None:
 
 @dataclass(slots=True)
 class _Partition:
-    """What a partition spent in its second, and what it still owes of earlier ones: in all, of high priority, and by bucket."""
+    """
+    The request units that a partition spent in this second, and those it still owes for earlier ones: in all, with high priority, and
+    by bucket.
+    """
 
     second: int
     spent: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -54,7 +57,7 @@ class Throttle:
         self._partitions: dict[str, _Partition] = {}
 
     def admit(self, range_id: str, ranges: int, headers: Mapping[str, str], now: float) -> None:
-        """Refuse a request that a partition has no request units for."""
+        """Refuse a request if its partition has no request units left for it."""
         budget, bucket = self._per_second / ranges, bucket_of(headers)
         partition = self._partitions.setdefault(range_id, _Partition(int(now)))
         if passed := int(now) - partition.second:
@@ -68,13 +71,13 @@ class Throttle:
             raise _too_many(_OVER_BUDGET, now)
 
     def charge(self, range_id: str, headers: Mapping[str, str], units: float) -> None:
-        """Count what a request that was let in has cost."""
+        """Count the cost of a request that was let in."""
         for name in {_ALL, _level(headers), bucket_of(headers) or _ALL}:
             self._partitions[range_id].spent[name] += units
 
 
 def is_low(headers: Mapping[str, str]) -> bool:
-    """Say whether a request has low priority; without a header it has high."""
+    """Say whether a request has low priority. Without a header it has high priority."""
     return headers.get(PRIORITY, "").casefold() == "low"
 
 

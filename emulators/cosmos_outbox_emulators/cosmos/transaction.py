@@ -46,14 +46,14 @@ class OperationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """What to do to one item; which of the fields are needed depends on the kind."""
+    """One operation on one item. The kind decides which of the fields are needed."""
 
     kind: OperationKind
     id: str | None = None
     body: JsonObject | None = None
     if_match: str | None = None
     if_none_match: str | None = None
-    lsn: int | None = None  # a read outside of a batch is shown what was there at this one
+    lsn: int | None = None  # a read outside of a batch sees the state at this LSN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Transaction:
-    """Stage operations against one partition key at one moment; then `commit`, or just drop it."""
+    """Operations against one partition key at one moment: stage them, then call `commit`, or drop the transaction."""
 
     def __init__(self, container: Container, key: LogicalKey, now: float) -> None:
         self._container = container

@@ -16,16 +16,17 @@ from cosmos_outbox_emulators.cosmos.partition import Partition
 from cosmos_outbox_emulators.cosmos.scope import Window
 
 _NOWHERE: JsonObject = {"key": (b"", ""), "epk": "", "lsn": 0, "etag": "", "timestamp": 0, "expires_at": None}
-Segment = tuple[str, str, int]  # effective partition keys from, up to; behind which sequence
+# effective partition keys from, up to; and the sequence after which items follow
+Segment = tuple[str, str, int]
 
 
 class Walk:
     """The items of a window of effective partition keys."""
 
-    looks_ahead = False  # whether a full page knows if there is another one
+    looks_ahead = False  # whether a full page knows if another page follows
 
     def __init__(self, partitions: Sequence[Partition], window: Window) -> None:
-        self.as_of: dict[str, int] = {}  # by range id, where a replica lags
+        self.as_of: dict[str, int] = {}  # by range id, if a replica lags: the LSN up to which it reads
         self.partitions = partitions
         # Of the ranges that a client visits one by one, the first alone has the row of a query without FROM
         self.is_first = not partitions or partitions[0].low <= window.low
@@ -33,7 +34,7 @@ class Walk:
         self.whole: tuple[Segment, ...] = ((window.low, window.high, 0),)
 
     def items(self, segment: Segment | None = None) -> Iterator[Item]:
-        """Yield what is left of a segment, or everything."""
+        """Yield the rest of a segment, or everything."""
         low, high, after = segment or self.whole[0]
         for partition in self.partitions:
             if partition.low < high and low < partition.high:
@@ -44,9 +45,7 @@ class Walk:
                 yield from filter(self._window.contains, items)
 
     def head(self, segments: Sequence[Segment]) -> tuple[Segment | None, tuple[Segment, ...]]:
-        """
-        Cut what is left into the part that the next range holds, and all behind it; None where nothing is left.
-        """
+        """Divide the rest into the part that the next range holds, and everything after it. Return None if nothing is left."""
         for index, (low, high, after) in enumerate(segments):
             for partition in self.partitions:
                 if partition.low < high and low < partition.high:
@@ -63,7 +62,7 @@ class Walk:
 
 
 class Listed(Walk):
-    """Resources that no partition holds, such as databases, by the age that their resource ids tell."""
+    """Resources that no partition holds, such as databases, by the age that their resource ids show."""
 
     looks_ahead = True
 

@@ -102,7 +102,7 @@ def _of_key(container: Container, text: str) -> Iterator[Item]:
         try:
             key = container.key_from_header(header)
         except CosmosError:
-            continue  # not of as many parts as this container's keys
+            continue  # the key has more or fewer parts than keys of this container
         for item in container.partition_of(key.epk).changes_after(0):
             if item.key[0] == key.encoded:
                 yield item

@@ -32,13 +32,13 @@ _AWAY = '<p id="away" role="status" hidden>The emulators do not answer; below is
 
 
 class Markup(str):
-    """Text that is HTML already."""
+    """Text that is already HTML."""
 
     __slots__ = ()
 
 
 def page(title: str, *parts: Markup, home: bool = False) -> str:
-    """Return a whole page; the first one renews itself."""
+    """Return a whole page; the first page renews itself."""
     script = f'<script src="{live.ADDRESS}" defer></script>' if home else ""
     way = _AWAY if home else '<nav><a href="/">All entities</a></nav>'
     often = f"; with scripts, it renews itself every {live.REFRESH_S} seconds" if home else ""
@@ -112,7 +112,7 @@ def details(summary: str, content: str) -> Markup:
 
 
 def filter_form(path: str, label: str, name: str, value: str, **hidden: str) -> Markup:
-    """Return a form with one field, whose answer is the same page filtered."""
+    """Return a form with one field, which answers with the same page, filtered."""
     kept = "".join(
         f'<input type="hidden" name="{html.escape(key)}" value="{html.escape(text)}">'
         for key, text in hidden.items()
@@ -135,5 +135,5 @@ def moment(seconds: float) -> str:
 
 
 def faults_table(faults: Iterable[Mapping[str, Any]]) -> Markup:
-    """Return rules, each as what it says."""
+    """Return a table of fault rules, each with what it says."""
     return table(["Rule"], [[json.dumps(fault)] for fault in faults])

@@ -5,7 +5,7 @@ from __future__ import annotations
 ADDRESS = "/explorer/live.js"
 REFRESH_S = 5
 
-# A part in which a reader has the focus waits, so that nothing is taken away from below the fingers.
+# While a reader has the focus in a part of the page, that part is not renewed, so that nothing disappears while it is used.
 SCRIPT = f"""
 const parts = page => page.querySelectorAll("main > section, footer");
 async function renew() {{

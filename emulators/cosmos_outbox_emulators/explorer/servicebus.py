@@ -58,9 +58,7 @@ def entities_section(broker: Broker) -> Markup:
 
 
 def queue_page(broker: Broker, path: str, number: int) -> str:
-    """
-    Return one page of what a queue, a subscription or its dead-letter queue holds; nothing is locked by looking.
-    """
+    """Return one page of the messages of a queue, a subscription or its dead-letter queue. Reading the page locks nothing."""
     queue = broker.queue(path)
     entries = list(islice(queue.entries.values(), number * _PAGE, (number + 1) * _PAGE + 1))
     turns = [link("Previous page", QUEUE, path=path, page=number - 1)] if number else []

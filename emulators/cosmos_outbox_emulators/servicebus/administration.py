@@ -23,7 +23,7 @@ _MAX_NAME, _MAX_CHILD_NAME = 260, 50
 
 
 class Refusal(Exception):
-    """An answer other than the one that was asked for."""
+    """An answer other than the requested one."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -36,7 +36,7 @@ def _missing(path: str) -> Refusal:
 
 
 class Administration:
-    """Mutable: it remembers of each entity what is shown but has no effect."""
+    """Answers HTTP management requests. It remembers properties of entities that are shown and have no effect."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -82,12 +82,12 @@ class Administration:
         if found:
             return 200, self._get_below(found, query, address)
         topic = self._broker.topics.get(path.lower())
-        if topic is None:  # the service answers with a list of nothing
+        if topic is None:  # the service answers with an empty list
             return 200, atom.feed("Publicly Listed Services", [], here, now)
         return 200, self._entity(topic, address)
 
     def _get_below(self, found: re.Match[str], query: Mapping[str, str], address: str) -> ET.Element:
-        """Describe what is below a topic: subscriptions, one of them, its rules, one of those."""
+        """Describe what belongs to a topic: its subscriptions, one of them, its rules, or one of those."""
         topic, now, here = self._topic(found["topic"]), self._broker.timers.now(), f"{address}/{found[0]}"
         if not found["name"]:
             entries = [self._child(topic, name, address) for name in topic.subscriptions]

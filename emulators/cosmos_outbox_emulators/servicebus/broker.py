@@ -44,14 +44,17 @@ _DEFAULT = {
 
 
 class Broker:
-    """Reads time only from `clock`; its server, or a test, calls `timers.run_due()` at `timers.next_due`."""
+    """
+    The topics and queues. It reads time only from `clock`; its server, or a test, calls `timers.run_due()` at `timers.next_due`.
+    """
 
     def __init__(
         self, config: BrokerConfig, *, clock: Callable[[], float] = time.time, random: Random | None = None
     ) -> None:
         self.config = config
         self.keys = {name: KeyPair(key, size=_KEY_BYTES) for name, key in config.sas_keys.items()}
-        self.ahead_s = 0.0  # of the clock, and of those of clients
+        # how far a test has moved the broker's clock ahead of `clock`, and of the clocks of clients
+        self.ahead_s = 0.0
         self.timers = Timers(lambda: clock() + self.ahead_s)
         self.faults = Faults(self._go_down)
         self.topics: dict[str, Topic] = {}
@@ -104,7 +107,8 @@ class Broker:
 
     def delete_subscription(self, topic_name: str, name: str) -> None:
         """
-        Delete a subscription with all it holds. The links of its topic are detached; those to other subscriptions come back.
+        Delete a subscription with all its messages. The links of its topic are detached; clients of other subscriptions connect
+        again.
         """
         topic = self.topic(topic_name)
         path = topic.subscriptions.pop(name).queue.path.lower()

@@ -49,7 +49,8 @@ class Stage(StrEnum):
 
 class Connection:
     """
-    Whatever the peer sends ends in an answer or in a closed connection, never in a wait or an error outside it.
+    One connection of a peer. Whatever the peer sends ends in an answer or a closed connection, never in a wait or in an error outside
+    of it.
     """
 
     def __init__(self, broker: Broker, on_closed: Callable[[Connection], None]) -> None:
@@ -135,7 +136,7 @@ class Connection:
 
     def on_failure(self, failure: AmqpError) -> None:
         if self.expects_header:
-            # A peer that does not speak AMQP gets the header of what this side speaks.
+            # A peer that does not speak AMQP gets the protocol header that this side expects.
             self.write(SASL_HEADER if self._stage is Stage.HEADER else AMQP_HEADER)
         self.close(failure)
 

@@ -30,7 +30,7 @@ _PRE_SETTLED = 1
 
 
 class DeliveryLink:
-    """Receives from the queue's point of view; gives what it holds back when it closes."""
+    """The link over which a receiver gets messages; when it closes, it gives unsettled messages back."""
 
     def __init__(self, end: LinkEnd, queue: Queue) -> None:
         self.end = end
@@ -184,7 +184,7 @@ class DeliveryLink:
 
     def revoke(self, failure: AmqpError) -> None:
         self.close()
-        # What it had delivered stays known: a settlement that crosses the detach is answered "lock lost", not ignored.
+        # Its deliveries stay known: a settlement that crosses the detach is answered "lock lost", not ignored.
         self.end.detach(failure)
 
     def close(self) -> None:

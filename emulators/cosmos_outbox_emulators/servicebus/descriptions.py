@@ -44,7 +44,7 @@ _MAX_LOCK_S, _MAX_DELIVERIES = 300.0, 2000
 
 @dataclass(slots=True, kw_only=True)
 class Shown:
-    """What an entity has of properties without effect, and when it was made and changed."""
+    """The properties of an entity that have no effect here, and when the entity was created and changed."""
 
     created: float
     updated: float

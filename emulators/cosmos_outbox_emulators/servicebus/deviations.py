@@ -59,7 +59,7 @@ class _Uncounted(Queue):
 
 
 class _Generous(Queue):
-    """Says that a message was settled whose lock is lost."""
+    """Confirms the settlement of a message whose lock is lost."""
 
     def settle(self, token: bytes, *wanted: Any, **changes: Any) -> None:
         with suppress(AmqpError):
@@ -67,7 +67,7 @@ class _Generous(Queue):
 
 
 class _Demoting(Queue):
-    """Puts a message that is abandoned behind the others, under a new number."""
+    """Puts an abandoned message behind the others, under a new number."""
 
     def settle(self, token: bytes, outcome: Outcome, *reasons: Any, **changes: Any) -> None:
         entry = self.locked.get(token)
@@ -79,7 +79,7 @@ class _Demoting(Queue):
 
 
 class _Disordered(Sessions):
-    """Turns round what a session has left when its lock is lost."""
+    """Reverses the rest of a session when its lock is lost."""
 
     def _release(self, session: Session, *, counted: bool) -> None:
         super()._release(session, counted=counted)
@@ -103,7 +103,7 @@ class _Shared(Sessions):
 
 
 class _Unrenewed(Sessions):
-    """Says that a lock was renewed, and ends it when it would have ended."""
+    """Confirms the renewal of a lock, and ends the lock at its old time."""
 
     def renew(self, session: Session) -> float:
         return session.locked_until + self._queue.lock_s

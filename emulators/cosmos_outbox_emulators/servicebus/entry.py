@@ -36,7 +36,7 @@ class Receiver(Protocol):
 
 
 class Entry:
-    """Mutable on purpose: one exists per stored message, and its queue is the only writer."""
+    """A stored message. It is mutable: there is one object for each, and only its queue writes to it."""
 
     __slots__ = (
         "application_properties", "delivery_count", "enqueued_at", "enqueued_sequence", "expires_at", "locked_until",
@@ -75,7 +75,7 @@ class Entry:
 
 
 class Session:
-    """Mutable as an entry is; the sessions of its queue are the only writer."""
+    """A session of a queue. It is mutable: only the sessions of the queue write to it."""
 
     __slots__ = ("id", "locked", "locked_until", "owner", "ready", "state", "state_changed_at", "timer")
 

@@ -26,7 +26,7 @@ class Action(StrEnum):
 
 
 class On(StrEnum):
-    """What a fault strikes: what clients send, or what they settle."""
+    """The events that a fault strikes: messages that clients send, or settlements."""
 
     SEND = "send"
     SETTLE = "settle"
@@ -35,7 +35,7 @@ class On(StrEnum):
 @dataclass(slots=True, kw_only=True)
 class Fault:
     """
-    Mutable: it counts what it saw and what it struck.
+    A fault. It is mutable: it counts the events that it saw and those that it struck.
 
     Attributes:
         entity: Path of a topic, queue or subscription, any case. Defaults to every one.
@@ -150,7 +150,7 @@ class Faults:
         self._go_down(0.0)
 
     def next(self, on: On, entity: str) -> Fault | None:
-        """The first fault that strikes this event; one event suffers at most one."""
+        """Return the first fault that strikes this event; at most one fault strikes an event."""
         for fault in self._faults:
             if fault.action is not Action.DOWN and fault.strikes(on, entity):
                 return fault

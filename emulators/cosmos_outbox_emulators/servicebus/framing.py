@@ -17,7 +17,7 @@ FLUSH_AT = 1 << 18
 
 
 class Peer(Protocol):
-    """What becomes of the frames."""
+    """The object that gets the frames."""
 
     @property
     def expects_header(self) -> bool:
@@ -26,7 +26,7 @@ class Peer(Protocol):
     def on_connected(self) -> None: ...
 
     def on_heard(self) -> None:
-        """Bytes came, be they only a heartbeat."""
+        """Note that bytes came, even if they are only a heartbeat."""
 
     def on_header(self, header: bytes) -> None: ...
 
@@ -36,7 +36,7 @@ class Peer(Protocol):
         """Answer what the peer sent wrongly, and close."""
 
     def on_writable(self) -> None:
-        """The peer has read what it was slow to read."""
+        """Go on writing: the peer has caught up with reading."""
 
     def on_lost(self) -> None: ...
 

@@ -17,7 +17,7 @@ CBS = "$cbs"
 
 
 class Refused:
-    """A link that was answered with an error: it ignores what the peer sent before it knew."""
+    """A link that was refused. It ignores everything that the peer sent before the refusal arrived."""
 
     def __init__(self, end: LinkEnd) -> None:
         self.end = end

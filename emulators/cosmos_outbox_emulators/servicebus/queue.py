@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 
 class Queue:
-    """Every stored entry is in exactly one place: ready, locked under a token, or deferred."""
+    """The messages of a queue or a subscription. Every entry is in exactly one place: ready, locked under a token, or deferred."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Queue:
 
     @property
     def size(self) -> int:
-        """Bytes of the bodies and properties it holds."""
+        """Return the bytes of all bodies and properties in the queue."""
         messages = [entry.message for entry in self.entries.values()]
         return sum(
             len(item.body) + len(item.application_properties) + len(item.properties) for item in messages
@@ -95,7 +95,7 @@ class Queue:
     # Storing
 
     def show_scheduled(self, message: Message, number: int, when: float) -> None:
-        """Let a message be peeked at that its topic keeps until its time."""
+        """Show a scheduled message to peeks; its topic keeps it until its time."""
         entry = self._scheduled[number] = Entry(message, number, None, when)
         entry.state = SCHEDULED
 
@@ -301,7 +301,7 @@ class Queue:
         self.dead_letters.take_in(entry, {key: value for key, value in extra.items() if value is not None})
 
     def take_in(self, entry: Entry, extra: dict[str, str]) -> None:
-        """Store an entry that another queue gave up, marked with why; here it never expires."""
+        """Store an entry that another queue gave up, with the reason. Here it never expires."""
         entry.state = ACTIVE
         entry.ttl_s, entry.expires_at = MAX_UINT / 1000, None
         if extra:
@@ -387,14 +387,14 @@ class Queue:
             out.append((self._take(entry, receive_and_delete, session, now), entry))
         return out
 
-    # What an earlier start kept
+    # Data of an earlier start
 
     @property
     def last_sequence(self) -> int:
         return self._last_sequence
 
     def restore(self, entries: Iterable[Entry], last_sequence: int) -> None:
-        """Take in the entries of an earlier start; what was locked is ready again."""
+        """Take over the entries of an earlier start. Those that were locked are ready again."""
         self._last_sequence = last_sequence
         for entry in entries:
             self.entries[entry.sequence] = entry

@@ -127,7 +127,7 @@ class ServiceBusServer:
             self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
 
     def advance(self, seconds: float) -> None:
-        """Move the broker's clock, and do what is due by it."""
+        """Move the broker's clock, and do what is due by then."""
         self.broker.ahead_s += seconds
         self._ring()
 
@@ -138,7 +138,8 @@ class ServiceBusServer:
 
 class _AfterHandshake(asyncio.Protocol):
     """
-    Accepts a connection once TLS is agreed on: a handshake that fails is told to no protocol, and would leave one behind.
+    Accepts a connection once TLS is agreed on: asyncio tells no protocol of a failed handshake, so an earlier object would stay
+    behind.
     """
 
     def __init__(self, accept: Callable[[], asyncio.Protocol]) -> None:

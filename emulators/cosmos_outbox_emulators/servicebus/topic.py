@@ -37,7 +37,7 @@ class Subscription:
 
 
 class Topic:
-    """A queue is a topic whose one subscription is the queue itself."""
+    """A topic with its subscriptions. A queue is a topic whose only subscription is the queue itself."""
 
     def __init__(self, config: TopicConfig, subscriptions: dict[str, Subscription], timers: Timers) -> None:
         self.config = config
@@ -78,7 +78,8 @@ class Topic:
 
     def schedule(self, messages: list[Message]) -> list[int]:
         """
-        Keep messages until their time; return the numbers that cancel them. A duplicate gets one too, and is dropped.
+        Keep messages until their time. Return the numbers with which they can be cancelled; a duplicate gets a number, too, and is
+        dropped.
         """
         self._check(messages)
         now, numbers = self._timers.now(), []
@@ -169,21 +170,21 @@ class Topic:
             seen.discard(history.popleft()[1])
 
     def _sweep(self) -> None:
-        # Without it, a topic that falls silent would keep its last window of ids for ever.
+        # Without this, a topic that falls silent would keep its last ids for ever.
         window = self.config.dedup_window_s or 0.0
         now = self._timers.now()
         self._forget(now - window)
         due = max(self._history[0][0] + window, now + window / 10) if self._history else None
         self._history_timer = self._timers.at(due, self._sweep) if due is not None else None
 
-    # What an earlier start kept
+    # Data of an earlier start
 
     @property
     def last_sequence(self) -> int:
         return self._sequence
 
     def restore(self, seen: Iterable[tuple[float, str]], scheduled: Iterable[Message], sequence: int) -> None:
-        """Take in what an earlier start remembered; scheduled messages get new numbers."""
+        """Take over what an earlier start remembered. Scheduled messages get new numbers."""
         self._sequence = sequence
         for at, identity in seen:
             self._seen.add(identity)
@@ -195,9 +196,7 @@ class Topic:
     def observe(
         self, seen: Callable[[tuple[float, str]], None], scheduled: Callable[[int, object], None]
     ) -> None:
-        """
-        Call back with each id that is remembered, and each number whose scheduled message is there, comes or goes.
-        """
+        """Call back with each id that is remembered, and with the number of each scheduled message that exists, comes or goes."""
         for remembered in self._history:
             seen(remembered)
         for number, value in self._scheduled.items():

@@ -23,7 +23,7 @@ from cosmos_outbox_emulators.cosmos.sql.parser import MOST_ROWS, Query, ResumeFi
 from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, Aggregated, SortKey, sort_key
 from cosmos_outbox_emulators.cosmos.walk import Listed, Segment, Walk
 
-_CONTENT = (int, int, bool, (int, float), str, str, str)  # of a sort key, by its rank
+_CONTENT = (int, int, bool, (int, float), str, str, str)  # the type of a sort key's content, by its rank
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 _NO_ITEM = {"_rid": "AQ=="}  # what a query without FROM reads, and finds nothing in
 _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
@@ -31,7 +31,7 @@ _LONGEST_CONTINUATION = 6000  # clients refuse header lines over 8 KB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPage:
-    """Rows as JSON, and the continuation if there may be more."""
+    """Rows as JSON, and a continuation if there may be more rows."""
 
     rows: list[bytes]
     continuation: str | None = None
@@ -54,7 +54,7 @@ class _Resume:
 
 
 def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = None) -> QueryPage:
-    """Run a query over what a walk visits."""
+    """Run a query over the items that a walk visits."""
     resume = (
         _decode(continuation, query)
         if continuation
@@ -137,7 +137,7 @@ def _selected(query: Query, document: dict[str, Any]) -> bytes | None:
 
 
 def _aggregate(query: Query, items: Iterable[Item]) -> Iterator[bytes]:
-    # Without GROUP BY there is one group, even of no item
+    # Without GROUP BY there is one group, even if there is no item.
     groups: dict[tuple[SortKey, ...], list[Item]] = {} if query.groups else {(): []}
     for item in items:
         if query.where is None or query.where(item.body) is True:
@@ -154,7 +154,7 @@ def _result(aggregate: Aggregate, items: Iterable[Item]) -> Any:
     values = [value for item in items if (value := aggregate.argument(item.body)) is not UNDEFINED]
     try:
         return AGGREGATES[aggregate.name](values)
-    except ArithmeticError:  # a sum that no double holds
+    except ArithmeticError:  # the sum is beyond any double
         return UNDEFINED
 
 
@@ -173,7 +173,7 @@ def _sorted(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
 
 
 def _is_reversed(query: Query) -> bool:
-    """Say whether of rows with the same values the youngest comes first, as where an index is read from its end."""
+    """Say whether, of rows with the same values, the newest comes first, as where an index is read from its end."""
     return bool(query.order) and query.order[0][1]
 
 

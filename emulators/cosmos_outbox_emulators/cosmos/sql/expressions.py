@@ -199,7 +199,7 @@ class ExpressionParser:
         return path(self._steps())
 
     def _aggregate(self, name: str) -> Expression:
-        """Take the argument of an aggregate; its value is found where the results of all aggregates are."""
+        """Take the argument of an aggregate; its value is looked up among the results of all aggregates."""
         outer, self.aggregates = self.aggregates or [], None
         self.expect("(")
         start = self.position

@@ -134,7 +134,7 @@ def _average(values: Sequence[Any]) -> Any:
 
 
 def _extreme(choose: Callable[..., Any], values: Sequence[Any]) -> Any:
-    """Return the least or the greatest value; undefined where there is none, or one is an array or an object."""
+    """Return the least or the greatest value; undefined if there is no value, or one is an array or an object."""
     return (
         UNDEFINED
         if any(type_rank(v) > 4 for v in values)

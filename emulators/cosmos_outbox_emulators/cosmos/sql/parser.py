@@ -26,7 +26,7 @@ _NO_SOURCE = "\0"  # no name has it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One selected value, its text, whether an aggregate is in it, and the aggregate if it is nothing else."""
+    """One selected value, its text, whether it contains an aggregate, and the aggregate if it is nothing else."""
 
     name: str
     expression: Expression
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The texts of a query's clauses, from which a plan makes another query."""
+    """The texts of a query's clauses. A plan makes another query of them."""
 
     alias: str
     origin: str
@@ -48,7 +48,10 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeFilter:
-    """From where a client resumes an order: values, and an item that has them; without, also or not what has the same values."""
+    """
+    The place from which a client resumes an order: values, and an item that has them. Without an item, it is before or after all
+    items with these values.
+    """
 
     keys: tuple[SortKey, ...]
     sequence: int | None
@@ -57,7 +60,7 @@ class ResumeFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
-    """A parsed query; `columns` None is `SELECT *`. Defaults to everything in scan order."""
+    """A parsed query. If `columns` is None, it is `SELECT *`. By default it returns everything in scan order."""
 
     fingerprint: int
     columns: tuple[Column, ...] | None = None
@@ -192,7 +195,7 @@ class _QueryParser(ExpressionParser):
         return query
 
     def _check_groups(self, query: Query) -> None:
-        """Refuse a selected value that has no aggregate and reads more than the values that rows are grouped by."""
+        """Refuse a selected value without an aggregate that reads more than the values by which rows are grouped."""
         groups = sorted(query.source.groups, key=len, reverse=True)
         grouped = re.compile("|".join(rf"{re.escape(text)}(?!\w)" for text in groups) or r"(?!)")
         for column in query.columns or ():
@@ -254,7 +257,7 @@ class _QueryParser(ExpressionParser):
         return len(inside) == 1 and (self._tokens[first].word, self._next) == (inside[0].name, inside[0].end)
 
     def _implied_name(self, start: int) -> str | None:
-        """Name a column after the last step of its path: c.a.b is b, c["a"] is a, c is c."""
+        """Return the name of a column, after the last step of its path: c.a.b is b, c["a"] is a, c is c."""
         tokens = self._tokens[start : self._next]
         if not all(
             token.kind in (TokenKind.NAME, TokenKind.STRING) or token.text in ".[]" for token in tokens

@@ -15,18 +15,19 @@ from cosmos_outbox_emulators.cosmos.sql.expressions import Aggregate
 from cosmos_outbox_emulators.cosmos.sql.parser import Column, Query
 
 _NOT_SERVABLE = 1004
-_FILTER = "{documentdb-formattableorderbyquery-filter}"  # a client puts in what resumes the query
+# a client puts the filter here with which it resumes the query
+_FILTER = "{documentdb-formattableorderbyquery-filter}"
 _NAMES = {"AVG": "Average", "COUNTIF": "CountIf", "MAKELIST": "MakeList", "MAKESET": "MakeSet"}
 
 
 def is_servable(query: Query) -> bool:
-    """Say whether rows of several ranges, one after the other, are the answer."""
+    """Say whether the answer is simply the rows of several ranges, one after the other."""
     merged = query.order or query.aggregates or query.groups or query.distinct or query.offset
     return not merged and query.most is None
 
 
 def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
-    """Return the refusal that makes a client ask for the plan."""
+    """Return the refusal after which a client asks for the plan."""
     return CosmosError(
         400,
         "The provided cross partition query can not be directly served by the gateway. This is a first chance (internal) "
@@ -39,7 +40,7 @@ def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
 
 def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
     """Return the plan of a query over ranges of effective partition keys."""
-    # One aggregated row has no order
+    # A single aggregated row has no order.
     order = (
         []
         if query.aggregates
@@ -47,9 +48,9 @@ def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
     )
     if any(column.aggregated and column.aggregate is None for column in query.columns or ()):
         raise bad_request("Compositions of aggregates and other expressions are not allowed.")
-    # Equal rows of an order lie side by side only where it is by all that is selected
+    # Equal rows lie side by side only if the order is by everything that is selected.
     matching = {column.text for column in query.columns or ()} == set(query.source.order)
-    # Values that are not one aggregate alone are merged by their names
+    # Values that are more than one aggregate are merged by their names.
     named = {} if query.value or not (query.aggregates or query.groups) else _operators(query)
     return {
         "partitionedQueryExecutionInfoVersion": 2,
@@ -84,7 +85,7 @@ def _operators(query: Query) -> dict[str, str | None]:
 
 
 def check_features(query: Query, supported: str) -> None:
-    """Refuse a plan that the client says it cannot carry out."""
+    """Refuse a plan if the client says that it cannot carry it out."""
     has = {feature.strip() for feature in supported.split(",")}
     needed = {
         "OrderBy": bool(query.order),
@@ -106,11 +107,9 @@ def check_features(query: Query, supported: str) -> None:
 
 
 def _rewritten(query: Query) -> str:
-    """
-    Return the query that each range runs, in the shapes that the SDK for .NET is tested with (its QueryPlanBaselineTests).
-    """
+    """Return the query that each range runs, in the form for which the SDK for .NET is tested (its QueryPlanBaselineTests)."""
     source = query.source
-    # What is equal in several ranges counts once, so the client alone can count rows that are distinct
+    # Rows that are equal in several ranges count once, so only the client can count distinct rows.
     counted = not (query.distinct or query.aggregates or query.groups)
     head = f"SELECT TOP {query.top} " if counted and query.top is not None else "SELECT "
     tail = f" OFFSET 0 LIMIT {query.offset + query.limit}" if counted and query.limit is not None else ""
@@ -124,7 +123,7 @@ def _rewritten(query: Query) -> str:
         return f"{head}{'DISTINCT ' if query.distinct else ''}{_selection(query)} {origin}{tail}"
     directions = ("DESC" if descending else "ASC" for _, descending in query.order)
     by = ", ".join(f"{text} {direction}" for text, direction in zip(source.order, directions, strict=True))
-    # A row without the value that is asked for is no row, and no limit counts it
+    # A row without the requested value is no row, and no limit counts it.
     where = _where(source.where, _FILTER, f"IS_DEFINED({payload})" if query.value else None)
     items = f"{head}{source.alias}._rid, {_items(source.order)} AS orderByItems, {payload} AS payload"
     return f"{items} {source.origin}{where} ORDER BY {by}{tail}"
@@ -140,7 +139,7 @@ def _where(*conditions: str | None) -> str:
 
 
 def _partial(aggregate: Aggregate) -> str:
-    """Return what each range says of an aggregate; what it says of no item at all is told by the count."""
+    """Return the part of an aggregate that each range reports. The count shows whether the range had any item."""
     name, text = aggregate.name, aggregate.text
     if name == "AVG":
         return f'{{"item": {{"sum": SUM({text}), "count": COUNT({text})}}}}'

@@ -18,7 +18,9 @@ class Undefined(Enum):
 
 
 class Aggregated(dict[str, Any]):
-    """Stand in for a document where SELECT is evaluated once for all matches, or once for each group: then as its first one."""
+    """
+    Stands for a document where SELECT is evaluated once for all matches, or once for each group: there it is the group's first one.
+    """
 
     def __init__(self, results: list[Any], first: Mapping[str, Any]) -> None:
         super().__init__(first)
