@@ -7,7 +7,9 @@ Each deviation of the emulators is named by the claims that are about it, and by
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ pytestmark = [
     pytest.mark.looptime(False),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # as in the tests of the claims
 ]
+ROOT = Path(__file__).parents[2]
 COSMOS: Mapping[str, set[str]] = {
     "half-batches": {"batch-atomic", "batch-other-key"},
     "large-batches": {"large-batch"},
@@ -80,8 +83,19 @@ SERVICE_BUS: Mapping[str, set[str]] = {
 # Named or not, as time has it: whether the change feed still has what expires in a second when a stale read misses it; whether three
 # tries are enough for the checks before the claims
 MAYBE: Mapping[str, set[str]] = {"stale-reads": {"expiry"}, "throttled": {"no-answer"}}
+# Of these claims no probe asks, or not on these emulators
+NOT_ASKED = {one.name for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS) if one.not_asked} | {
+    "split"
+}
 # `make test` has these alone
-FEW = {"half-batches", "lsn-within-batch", "control-plane-refused", "throttled", "duplicates-forgotten"}
+FEW = {
+    "half-batches",
+    "stale-batches",
+    "lsn-within-batch",
+    "control-plane-refused",
+    "throttled",
+    "duplicates-forgotten",
+}
 
 
 def _some(table: Mapping[str, set[str]]) -> list[str]:
@@ -91,7 +105,7 @@ def _some(table: Mapping[str, set[str]]) -> list[str]:
 async def _named(*parts: Any) -> set[str]:
     async with open_site(sessions="all", plain="relayed", only=tuple(part.AREA for part in parts)) as site:
         outcomes = [one for part in parts for one in await part.run(site, lambda told: None)]
-    return {one.name for one in outcomes if one.held is not Held.HELD and one.name != "split"}
+    return {one.name for one in outcomes if one.held is not Held.HELD} - NOT_ASKED
 
 
 @pytest.mark.parametrize("name", _some(COSMOS))
@@ -137,7 +151,25 @@ def test_every_probe_has_the_words_of_a_claim(part: Any):
         for name, one in vars(part).items()
         if inspect.iscoroutinefunction(one) and one.__module__ == part.__name__ and name[0] != "_"
     }
-    assert probes - {"run"} == {one.name for one in part.CLAIMS}
+    assert probes - {"run"} == {one.name for one in part.CLAIMS if not one.not_asked}
+
+
+def test_what_is_unverified_of_an_emulator_is_a_claim_and_the_page_lists_what_no_probe_asks():
+    claims = {f"{one.area}/{one.name}": one for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS)}
+    text = ROOT.joinpath("emulators/README.md").read_text().partition("**Unverified:**")[2]
+    throttling, _, tables = text.replace("\n  ", " ").partition("\n\n")
+    said = [
+        throttling,
+        *re.findall(r"^- .*", tables.partition("Unverified too")[2].partition("## ")[0], re.MULTILINE),
+    ]
+    said += re.findall(r"[^*]unverified([^|\n]*)\|", tables)
+    named = [set(re.findall(r"`((?:cosmos|servicebus)/[\w-]+)`", one)) for one in said]
+
+    assert [] == [one for one, names in zip(said, named, strict=True) if not names or names - {*claims}]
+    not_asked = {name for name, one in claims.items() if one.not_asked}
+    assert set() == not_asked - set().union(*named)
+    page = ROOT.joinpath("docs/how-to/verify.md").read_text().partition("## What no probe asks")[2]
+    assert not_asked == {*re.findall(r"^\| `([\w/-]+)`", page.partition("\n## ")[0], re.MULTILINE)}
 
 
 def test_every_deviation_has_the_claims_that_name_it():

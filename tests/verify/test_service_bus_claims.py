@@ -35,7 +35,8 @@ async def test_all_claims_hold_on_the_emulator_and_nothing_is_left(
     verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
 ):
     outcomes = await _asked(verified, monkeypatch)
-    assert {one.name: one.expected for one in service_bus_claims.CLAIMS} == _of(outcomes, Held.HELD)
+    asked = [one for one in service_bus_claims.CLAIMS if not one.not_asked]
+    assert {one.name: one.expected for one in asked} == _of(outcomes, Held.HELD)
     left = verified.servicebus.stats()["topics"]["short-locks"]["subscriptions"].values()
     assert [(0, 0)] * 2 == [(one["active"], one["dead_lettered"]) for one in left]
 

@@ -30,6 +30,7 @@ class Claim:
         meaning: what another answer means for the guarantees, and what to set.
         promise: the guarantee (G1 to G6, I1 to I6) that rests on it; None if none does.
         probe: returns the answer as text, equal to `expected` where the claim holds. Raises `NotRun` where it cannot be asked.
+        not_asked: why there is no probe; empty where there is one.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Claim:
     meaning: str
     promise: str | None
     probe: Probe
+    not_asked: str = ""
 
 
 def claims_in(
@@ -66,10 +68,10 @@ class NotRun(Exception):
 async def ask(claim: Claim, site: Site) -> Outcome:
     """Test the claim. The outcome has the expected and the actual answer; an error that the probe does not expect is an answer, too."""
     started, charged = time.monotonic(), site.request_units
-    held = None
+    held = Held.NOT_RUN if claim.not_asked else None
     try:
         async with asyncio.timeout(_LONGEST_SECONDS) as longest:
-            found = await claim.probe(site)
+            found = claim.not_asked or await claim.probe(site)
     except NotRun as why:
         found, held = str(why), Held.NOT_RUN
     except TimeoutError:

@@ -257,6 +257,18 @@ async def dead_letter_of_a_dead_letter(own: OwnSession) -> str:
         return await refusal(receiver.dead_letter_message(await own.of_plain(receiver), reason="second"))
 
 
+async def deferred_of_a_session(own: OwnSession) -> str:
+    async with own.hold("1") as (receiver, (message,)):
+        await receiver.defer_message(message)
+        number, session = message.sequence_number or 0, receiver.session
+        setattr(receiver, "_session", None)  # noqa: B010 - private: the SDK would name it
+        condition = await refusal(receiver.receive_deferred_messages(number))
+        setattr(receiver, "_session", session)  # noqa: B010 - as above
+        for one in await receiver.receive_deferred_messages(number):
+            await receiver.complete_message(one)
+    return condition
+
+
 async def deferred_and_expired(own: OwnSession) -> str:
     async with own.hold(own.message("1", time_to_live=timedelta(seconds=6))) as (receiver, (message,)):
         await receiver.defer_message(message)
