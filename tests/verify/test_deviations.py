@@ -50,6 +50,7 @@ COSMOS: Mapping[str, set[str]] = {
     "empty-etag": {"feed-position", "lean-poll", "modified-since", "one-lsn", "feed-order"},
     # What a probe has just written and reads by its id; a batch, also of reads, is not stale
     "stale-reads": {"lost-answer", "read-own-write", "ids", "whole-numbers", "uncompressed"},
+    "stale-batches": {"read-newest"},
     "charges-hidden": {"charges"},
     "compressed": {"uncompressed"},
     "slow": {"near"},

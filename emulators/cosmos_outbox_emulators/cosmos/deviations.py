@@ -10,7 +10,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -69,9 +69,7 @@ def _ignore_etags(answer: Answer, request: Request, route: Route) -> Reply:
     if route.kind is RequestKind.BATCH:
         operations: list[dict[str, Any]] = jsontext.decode(request.body)
         return answer(_with_body(request, [{**one, "ifMatch": None} for one in operations]), route)
-    headers = CIMultiDict(request.headers)
-    headers.pop("if-match", None)
-    return answer(replace(request, headers=headers), route)
+    return answer(_without(request, "if-match"), route)
 
 
 def _round_numbers(answer: Answer, request: Request, route: Route) -> Reply:
@@ -90,6 +88,13 @@ def _trim_ids(answer: Answer, request: Request, route: Route) -> Reply:
 
 def _trimmed(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "id": body["id"].rstrip(" ")} if isinstance(body.get("id"), str) else body
+
+
+def _miss_in_batches(answer: Answer, request: Request, route: Route) -> Reply:
+    """Let a batch that reads find nothing, as a replica that is behind would."""
+    if route.kind is RequestKind.BATCH and b'"Read"' in request.body:
+        request = _with_body(request, [{**one, "id": "later"} for one in jsontext.decode(request.body)])
+    return answer(request, route)
 
 
 def _refuse_long_keys(answer: Answer, request: Request, route: Route) -> Reply:
@@ -122,8 +127,7 @@ def _refuse_metadata(answer: Answer, request: Request, route: Route, *, reads: b
     if route.kind is RequestKind.METADATA and (
         reads or request.method != "GET" or route.segments[0] == "offers"
     ):
-        text = "The given request cannot be authorized by AAD token in data plane."
-        raise CosmosError(403, text, substatus=5300)
+        raise CosmosError(403, "The request cannot be authorized by AAD token in data plane.", substatus=5300)
     return answer(request, route)
 
 
@@ -167,8 +171,7 @@ def _lose_etag(reply: Reply) -> Reply:
 
 
 def _empty_etag(reply: Reply) -> Reply:
-    reply.headers["etag"] = ""
-    return reply
+    return replace(reply, headers={**reply.headers, "etag": ""})
 
 
 # The wire
@@ -194,6 +197,11 @@ def _hide_charge(answer: Answer, request: Request, route: Route) -> Reply:
 
 def _with_body(request: Request, body: Any) -> Request:
     return replace(request, body=jsontext.encode(body))
+
+
+def _without(request: Request, header: str) -> Request:
+    headers = ((name, value) for name, value in request.headers.items() if name.lower() != header)
+    return replace(request, headers=CIMultiDict(headers))
 
 
 # Switching
@@ -244,19 +252,12 @@ def _stale(server: CosmosServer) -> Iterator[None]:
 
     def forget_session(answer: Answer, request: Request, route: Route) -> Reply:
         if route.kind is RequestKind.READ:
-            headers = CIMultiDict(request.headers)
-            headers.pop("x-ms-session-token", None)
-            return answer(replace(request, headers=headers), route)
+            return answer(_without(request, "x-ms-session-token"), route)
         with _set(replication, lag_s=_LAG_S if route.kind in _WRITES else 0.0):
             return answer(request, route)
 
     with _set(replication, lag_s=_LAG_S), _set(server, around=forget_session):
         yield
-
-
-def _ahead(server: CosmosServer) -> AbstractContextManager[None]:
-    clock = server.account.clock
-    return _set(server.account, clock=lambda: clock() + _AHEAD_S)
 
 
 DEVIATIONS: Mapping[str, Switch[CosmosServer]] = {
@@ -280,8 +281,9 @@ DEVIATIONS: Mapping[str, Switch[CosmosServer]] = {
     "304-without-etag": _stands(partial(_feed, _lose_etag)),
     "empty-etag": _stands(partial(_feed, _empty_etag)),
     "stale-reads": _stale,
+    "stale-batches": _stands(_miss_in_batches),
     "charges-hidden": _stands(_hide_charge),
     "compressed": lambda server: _set(server, around=_compress),
     "slow": lambda server: _set(server, latency_s=_LATENCY_S),
-    "clock-ahead": _ahead,
+    "clock-ahead": lambda it: _set(it.account, clock=lambda now=it.account.clock: now() + _AHEAD_S),
 }

@@ -135,6 +135,11 @@ def stale(of: Deviated) -> object:
     return of.item("GET", "k", "b").status
 
 
+def read_in_a_batch(of: Deviated) -> object:
+    of.upsert("k", "a")
+    return batch(of, {"operationType": "Read", "id": "a"})
+
+
 def charged(of: Deviated) -> object:
     results = json.loads(of.batch("k", [put("Create", "b")]).body)
     return "x-ms-request-charge" in of.upsert("k", "a").headers, "requestCharge" in results[0]
@@ -169,6 +174,7 @@ def plain(of: Deviated) -> object:
         ("304-without-etag", etags, ('"2"', '"9"'), ('"2"', None)),
         ("empty-etag", etags, ('"2"', '"9"'), ("", "")),
         ("stale-reads", stale, 200, 404),
+        ("stale-batches", read_in_a_batch, [200], [404]),
         ("charges-hidden", charged, (True, True), (False, False)),
         ("compressed", plain, (False, "a"), (True, "a")),
         ("half-batches", of_dotnet, ([424, 412], 404, True), ([424, 412], 200, True)),
