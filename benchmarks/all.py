@@ -52,7 +52,7 @@ _WHERE = """
 
 def run(name: str) -> Mapping[str, Any]:
     """
-    Run one benchmark in a process of its own, show what it prints, and return its last line.
+    Run one benchmark in a process of its own, show its output, and return its last line.
 
     Raises:
         subprocess.CalledProcessError: it failed.
@@ -71,7 +71,7 @@ def run(name: str) -> Mapping[str, Any]:
 
 
 def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the medians of several runs of one benchmark, and under "spread" the lowest and highest of each."""
+    """Return the medians of several runs of one benchmark; "spread" has the lowest and the highest of each figure."""
     if len(runs) == 1:
         return runs[0]
     numbers = {
@@ -82,7 +82,7 @@ def merge(runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def table(measured: Mapping[str, Any]) -> str:
-    """Return the page of the ratios, and of why some miss their goals."""
+    """Return the page of the ratios, with the reasons why some miss their goals."""
     rows, missed = list[str](), list[str]()
     for goal in GOALS:
         value = goal.of(measured["figures"])
@@ -111,7 +111,7 @@ def _judged(goal: Goal, value: float) -> str:
 
 
 def judgements(figures: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each figure that was measured and has a goal."""
+    """Yield a line for each measured figure that has a goal."""
     for goal in GOALS:
         value = goal.of(figures)
         if value is not None:
@@ -119,7 +119,7 @@ def judgements(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for each ratio that became worse by a tenth since the figures that landed."""
+    """Yield a line for each ratio that is worse by a tenth than in the committed figures."""
     for goal in GOALS:
         old, new = goal.of(before["figures"]), goal.of(now)
         if goal.ratio and old is not None and new is not None and goal.worsened(old, new) > WORSE:
@@ -148,7 +148,7 @@ def main() -> None:
         say(line)
     if options.guard:
         for line in warnings(json.loads(FIGURES.read_text()), figures):
-            say(f"::warning title=slower::{line}")  # GitHub shows it beside the change
+            say(f"::warning title=slower::{line}")  # GitHub shows this line beside the change
     else:
         known = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
         measured = {

@@ -57,7 +57,7 @@ IDLE_SECONDS = 17.0  # the renewal interval by default: every lease is renewed o
 
 
 class Drain:
-    """Counts documents; the clock starts with the first page, because both ways start up differently."""
+    """Counts documents. The clock starts with the first page, because the two ways start up differently."""
 
     def __init__(self, documents: int) -> None:
         self._left, self._after_first = documents, 0
@@ -77,7 +77,7 @@ class Drain:
             self.done.set()
 
     def rates(self) -> tuple[float, float]:
-        """Return the documents a second, and those a second of this process's CPU, after the first page."""
+        """Return the documents for each second, and for each second of this process's CPU, after the first page."""
         seconds, cpu = self._ended - self._began, self._cpu_ended - self._cpu_began
         return self._after_first / seconds, self._after_first / cpu
 
@@ -116,7 +116,7 @@ async def running(processor: ChangeFeedProcessor) -> AsyncIterator[None]:
 
 
 async def bare_loop(system: Emulated, data: str, documents: int) -> tuple[float, float]:
-    """Drain a container with the SDK alone; return the rates."""
+    """Drain a container with the SDK alone; return the documents a second."""
     drain = Drain(documents)
     container = system.database.get_container_client(data)
     (feed_range,) = [found async for found in container.read_feed_ranges()]
@@ -131,7 +131,7 @@ async def bare_loop(system: Emulated, data: str, documents: int) -> tuple[float,
 
 
 async def with_processor(system: Emulated, data: str, documents: int) -> tuple[float, float]:
-    """Drain a container with a processor whose handler does nothing; return the rates."""
+    """Drain a container with a processor whose handler does nothing; return the documents a second."""
     drain = Drain(documents)
 
     async def handle(batch: ChangeBatch) -> None:
@@ -143,9 +143,7 @@ async def with_processor(system: Emulated, data: str, documents: int) -> tuple[f
 
 
 async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """
-    Let both ways drain the same container in turn; return the documents a second, and a CPU second, of each round.
-    """
+    """Let both ways drain the same container in turn. Return the documents a second, and a CPU second, of each round."""
     data = await system.new_events(documents, in_commit=20)
     ways = {"bare loop": bare_loop, "processor": with_processor}
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
@@ -160,9 +158,7 @@ async def reading(system: Emulated, documents: int, rounds: int) -> dict[str, li
 async def idle(
     system: Emulated, leases: int, *, poll_seconds: float = 1.0, data: str | None = None
 ) -> dict[str, float]:
-    """
-    Return what a processor with so many idle leases costs a second: CPU of its process, and requests; and its start in seconds.
-    """
+    """Return the cost of a processor with so many idle leases: CPU and requests a second, and the seconds of its start."""
     data = data or await system.new_events(1, partitions=leases)
 
     async def handle(batch: ChangeBatch) -> None:
@@ -180,7 +176,7 @@ async def idle(
         while not _reads_everything(processor, leases):  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.1)
         started = time.perf_counter() - started
-        await asyncio.sleep(2 * poll_seconds)  # until every range polls at its slowest
+        await asyncio.sleep(2 * poll_seconds)  # wait until every range polls at its slowest
         requests, cpu, began = await system.requests(), time.process_time(), time.perf_counter()
         await asyncio.sleep(IDLE_SECONDS)
         seconds = time.perf_counter() - began
@@ -225,7 +221,7 @@ def _work(connection_string: str, data: str, leases: str, name: str, pipe: Conne
 
 
 class Fleet:
-    """Workers in processes of their own on one lease container; all are killed at the end."""
+    """Workers in processes of their own on one lease container. All are killed at the end."""
 
     def __init__(self, system: Emulated, data: str, leases: str) -> None:
         self._system, self._data, self._leases = system, data, leases
@@ -282,7 +278,8 @@ async def takeover(
     number: signal.Signals = signal.SIGKILL,
 ) -> tuple[float, float]:
     """
-    Return the seconds from a signal to one of two workers until the other owns everything, and from when all had expired.
+    Return the seconds from the signal to one of two workers until the other owns everything, and the seconds since all its leases had
+    expired.
 
     The signal comes so many seconds after the two share the leases.
     """
@@ -299,14 +296,12 @@ async def takeover(
         owned = time.time()
     finally:
         fleet.kill_all()
-    # The service counts whole seconds: what was written within one is free after the expiration and that one.
+    # The service counts whole seconds, so a lease may be free up to a second after its expiry.
     return owned - killed, owned - (written + 1 + EXPIRATION_SECONDS)
 
 
 async def balance(system: Emulated, leases: int, workers: int, fleet_of: type[Fleet] = Fleet) -> float:
-    """
-    Return the seconds from when all other workers join the one that owns everything until all own the same.
-    """
+    """Return the seconds from the moment when all other workers join the only owner until all own the same number of leases."""
     data = await system.new_events(1, partitions=leases)
     fleet = fleet_of(system, data, await system.new_leases())
     names = [f"w{number}" for number in range(workers)]
@@ -320,9 +315,7 @@ async def balance(system: Emulated, leases: int, workers: int, fleet_of: type[Fl
 
 
 async def idle_by_poll(system: Emulated, leases: int) -> dict[int, list[dict[str, float]]]:
-    """
-    Return the rounds of `idle` by their longest poll; they alternate, so that other programs disturb both alike.
-    """
+    """Return the rounds of `idle` by their longest poll. The rounds alternate, so that other programs disturb both alike."""
     data = await system.new_events(1, partitions=leases)
     rounds: dict[int, list[dict[str, float]]] = {1: [], 5: []}
     for _ in range(IDLE_ROUNDS):
@@ -345,7 +338,7 @@ def _middle(rounds: list[dict[str, float]], leases: int) -> float:
 async def measure(documents: int, rounds: int) -> dict[str, Any]:
     """Measure everything; return the last line."""
     async with emulated() as system:
-        collect_seldom()  # as a worker does
+        collect_seldom()  # the worker sets this, too
         read = await reading(system, documents, rounds)
         rates = {name: [rate for rate, _ in some] for name, some in read.items()}
         costs_of_page = {name: [PAGE * 1000 / rate for _, rate in some] for name, some in read.items()}

@@ -24,7 +24,7 @@ worker when the first needs more than half of its core, or to survive the loss o
 
 
 def draw(figures: Mapping[str, Any]) -> str:
-    """Return the section of the page; nothing where the growth was not measured."""
+    """Return the section of the page; an empty text if the growth was not measured."""
     rows = figures.get("growth")
     if not rows:
         return ""

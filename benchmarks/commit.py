@@ -64,7 +64,7 @@ class Item(Entity):
 class Measured:
     """One way of committing or reading, over all rounds."""
 
-    cpu_ms: list[float]  # each, one number a round
+    cpu_ms: list[float]  # for each way, one number a round
     per_second: list[float]
 
     @property
@@ -181,7 +181,7 @@ def _tracked_read(outbox: Outbox, item_id: str) -> Way:
     async def read(_: int) -> None:
         async with outbox.unit_of_work() as uow:
             await uow.repository(Item).read(item_id)
-            await uow.commit()  # which finds that nothing was edited
+            await uow.commit()  # this commit finds that nothing was edited
 
     return read
 
@@ -205,9 +205,9 @@ async def _in_turn(
     ways: Sequence[Callable[[], Awaitable[tuple[float, float]]]], rounds: int
 ) -> list[Measured]:
     measured = [Measured(cpu_ms=[], per_second=[]) for _ in ways]
-    for number in range(-1, rounds):  # the first warms up connections, caches, imports
+    for number in range(-1, rounds):  # the first round warms up connections, caches and imports
         turn = list(zip(ways, measured, strict=True))
-        first = number % len(turn)  # so that each follows each other way as often
+        first = number % len(turn)  # so that each way follows each other way equally often
         for way, found in (*turn[first:], *turn[:first]):
             cpu_ms, per_second = await way()
             if number >= 0:
@@ -215,12 +215,13 @@ async def _in_turn(
                 found.per_second.append(per_second)
         if number < 0:
             gc.collect()
-            gc.freeze()  # else a collection of all that was imported falls upon one way or the other by chance
+            # otherwise a collection of all imported objects falls on one way or the other by chance
+            gc.freeze()
     return measured
 
 
 async def measure(commits: int, server: Connection) -> dict[str, float]:
-    """Run both ways in turn; return the numbers of the last line."""
+    """Run both ways in turn; return the numbers for the last line."""
     connection_string = server.recv()
     async with (
         open_cosmos_client(connection_string=connection_string) as client,

@@ -49,14 +49,14 @@ _LATENCY_SESSIONS = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurement."""
 
     rounds: int
-    short: int  # sessions of one message each
-    in_session: int  # messages of SLOTS long sessions
+    short: int  # sessions with one message each
+    in_session: int  # messages in SLOTS long sessions
     idle_seconds: float
-    seconds: float  # of load, for latencies
-    many: int  # sessions of one message each, for the memory
+    seconds: float  # seconds of load, for latencies
+    many: int  # sessions with one message each, to measure memory
 
 
 FULL = Sizes(rounds=5, short=400, in_session=60, idle_seconds=20, seconds=10, many=10_000)
@@ -74,7 +74,7 @@ class Counted(BaseModel):
 
 
 async def fill(bus: ServiceBusClient, topic: str, *, sessions: int, in_session: int) -> None:
-    """Send messages, session after session."""
+    """Send messages, one session after another."""
     async with bus.get_topic_sender(topic) as sender:
         batch = []
         for number in range(in_session):
@@ -108,14 +108,14 @@ def _message(session: str, number: int) -> ServiceBusMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a number of messages took: from the first effect to the last, and CPU of this process alone."""
+    """The cost of a number of messages: the time from the first effect to the last, and the CPU of this process alone."""
 
     per_second: float
     cpu_ms: float
 
 
 class Meter:
-    """Counts effects, and is done after so many."""
+    """Counts effects, and sets `done` after so many."""
 
     def __init__(self, wanted: int) -> None:
         self.done = asyncio.Event()
@@ -135,7 +135,7 @@ class Meter:
 
 
 class Latencies:
-    """Milliseconds until each effect. The first of every slot only open what the others use, and are not counted."""
+    """Milliseconds until each effect. The first effect of every slot opens connections that later ones use, so it is not counted."""
 
     def __init__(self, wanted: int) -> None:
         self.warm, self.done = asyncio.Event(), asyncio.Event()
@@ -167,7 +167,7 @@ async def consuming(
     *,
     receiver: str,
 ) -> AsyncIterator[None]:
-    """Run a consumer in this process, on one of the receivers; `handled` hears of each message that was."""
+    """Run a consumer in this process, on one of the receivers. `handled` is called with each message that was handled."""
 
     def hook(record: Record) -> None:
         if isinstance(record, MessageHandled) and record.outcome == "handled":
@@ -205,7 +205,7 @@ def _effect(session: str, number: int, text: str) -> dict[str, Any]:
 async def consumer_run(
     system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int, receiver: str
 ) -> Run:
-    """Return what the consumer took."""
+    """Return the cost of the consumer."""
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sessions, in_session=in_session)
     meter = Meter(sessions * in_session)
@@ -217,7 +217,7 @@ async def consumer_run(
 
 async def bare_run(system: Emulated, bus: ServiceBusClient, *, sessions: int, in_session: int) -> Run:
     """
-    Return what the loop took that a careful user of both SDKs would write: a task a slot, a batch a message.
+    Return the cost of the loop that a careful user of both SDKs would write: one task for each slot, one batch for each message.
     """
     topic, name = system.new_session_topic(), await new_container(system)
     container = system.database.get_container_client(name)
@@ -260,7 +260,7 @@ async def new_container(system: Emulated) -> str:
 async def compare(
     system: Emulated, bus: ServiceBusClient, load: str, *, rounds: int, sessions: int, in_session: int
 ) -> dict[str, float]:
-    """Return what the consumer took on each receiver, and how it compares with the bare loop."""
+    """Return the cost of the consumer on each receiver, and its ratio to the bare loop."""
     sizes = {"sessions": sessions, "in_session": in_session}
     runs: dict[str, list[Run]] = {way: [] for way in ("bare", *RECEIVERS)}
     for _ in range(rounds):
@@ -285,10 +285,10 @@ async def compare(
 async def measure_idle(
     system: Emulated, bus: ServiceBusClient, seconds: float, receiver: str
 ) -> dict[str, float]:
-    """Return what percentage of a core a consumer takes whose slots are all free."""
+    """Return the percentage of a core that a consumer uses while all its slots are free."""
     topic, container = system.new_session_topic(), await new_container(system)
     async with consuming(system.client, bus, topic, container, lambda _: None, receiver=receiver):
-        await asyncio.sleep(4)  # it has started, and closed what it opened in vain
+        await asyncio.sleep(4)  # by then the consumer has started, and has closed what it opened in vain
         cpu, began = time.process_time(), time.perf_counter()
         await asyncio.sleep(seconds)
         share = (time.process_time() - cpu) / (time.perf_counter() - began)
@@ -299,9 +299,7 @@ async def measure_idle(
 async def measure_latencies(
     system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
 ) -> dict[str, float]:
-    """
-    Return p50 and p99 from just before a message is sent until its effect is committed, in sessions that stay open.
-    """
+    """Return p50 and p99 of the time from just before a message is sent until its effect is committed, in sessions that stay open."""
     found: dict[str, float] = {}
     for rate in (50, 500):
         latencies = await _latencies(system, bus, rate=rate, seconds=sizes.seconds, receiver=receiver)
@@ -337,7 +335,7 @@ async def _latencies(
                 batch.append(message)
             await sender.send_messages(batch)
 
-        # Each session is opened before the load begins, and stays open
+        # Each session is opened before the load begins, and stays open.
         await send(sessions, 0)
         await latencies.warm.wait()
         started, step = time.perf_counter(), max(1, rate // 50)
@@ -352,7 +350,8 @@ async def measure_effects(
     system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
 ) -> dict[str, float]:
     """
-    Return p50 and p99 from just before a commit until its effect, through a worker and a consumer; each event has a key of its own.
+    Return p50 and p99 of the time from just before a commit until its effect, through a worker and a consumer. Each event has a key
+    of its own.
     """
     found: dict[str, float] = {}
     for rate in (20, 100):
@@ -366,7 +365,7 @@ async def measure_effects(
 async def _effects(
     system: Emulated, bus: ServiceBusClient, *, rate: int, seconds: float, receiver: str
 ) -> tuple[list[float], float]:
-    """Return the latencies in ms, and how many seconds after the last commit was due all had their effect."""
+    """Return the latencies in ms, and the seconds from the time when the last commit was due until all had their effects."""
     data, topic, leases = await system.new_events(0), system.new_session_topic(), await system.new_leases()
     events, container = system.database.get_container_client(data), await new_container(system)
     wanted = int(rate * seconds)
@@ -397,7 +396,7 @@ async def _effects(
 async def measure_memory(
     system: Emulated, bus: ServiceBusClient, sizes: Sizes, receiver: str
 ) -> dict[str, float]:
-    """Return how much memory the process of a consumer takes that handles very many sessions."""
+    """Return how much memory the process of a consumer uses that handles very many sessions."""
     topic, container = system.new_session_topic(), await new_container(system)
     await fill(bus, topic, sessions=sizes.many, in_session=1)
     where = system.cosmos, system.servicebus, topic, container, receiver, str(sizes.many)
@@ -430,9 +429,9 @@ async def _peak_of_consumer(*where: str) -> float:
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure everything; return the numbers of the last line."""
+    """Measure everything; return the numbers for the last line."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
-        collect_seldom()  # as `cosmos-outbox consume` does; of the bare loop, too
+        collect_seldom()  # `cosmos-outbox consume` sets this, too; here it also applies to the bare loop
         rounds, result = sizes.rounds, dict[str, Any]()
         for receiver in RECEIVERS:
             result |= await measure_idle(system, bus, sizes.idle_seconds, receiver)

@@ -23,7 +23,7 @@ from cosmos_outbox_testing.verify.child_processes import Children
 DATABASE = "bench"
 PARKED = "parked"
 ACTION = "ContactNameUpdatedEvent"
-BODY_TEXT = "x" * 500  # with its properties a message has about 1 KB
+BODY_TEXT = "x" * 500  # with its properties, a message has about 1 KB
 _SEEDERS = 8
 _TOPICS = 128
 SESSION_TOPICS = 64
@@ -33,7 +33,7 @@ _THROUGHPUT_OF_A_PARTITION, _MOST_THROUGHPUT = 6_000, 1_000_000
 
 class Emulated:
     """
-    Running emulators, and the names that are still unused.
+    Running emulators, and names that are not used yet.
 
     Topics remember message ids, so every run that sends gets a topic of its own.
     """
@@ -51,11 +51,11 @@ class Emulated:
         return self.client.get_database_client(DATABASE)
 
     def new_session_topic(self) -> str:
-        """Return a topic whose subscription `all` requires sessions, and that nothing was sent to."""
+        """Return a new topic whose subscription `all` requires sessions."""
         return f"sessions-{next(self._session_numbers)}"
 
     def new_topic(self, *, premium: bool = False) -> str:
-        """Return a topic that nothing was sent to; one of the Premium tier takes batches of 1 MB."""
+        """Return a new topic; one of the Premium tier takes batches of 1 MB."""
         return f"{'premium' if premium else 'events'}-{next(self._numbers)}"
 
     async def new_leases(self) -> str:
@@ -93,9 +93,7 @@ class Emulated:
         return name
 
     async def delay(self, milliseconds: float, *, cosmos: bool = True) -> None:
-        """
-        Add so much to every ack of a send and, unless told otherwise, to every reply of Cosmos DB; 0 for nothing.
-        """
+        """Delay every acknowledgement of a send by so much and, unless told otherwise, every reply of Cosmos DB; 0 ends the delay."""
         for path in ("/cosmos/faults", "/servicebus/faults"):
             await self._tell("DELETE", path)
         if milliseconds:
@@ -110,7 +108,7 @@ class Emulated:
         await self._tell("POST", "/cosmos/throttle", of)
 
     async def throttled(self) -> int:
-        """Return how many requests were refused that had no low priority."""
+        """Return how many requests were refused, without those of low priority."""
         stats = await self._tell("GET", "/cosmos/stats")
         return int(stats["requests"].get("throttled", 0))
 

@@ -46,7 +46,7 @@ Work = Callable[[], Awaitable[int]]
 
 
 class Server:
-    """The emulators' process, and what it has used so far."""
+    """The process of the emulators, and the resources that it has used so far."""
 
     def __init__(self, process: subprocess.Popen[str], announced: dict[str, str]) -> None:
         self._folder = Path("/proc") / str(process.pid)
@@ -62,7 +62,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One kind of work over all rounds."""
+    """The measurements of one kind of work, over all rounds."""
 
     done: int
     server_s: float
@@ -90,7 +90,7 @@ async def served(*, data: bool) -> AsyncIterator[Server]:
 
 
 async def measured(server: Server, work: Work, rounds: int) -> Measured:
-    """Do some work, again and again, after one round that warms up."""
+    """Do some work again and again, after one round to warm up."""
     await work()
     server_s, client_s, wall_s = server.cpu_s(), time.process_time(), time.perf_counter()
     done = 0
@@ -132,7 +132,7 @@ class Documents:
         return await self._at_once(lambda _: self._container.read_item(item["id"], "read"))
 
     async def batch(self) -> int:
-        """Commit batches of two."""
+        """Commit batches of two operations."""
 
         async def commit(key: str) -> None:
             await self._container.execute_item_batch(
@@ -160,7 +160,7 @@ async def _send(sender: ServiceBusSender, count: int, session: str | None = None
 
 
 async def _moved(sender: ServiceBusSender, receiver: ServiceBusReceiver) -> int:
-    """Send messages and receive and complete each."""
+    """Send messages; receive and complete each of them."""
     count = await _send(sender, _PAGE)
     left = count
     while left:

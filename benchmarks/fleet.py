@@ -37,7 +37,7 @@ from cosmos_outbox.partition_key import FeedRange
 OPTIONS = ProcessorOptions(processor_name="fleet")
 PASS_SECONDS = OPTIONS.acquire_interval.total_seconds()
 RENEW_SECONDS = OPTIONS.renew_interval.total_seconds()
-WRITE_SECONDS = 0.01  # from sending to answer; a worker takes one lease after another
+WRITE_SECONDS = 0.01  # from sending to the answer; a worker takes one lease after another
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -66,7 +66,7 @@ class Fleet:
         heapq.heappush(self._due, (self.now + seconds, next(self._order), act))
 
     def run_until(self, holds: Callable[[], bool], *, within: float) -> float | None:
-        """Return after how many seconds it holds; None if it does not."""
+        """Return after how many seconds a condition holds; None if it never does."""
         began = self.now
         while self._due and self._due[0][0] <= began + within:
             self.now, _, act = heapq.heappop(self._due)
@@ -101,7 +101,7 @@ class Fleet:
         self.leases[lease.id] = replace(lease, raw=raw)
 
     def _write(self, seen: Lease, **changes: Any) -> bool:
-        """Replace a lease that still has the etag it was seen with."""
+        """Replace a lease, if it still has the etag with which it was read."""
         current = self.leases[seen.id]
         if current.raw["_etag"] != seen.raw["_etag"]:
             self.requests["refused writes"] += 1
@@ -153,7 +153,7 @@ class Fleet:
             self.alive[me].discard(lease_id)
             return
         if handover_requested_by(lease):
-            self.requests["refused writes"] += 1  # its etag is another since the request
+            self.requests["refused writes"] += 1  # the etag has changed since the request was sent
             self.requests["reads"] += 1
             self._hand_over(me, lease_id)
             return
@@ -171,7 +171,7 @@ def _bound(number: int, of: int) -> str:
 
 
 def told(fleet: Fleet, name: str, holds: Callable[[], bool]) -> dict[str, Any]:
-    """Run until it holds, print what that took, and return it."""
+    """Run until a condition holds. Print how long that took, and return it."""
     fleet.requests.clear()
     fleet.writes.clear()
     fleet.passes.clear()
@@ -189,7 +189,7 @@ def told(fleet: Fleet, name: str, holds: Callable[[], bool]) -> dict[str, Any]:
 
 
 def simulated(leases: int, workers: int, *, seed: int) -> dict[str, Any]:
-    """Return what each change of a fleet costs."""
+    """Return the cost of each change of a fleet."""
     fleet = Fleet(leases, seed)
     names = [f"worker-{number:03}" for number in range(workers)]
     joining, rest = names[: workers // 4], names[workers // 4 :]

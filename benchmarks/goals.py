@@ -11,9 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """
-    One figure of a benchmark's last line, and its bound; without one the figure is shown beside another that has one.
-    """
+    """One figure of a benchmark's last line, and its bound. A figure without a bound is shown beside another that has one."""
 
     benchmark: str
     key: str
@@ -21,10 +19,10 @@ class Goal:
     at_most: float | None = None
     at_least: float | None = None
     ratio: bool = True  # both sides are measured in the same run, so figures of two machines compare
-    why: str = ""  # it misses the bound, as a profile says
+    why: str = ""  # why it misses the bound, as a profile shows
 
     def of(self, figures: Mapping[str, Mapping[str, Any]]) -> float | None:
-        """Return the figure, None where it was not measured."""
+        """Return the figure; None if it was not measured."""
         value = figures.get(self.benchmark, {}).get(self.key)
         return float(value) if isinstance(value, int | float) else None
 
@@ -35,7 +33,7 @@ class Goal:
         return self.at_least is None or value >= self.at_least
 
     def worsened(self, before: float, now: float) -> float:
-        """Return by which part of itself a figure became worse, below zero if better; 0 without a bound."""
+        """Return by which fraction a figure became worse, below zero if it became better; 0 if it has no bound."""
         change = now / before - 1 if before else 0.0
         if self.at_most is not None:
             return change

@@ -25,10 +25,10 @@ from benchmarks.ways import RELAY_PAGE
 from cosmos_outbox.adapters.servicebus.publisher import open_service_bus_client
 from cosmos_outbox_worker.main import collect_seldom
 
-SHARES = (1, 4, 16, 64)  # partitions of a worker, sessions of a consumer
+SHARES = (1, 4, 16, 64)  # partitions of a worker, or sessions of a consumer
 FLEET = (1, 2, 4, 8)  # processes
 FLEET_PARTITIONS = 8
-DELAYS_MS = (2, 10, 30)  # of every reply of Cosmos DB and every ack of a send
+DELAYS_MS = (2, 10, 30)  # the delay of every reply of Cosmos DB and every acknowledgement of a send
 _SETTLED_SECONDS = 0.1
 
 Row = dict[str, float]
@@ -36,7 +36,7 @@ Row = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurement."""
 
     rounds: int
     events: int
@@ -50,7 +50,7 @@ QUICK = Sizes(rounds=1, events=2_000, messages=128)
 async def measure_rows(
     title: str, counts: tuple[int, ...], rounds: int, run: Callable[[int], Awaitable[Row]]
 ) -> list[Row]:
-    """Return a row for each count: the medians of what the rounds took."""
+    """Return a row for each count, with the medians of all rounds."""
     rows = []
     for count in counts:
         found = [await run(count) for _ in range(rounds)]
@@ -61,7 +61,7 @@ async def measure_rows(
 
 
 async def measure_partitions(system: Emulated, sizes: Sizes) -> list[Row]:
-    """Return what an event costs one worker as its events come from more partitions."""
+    """Return the cost of an event for one worker, as its events come from more partitions."""
     events, in_commit = sizes.events, EVENTS_IN_COMMIT
     data = {n: await system.new_events(events, in_commit=in_commit, partitions=n) for n in SHARES}
 
@@ -73,7 +73,7 @@ async def measure_partitions(system: Emulated, sizes: Sizes) -> list[Row]:
 
 
 async def measure_sessions(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> list[Row]:
-    """Return what a message costs one consumer as its messages come in more sessions."""
+    """Return the cost of a message for one consumer, as its messages come in more sessions."""
 
     async def run(sessions: int) -> Row:
         in_session = max(2, sizes.messages // sessions)
@@ -84,7 +84,7 @@ async def measure_sessions(system: Emulated, bus: ServiceBusClient, sizes: Sizes
 
 
 async def measure_fleet(system: Emulated, sizes: Sizes, delay_ms: float) -> list[Row]:
-    """Return what an event costs all processes together as more of them share the partitions."""
+    """Return the cost of an event for all processes together, as more of them share the partitions."""
     data = await system.new_events(sizes.events, in_commit=EVENTS_IN_COMMIT, partitions=FLEET_PARTITIONS)
 
     async def run(processes: int) -> Row:
@@ -112,7 +112,7 @@ async def measure_fleet(system: Emulated, sizes: Sizes, delay_ms: float) -> list
 
 
 async def _share(system: Emulated, leases: str, workers: int) -> None:
-    """Return when each worker owns its even part of the leases."""
+    """Return when each worker owns an equal part of the leases."""
     container = system.database.get_container_client(leases)
     owners: list[str | None] = []
     while len(owners) < FLEET_PARTITIONS or {owners.count(owner) for owner in set(owners)} != {

@@ -38,7 +38,7 @@ async def created(database: DatabaseProxy) -> list[str]:
 
 
 async def measured(process: Process, seconds: float) -> dict[str, float]:
-    """Return what an idle worker takes, after it has settled."""
+    """Return the resources that an idle worker uses, once it has settled."""
     await asyncio.sleep(SETTLING_SECONDS)
     before = cpu_seconds(process.pid)
     await asyncio.sleep(seconds)

@@ -34,7 +34,7 @@ from cosmos_outbox.adapters.cosmos.store import open_store
 from cosmos_outbox.errors import OutboxError
 
 COMMITS_PER_SECOND = 20
-REQUEST_UNITS = 300  # a second; a commit takes 12 to 14
+REQUEST_UNITS = 300  # request units a second; a commit costs 12 to 14
 REPLY_MS = 20
 ENTITIES, EVENTS = (
     100,
@@ -49,7 +49,7 @@ WAYS: Mapping[str, tuple[bool, Mapping[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurement."""
 
     rounds: int
     seconds: int
@@ -88,7 +88,7 @@ async def worker(
 
 
 async def commit_delays(outbox: Outbox, seconds: int) -> list[float]:
-    """Commit at the fixed rate, and return how many milliseconds each commit took from the time at which it was due."""
+    """Commit at a fixed rate. Return for each commit how many milliseconds it was finished after the time at which it was due."""
     loop, delays, given_up = asyncio.get_running_loop(), list[float](), 0
     first = loop.time() + 0.1
 
@@ -100,7 +100,7 @@ async def commit_delays(outbox: Outbox, seconds: int) -> list[float]:
                 uow.repository(Item).create(item)
                 item.record(Renamed(name=item.name, previous_name=""))
                 await uow.commit()
-        except OutboxError:  # in time it is refused again and again
+        except OutboxError:  # the commit was refused again and again until its time was over
             given_up += 1
         delays.append((loop.time() - due) * 1000)
 
@@ -123,7 +123,7 @@ async def write_batch(container: ContainerProxy, number: int) -> None:
 
 async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> tuple[list[float], int, int]:
     """
-    Return the delays of the commits beside a worker, how often one was refused, and how many messages the worker sent meanwhile.
+    Return the delays of commits beside a worker, how often a commit was refused, and how many messages the worker sent meanwhile.
 
     Raises:
         SystemExit: the backlog did not last, or the worker that is behind sent no more than what was committed.
@@ -140,13 +140,13 @@ async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> 
     await system.throttle(data, REQUEST_UNITS)
     async with worker(system, bus, data, topic, variables):
         await bus.until_published(topic, EVENTS)
-        await commit_delays(outbox, 1)  # warms up connections, caches, imports
+        await commit_delays(outbox, 1)  # this warms up connections, caches and imports
         before, refused = await bus.published(topic), await system.throttled()
         delays = await commit_delays(outbox, sizes.seconds)
         after, refused = await bus.published(topic), await system.throttled() - refused
         await system.delay(0)
     await system.database.delete_container(data)
-    # What is committed meanwhile stands behind the backlog
+    # Events that are committed meanwhile wait behind the backlog.
     sent, left = after - before, batches * EVENTS - after
     if behind and (sent <= len(delays) or left <= 0):
         raise SystemExit(
@@ -156,7 +156,7 @@ async def one_round(system: Emulated, bus: Emulated, way: str, sizes: Sizes) -> 
 
 
 async def measure(sizes: Sizes) -> dict[str, Any]:
-    """Measure all ways in turn; return the numbers of the last line."""
+    """Measure all ways in turn; return the numbers for the last line."""
     delays: dict[str, list[float]] = {way: [] for way in WAYS}
     sent, refused = dict.fromkeys(WAYS, 0), dict.fromkeys(WAYS, 0)
     load = [f"{one:.1f}" for one in os.getloadavg()]

@@ -22,7 +22,7 @@ _JOIN_SECONDS = 10
 
 
 class Worker:
-    """A relay in a process of its own, which holds its first page until it is told to go."""
+    """A relay in a process of its own. It holds its first page until `go` is called."""
 
     def __init__(self, system: Emulated, name: str, *, data: str, leases: str, topic: str) -> None:
         self._system, self._leases = system, leases
@@ -40,18 +40,18 @@ class Worker:
             await asyncio.sleep(0.05)
 
     def go(self) -> None:
-        """Let it send."""
+        """Let the relay send."""
         self._pipe.send("go")
 
     async def stop(self) -> dict[str, float]:
-        """End it, and return what it used since it went."""
+        """End the relay. Return the resources that it used since `go`."""
         self._pipe.send("stop")
         used: dict[str, float] = await asyncio.to_thread(self._pipe.recv)
         await asyncio.to_thread(self._process.join, _JOIN_SECONDS)
         return used
 
     def kill(self) -> None:
-        """End it at once, where it still runs."""
+        """Kill the process, if it still runs."""
         self._process.kill()
         self._process.join()
 
@@ -69,7 +69,7 @@ async def running_worker(system: Emulated, *, data: str, leases: str, topic: str
 
 @asynccontextmanager
 async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator[None]:
-    """Run the bare loop beside, as one who cares for latency would write it."""
+    """Run the bare loop in another process, as a user who cares for latency would write it."""
     process, _ = spawn(_run_loop, system.cosmos, system.servicebus, data, topic)
     try:
         yield
@@ -79,7 +79,7 @@ async def running_loop(system: Emulated, data: str, topic: str) -> AsyncIterator
 
 
 def spawn(target: Callable[..., None], *arguments: str) -> tuple[SpawnProcess, Connection]:
-    """Start a process with our end of a pipe to it; `target` gets the other end, and the arguments."""
+    """Start a process that is connected by a pipe. `target` gets the other end of the pipe, and then the arguments."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
@@ -120,11 +120,11 @@ async def _relay(pipe: Connection, *where: str) -> None:
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process took."""
-    # Not `getrusage`: its peak is inherited, so a child would show its parent's.
+    """Return the largest amount of memory that this process has used."""
+    # `getrusage` would not do: a child inherits the peak of its parent.
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError:  # this is not Linux
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak / (2**20 if sys.platform == "darwin" else 1024)
     return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024

@@ -42,12 +42,12 @@ from benchmarks.report import beside, report, say, spread
 
 HERE = Path(__file__).parent
 INSTALL_SECONDS = 900
-POLL_SECONDS = 1.0  # ours at its slowest; the others' default is 5 s
+POLL_SECONDS = 1.0  # our slowest poll; the others' default is 5 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurement."""
 
     documents: int
     rounds: int
@@ -56,10 +56,10 @@ class Sizes:
 
 
 class Peers(Fleet):
-    """Another SDK's workers, in processes of their own, on one lease container."""
+    """The workers of another SDK, in processes of their own, on one lease container."""
 
     says: ClassVar[str]
-    key: ClassVar[str]  # what its figures begin with
+    key: ClassVar[str]  # the beginning of the names of its figures
     command: ClassVar[tuple[str, ...]]
 
     def __init__(self, system: Emulated, data: str, leases: str) -> None:
@@ -89,7 +89,7 @@ class Peers(Fleet):
     async def program(
         cls, system: Emulated, data: str, leases: str, name: str, documents: int
     ) -> asyncio.subprocess.Process:
-        """Start a program, which waits for a line."""
+        """Start a program that waits for a line of input."""
         endpoint, key = (part.split("=", 1)[1] for part in system.cosmos.rstrip(";").split(";"))
         intervals = [ACQUIRE_SECONDS, RENEW_SECONDS, EXPIRATION_SECONDS, POLL_SECONDS]
         return await asyncio.create_subprocess_exec(
@@ -138,7 +138,7 @@ def _go(program: asyncio.subprocess.Process) -> None:
 
 @contextmanager
 def built_java() -> Iterator[str | None]:
-    """Build Java's program in a folder of its own; give None, or why it cannot be built."""
+    """Build Java's program in a folder of its own. Return None, or why it cannot be built."""
     with _sources("java", "java", "javac", "mvn") as found:
         if isinstance(found, str):
             yield found
@@ -158,7 +158,7 @@ def built_java() -> Iterator[str | None]:
 
 @contextmanager
 def built_dotnet() -> Iterator[str | None]:
-    """Build the program for .NET in a folder of its own; give None, or why it cannot be built."""
+    """Build the program for .NET in a folder of its own. Return None, or why it cannot be built."""
     with _sources("dotnet", "dotnet") as found:
         if isinstance(found, str):
             yield found
@@ -178,7 +178,7 @@ def built_dotnet() -> Iterator[str | None]:
 
 @contextmanager
 def _sources(language: str, *programs: str) -> Iterator[Path | str]:
-    """Give a copy of a program's folder, or which of the programs that build it are missing."""
+    """Return a copy of a program's folder, or the names of the missing programs that would build it."""
     if missing := [program for program in programs if shutil.which(program) is None]:
         yield f"{', '.join(missing)} is not on this machine"
         return
@@ -197,7 +197,7 @@ def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 async def beside_others(system: Emulated, sizes: Sizes) -> dict[str, Any]:
-    """Measure all; return the ratios, and why there are none over one."""
+    """Measure all SDKs. Return the ratios, and why there are none for some SDK."""
     with ExitStack() as stack:
         hindrances = {
             JavaPeers: stack.enter_context(built_java()),
@@ -224,7 +224,8 @@ async def _taken_over(
     system: Emulated, failovers: int, others: list[type[Peers]], number: signal.Signals
 ) -> Mapping[str, float]:
     """
-    Return our median seconds of a takeover over those of each other, after a signal: SIGTERM, or SIGKILL, which no program hears.
+    Return our median seconds of a takeover divided by those of each other SDK, after SIGTERM or after SIGKILL, which no program
+    notices.
 
     They take turns. A lease may have been renewed a moment before the kill or long before, so the kills are spread over the time
     between two renewals, and come at the same times for all.
@@ -236,7 +237,7 @@ async def _taken_over(
         for kind, found in taken.items():
             try:
                 seconds, _ = await takeover(system, 10, kind, after=after, number=number)
-            except TimeoutError:  # seen of .NET's, once
+            except TimeoutError:  # .NET's was once seen to time out
                 say(f"two of {kind.__name__} did not share ten leases, or one did not take over: not counted")
             else:
                 found.append(seconds)
@@ -249,7 +250,7 @@ async def _taken_over(
 
 
 async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) -> Mapping[str, float]:
-    """Return our seconds until five share the leases of one over those of each other that came there."""
+    """Return our seconds until five workers share the leases of one, divided by those of each other SDK that reached this."""
     ours = await balance(system, leases, 5)
     found = {}
     for peers in others:
@@ -264,7 +265,7 @@ async def _balanced(system: Emulated, leases: int, others: list[type[Peers]]) ->
 
 
 async def _drained(system: Emulated, sizes: Sizes, others: list[type[Peers]]) -> Mapping[str, float]:
-    """Return our documents a second over those of each other, and a CPU second."""
+    """Return our documents a second, and a CPU second, divided by those of each other SDK."""
     data = await system.new_events(sizes.documents, in_commit=20)
     ways = {"ours": with_processor, **{peers.key: peers.drain for peers in others}}
     rates: dict[str, list[float]] = {name: [] for name in ways}

@@ -34,18 +34,19 @@ SLOW_ACK_MS = 200
 LARGE_TEXT, MANY_LEASES = "x" * 40_000, 100
 EVENTS_IN_COMMIT = 5  # under load at a fixed rate: one commit's CPU is the load generator's, not the relay's
 RANGES = 4
-WARM_COMMITS = 16  # reach all of the ranges
-SELDOM_LONGER = 6  # times: at one event a second its range rests for four
-SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}  # at 20 ms it needs seven seconds for 150
+WARM_COMMITS = 16  # so many commits reach all of the ranges
+SELDOM_LONGER = 6  # times as long: at one event a second, a range rests for four seconds
+# events by the delay in ms: at a delay of 20 ms, 150 events take seven seconds
+SAMPLE_BATCHES = {0: 1000, 5: 400, 20: 150}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is measured."""
+    """The sizes of the measurement."""
 
     rounds: int
     events: int
-    seconds: float  # of load, for latencies
+    seconds: float  # seconds of load, for latencies
     backlog: tuple[int, ...]
     scale_events: int
     large_events: int
@@ -63,9 +64,7 @@ QUICK = Sizes(rounds=2, events=1500, seconds=3, backlog=(1_000, 5_000), scale_ev
 
 
 class Meter:
-    """
-    Messages a second from the first accepted batch to the last: starting and opening links are not counted.
-    """
+    """Measures messages a second, from the first accepted batch to the last: starting and opening links are not counted."""
 
     def __init__(self, wanted: int) -> None:
         self.done = asyncio.Event()
@@ -87,14 +86,12 @@ class Meter:
 
     @property
     def cpu_ms(self) -> float:
-        """Return how many milliseconds of this process's CPU a message took."""
+        """Return how many milliseconds of this process's CPU each message took."""
         return (self._cpu_after - self._cpu_before) * 1000 / (self._seen - self._first)
 
 
 async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE) -> Meter:
-    """
-    Return what the relay took to get so many messages into a topic; one of the Premium tier where pages are long.
-    """
+    """Return the cost of relaying so many messages into a topic; long pages go to a topic of the Premium tier."""
     meter = Meter(events)
     await relay(
         system.cosmos,
@@ -110,7 +107,7 @@ async def relayed(system: Emulated, data: str, events: int, *, page: int = PAGE)
 
 
 async def loop_speed(batches: AsyncGenerator[int, None], events: int) -> float:
-    """Return how many messages a second one of the other ways gets into the topic."""
+    """Return how many messages a second another way gets into the topic."""
     meter = Meter(events)
     async with aclosing(batches) as sent:
         async for messages in sent:
@@ -143,8 +140,8 @@ async def compare_with_ceiling(system: Emulated, bus: ServiceBusClient, data: st
 
 async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
     """
-    Return the CPU of an event by pages of 1000 and batches of 1 MB, and by pages of 100 and batches of 256 KB, with our encoder and
-    with the SDK's.
+    Return the CPU of an event with our encoder and with the SDK's: for pages of 1000 with batches of 1 MB, and for pages of 100 with
+    batches of 256 KB.
     """
     data = await system.new_events(sizes.scale_events, keys=KEYS, in_commit=EVENTS_IN_COMMIT)
     ways = [(page, own) for page in (RELAY_PAGE, PAGE) for own in (True, False)]
@@ -168,7 +165,7 @@ async def measure_cpu(system: Emulated, sizes: Sizes) -> dict[str, float]:
 async def compare_with_sample(
     system: Emulated, bus: ServiceBusClient, data: str, sizes: Sizes
 ) -> dict[str, float]:
-    """Return how many times as fast as the sample's design the relay is, for each delay of the network."""
+    """Return how many times as fast as the design of the sample the relay is, for each delay of the network."""
     container = system.database.get_container_client(data)
     ratios = {}
     for delay in DELAYS_MS:
@@ -184,7 +181,7 @@ async def compare_with_sample(
 
 
 async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
-    """Return p50 and p99 from just before a commit is sent until its events are received."""
+    """Return p50 and p99 of the time from just before a commit is sent until its events are received."""
     found: dict[str, float] = {}
     for rate in (50, 500):
         rounds: dict[str, list[tuple[float, float]]] = {"bare loop": [], "relay": []}
@@ -204,7 +201,7 @@ async def measure_latencies(system: Emulated, bus: ServiceBusClient, sizes: Size
 
 async def measure_seldom(system: Emulated, bus: ServiceBusClient, sizes: Sizes) -> dict[str, float]:
     """
-    Return p50 and p99 as above where few events come to four ranges, and how often a second the relay reads the feed of each.
+    Return p50 and p99, as above, if few events come to four ranges. Return also how often a second the relay reads the feed of each.
     """
     found: dict[str, float] = {}
     seconds = sizes.seconds * SELDOM_LONGER
@@ -276,7 +273,7 @@ async def _latencies(
 
 
 async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float]:
-    """Return how much memory a worker takes whose topic is slow while very many events wait."""
+    """Return how much memory a worker uses if its topic is slow and very many events wait."""
     events = sizes.backlog[-1]
     data = await system.new_events(events, in_commit=20)
     leases, topic = await system.new_leases(), system.new_topic()
@@ -295,7 +292,7 @@ async def measure_slow_broker(system: Emulated, sizes: Sizes) -> dict[str, float
 
 
 async def measure_large(system: Emulated, sizes: Sizes) -> float:
-    """Return how much memory a worker of many leases takes while it sends events of 40 KB."""
+    """Return how much memory a worker of many leases uses while it sends events of 40 KB."""
     data = await system.new_events(sizes.large_events, partitions=MANY_LEASES, text=LARGE_TEXT)
     topic = system.new_topic(premium=True)
     async with running_worker(system, data=data, leases=await system.new_leases(), topic=topic) as worker:
@@ -307,7 +304,7 @@ async def measure_large(system: Emulated, sizes: Sizes) -> float:
 
 
 async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, float]]:
-    """Return what an event costs as more of them wait."""
+    """Return the cost of an event as more events wait."""
     rows = []
     for events in sizes.backlog:
         data = await system.new_events(events, in_commit=20)
@@ -336,7 +333,7 @@ async def measure_backlog(system: Emulated, sizes: Sizes) -> list[dict[str, floa
 async def measure(sizes: Sizes) -> dict[str, Any]:
     """Measure everything; return the numbers of the last line."""
     async with emulated() as system, open_service_bus_client(connection_string=system.servicebus) as bus:
-        collect_seldom()  # as a worker does; of the other ways, too
+        collect_seldom()  # the worker sets this, too; here it also applies to the other ways
         data = await system.new_events(sizes.events, keys=KEYS)
         result: dict[str, Any] = {"ceiling_ratio": await compare_with_ceiling(system, bus, data, sizes)}
         result |= await measure_cpu(system, sizes)

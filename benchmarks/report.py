@@ -60,5 +60,5 @@ def spread(title: str, values: list[float], unit: str) -> float:
 
 
 def beside(title: str, ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Show what the ratios of all rounds are like, in which both sides took turns; return their median."""
+    """Show the ratios of all rounds, in which both sides took turns. Return their median."""
     return round(spread(title, [one / other for one, other in zip(ours, theirs, strict=True)], ""), 3)

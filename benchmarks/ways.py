@@ -45,7 +45,7 @@ from cosmos_outbox_worker.worker_health import WorkerVitals
 PAGE = 100
 RELAY_PAGE = 1000  # the worker's default
 SAMPLE_PAGE = 25
-POLL_SECONDS = 0.02  # of the bare loop, where nothing is new: what the relay's shortest pause is too
+POLL_SECONDS = 0.02  # the pause of the bare loop where nothing is new; the relay's shortest pause is the same
 SAMPLE_POLL_SECONDS = 3.0
 PROCESSOR = "bench"
 
@@ -66,7 +66,7 @@ async def relay(
     page: int = PAGE,
 ) -> None:
     """
-    Run the relay as `worker_assembly` puts it together, until `stop` is set; nothing is sent before `gate` is.
+    Run the relay as `worker_assembly` builds it, until `stop` is set. Nothing is sent before `gate` is set.
 
     Logs, health, metrics, spans, the parked store, deletion and the polls of lag and parked keys are all there.
     """
@@ -118,7 +118,7 @@ async def relay(
                 instance_name=name,
                 max_items=page,
                 acquire_interval=timedelta(seconds=0.5),
-                # A page that waits for the gate is given up at once when another worker wants the lease.
+                # A page that waits for the gate is given up at once if another worker wants the lease.
                 grace_period=timedelta(seconds=0.2 if gate else 20),
             ),
             hooks=(notify, deletion.hear),
@@ -151,16 +151,16 @@ async def relay(
             other.cancel()
         await running
         if not watching.cancelled() and watching.done():
-            watching.result()  # it never returns: a run that it ended early is no measurement
+            watching.result()  # this never returns: if it ended the run early, that is no measurement
 
 
 async def _left_behind(expiration: timedelta) -> dict[str, int]:
-    """Say that no other processor left anything."""
+    """Return that no other processor left anything."""
     return {}
 
 
 async def _no_others() -> tuple[str, ...]:
-    """Say that no other processor reads the container."""
+    """Return that no other processor reads the container."""
     return ()
 
 
@@ -179,7 +179,7 @@ async def bare_loop(
     container: ContainerProxy, bus: ServiceBusClient, topic: str, *, wait_for_full: bool = True
 ) -> AsyncGenerator[int, None]:
     """
-    Read pages and send full batches: no leases, no checkpoints, no order among senders, no retries.
+    Read pages and send full batches: without leases, checkpoints, order among senders, or retries.
 
     Args:
         wait_for_full: False: send what a page holds, as one who cares for latency would.
@@ -210,8 +210,8 @@ async def sample_design(
     container: ContainerProxy, leases: ContainerProxy, bus: ServiceBusClient, topic: str
 ) -> AsyncGenerator[int, None]:
     """
-    Do as the .NET sample does: 25 documents a page, for each partition key one batch that is awaited, a checkpoint
-    after the page, and a pause of 3 s where nothing is new.
+    Do as the .NET sample does: read 25 documents a page, await one batch for each partition key, write a checkpoint after the page,
+    and pause for 3 s if nothing is new.
     """
     lease = await leases.create_item({"id": "sample", "ContinuationToken": None})
     async with bus.get_topic_sender(topic) as sender:

@@ -16,7 +16,7 @@ from cosmos_outbox_testing.verify.child_processes import Child, ChildDied, Child
 
 
 class DemoFailed(Exception):
-    """The job could not be done; `culprits` are the processes whose logs may say why."""
+    """The job could not be done. `culprits` are the processes whose logs may say why."""
 
     def __init__(self, message: str, culprits: Sequence[Child] = ()) -> None:
         super().__init__(message)
@@ -27,7 +27,7 @@ Work = Callable[[Children, Path], Coroutine[Any, Any, int]]
 
 
 async def with_children(work: Work, console: Console) -> int:
-    """Return the work's exit code, or 128 + the signal that ended it; logs are kept unless it returned 0."""
+    """Return the exit code of the work, or 128 + the signal that ended it. Logs are kept unless it returned 0."""
     directory = Path(tempfile.mkdtemp(prefix="cosmos-outbox-"))
     code = 1
     try:
@@ -55,7 +55,7 @@ def show_tails(children: list[Child] | tuple[Child, ...], console: Console) -> N
 
 
 async def _until_signalled(work: Coroutine[Any, Any, int], children: Children) -> int:
-    # The work is a task of its own, so that a signal cancels it but not the stopping of the children after it.
+    # The work is a task of its own, so that a signal cancels it, and not the stopping of the children after it.
     task = asyncio.ensure_future(work)
     received: list[int] = []
 

@@ -25,9 +25,7 @@ FOLLOW_SECONDS = 0.2
 
 
 async def demo(options: DemoOptions, *, as_json: bool) -> int:
-    """
-    Do the main job; 0 only if nothing was lost, duplicated or out of order and no process died by itself.
-    """
+    """Do the main job. Return 0 only if nothing was lost, duplicated or out of order, and no process died by itself."""
     # With --json, stdout carries the one object and nothing else.
     console = Console(stderr=True, force_terminal=False) if as_json else Console()
 
@@ -56,9 +54,7 @@ def _about(options: DemoOptions) -> list[str]:
 
 
 async def run(options: StackOptions) -> int:
-    """
-    Keep the stack up until it is interrupted, which is success; print every message the subscriber receives.
-    """
+    """Keep the stack up until it is interrupted, which counts as success. Print every message that the subscriber receives."""
     console = Console()
 
     async def work(children: Children, directory: Path) -> int:
@@ -101,13 +97,13 @@ async def _follow(stack: Stack, console: Console) -> None:
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """Return what a shell reads to give its commands the settings of a stack."""
+    """Return the lines with which a shell gives its commands the settings of a stack."""
     settings = {name: text for name, text in environment.items() if name.startswith("OUTBOX_")}
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in sorted(settings.items()))
 
 
 async def status_pages(programs: Sequence[Child]) -> str:
-    """Return where each worker and consumer shows its status page, once all of them have logged it."""
+    """Return the address of each worker's and consumer's status page, once all have logged theirs."""
     while True:
         said = {
             one.name: re.findall(r"status page at (http\S+/)", one.log.read_text("utf-8")) for one in programs

@@ -25,7 +25,7 @@ _EVENTS = "FROM c WHERE c.type = 'domainEvent'"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effects:
     """
-    Event ids by what went wrong with their effects.
+    The ids of events whose effects are wrong, by the kind of mistake.
 
     `doubled` names every further effect of an event, `out_of_order` every event that took effect after a later one of its
     entity, `unknown` every effect of an event that was never committed.
@@ -44,7 +44,7 @@ class Effects:
 
 
 def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[str, Any]]) -> Effects:
-    """Compare what was committed with the events that a consumer recorded, as its container stores them."""
+    """Compare the committed events with those that a consumer recorded in its container."""
     events = {event.event_id: event for event in committed}
     by_entity: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
     for document in recorded:
@@ -70,7 +70,7 @@ def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[s
 
 
 async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, stalled_seconds: float) -> int:
-    """Return what `count` says once that is so many, or once it has not grown for so long."""
+    """Return the result of `count` once it reaches the expected number, or has not grown for so long."""
     counted, deadline = -1, 0.0
     while counted < wanted:
         found = await count()

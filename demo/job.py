@@ -28,9 +28,7 @@ QUIET_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoOptions:
-    """
-    What the demo does; `stalled_seconds` is how long nothing may arrive before what is missing counts as lost.
-    """
+    """The options of the demo. If nothing arrives for `stalled_seconds`, missing events count as lost."""
 
     load: Load
     stack: StackOptions
@@ -40,7 +38,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The audit, and whatever else must not happen."""
+    """The audit, and other things that must not happen."""
 
     audit: Audit
     effects: Effects
@@ -167,7 +165,7 @@ class _Job:
     async def _kill_half_way(self) -> list[Child]:
         await self._half_way.wait()
         consumers = self._stack.consumers[:1] if len(self._stack.consumers) > 1 else ()
-        for consumer in consumers:  # it holds sessions, as each consumer does under load
+        for consumer in consumers:  # a consumer holds sessions, as each does under load
             await consumer.kill()
             self._progress.notes.append(f"killed {consumer.name} (pid {consumer.pid}) with SIGKILL")
         return [await self._kill_worker(), *consumers]
@@ -215,8 +213,8 @@ class _Job:
         return []
 
     async def _wait_until_taken_over(self, killed: Sequence[Child]) -> list[str]:
-        # The new owner sends again what the dead one had not checkpointed. Only when it has, and the broker has
-        # dropped the copies, does "no duplicates" mean anything.
+        # The new owner sends again what the dead one had sent since its last checkpoint. "No duplicates" means something only after
+        # that, when the broker has dropped the copies.
         gone = {child.name for child in killed}
         try:
             await wait_for_owners(

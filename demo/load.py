@@ -32,7 +32,7 @@ REFUSED_FOR_NOW = {429, 503}
 
 
 class LoadFailed(Exception):
-    """The API answered a request with something else than success."""
+    """The API did not answer a request with success."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Load:
     """How much to do; the same seed gives the same requests."""
 
     contacts: int
-    changes: int  # of each contact, its creation being the first
+    changes: int  # changes of each contact; its creation is the first
     concurrency: int = 16
     seed: int = 0
 
@@ -98,7 +98,7 @@ def _company(chance: random.Random, number: int) -> dict[str, str]:
 
 async def drive(url: str, load: Load, on_commit: OnCommit) -> None:
     """
-    Send the load; report what each successful response says it committed, as soon as it is there.
+    Send the load. Report the events of each successful response at once.
 
     Raises:
         LoadFailed: a response was no success, or the API could not be reached.
@@ -120,7 +120,7 @@ async def drive(url: str, load: Load, on_commit: OnCommit) -> None:
 async def _drive_lane(
     session: aiohttp.ClientSession, load: Load, waiting: Iterator[int], on_commit: OnCommit
 ) -> None:
-    for contact in waiting:  # shared by all lanes: the next free one takes the next contact
+    for contact in waiting:  # all lanes share this iterator: the next free lane takes the next contact
         url, etag = "/api/contacts", None
         for change in changes_of(contact, load):
             url, etag = await _send(session, url, change, etag, on_commit)

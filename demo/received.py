@@ -9,9 +9,7 @@ from examples.contacts.received import ReceivedMessage
 
 
 class RecordReader:
-    """
-    A record file that is read while it grows; a line that is not complete yet is left for the next time.
-    """
+    """A record file that is read while it grows. A line that is not complete yet is read the next time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -54,7 +54,7 @@ def table(outcome: Outcome) -> Table:
 
 
 def explain(outcome: Outcome, console: Console) -> None:
-    """Name what went wrong, as far as it helps to find it."""
+    """Name what went wrong, as far as that helps to find the cause."""
     for problem in outcome.problems:
         console.print(problem, style="red", highlight=False)
     for name, ids in _wrong(outcome).items():

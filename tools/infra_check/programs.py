@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-# How each program reads its settings, and their fields.
+# How each program reads its settings, and the fields of them.
 _READERS = {
     "worker": ("cosmos_outbox_worker.settings", "load", "Settings.model_fields"),
     "consumer": ("cosmos_outbox_worker.consumer_settings", "load_consumer", "CONSUMER_FIELDS"),
     "api": ("examples.contacts.settings", "Settings", "Settings.model_fields"),
 }
-# What a program starts without, and should not: one bad event would halt its whole range.
+# Settings without which a program starts, but should not: one bad event would halt its whole range.
 _NEEDED = {"worker": {"OUTBOX_PARKED_CONTAINER"}, "consumer": {"OUTBOX_PARKED_CONTAINER"}}
-# A drain may take its grace, and then closes; a program that hangs is to be killed before long.
+# A drain may take its grace period, then the program closes. A program that hangs must be killed soon after.
 _CLOSING_SECONDS, _LOITERING_SECONDS = 15, 60
 
 
 def variables(program: str) -> dict[str, Any]:
-    """Return the variables that a program reads, each with its default as JSON; None where it has none."""
+    """Return the variables that a program reads, each with its default as JSON; None if it has none."""
     module, _, path = _READERS[program]
     found: Any = importlib.import_module(module)
     for name in path.split("."):
@@ -40,7 +40,7 @@ def variables(program: str) -> dict[str, Any]:
 
 def problems(program: str, environment: Mapping[str, str], stopped_after: float | None) -> list[str]:
     """
-    Return one line a mistake in what a platform tells a program, and in the seconds that it leaves it to stop.
+    Return one line for each mistake in the variables that a platform sets for a program, and in the seconds that it gives it to stop.
     """
     known = variables(program)
     ours = {name for name in environment if name.startswith("OUTBOX_")}
@@ -67,7 +67,7 @@ def problems(program: str, environment: Mapping[str, str], stopped_after: float 
 
 
 def asked(questions: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """Return what `problems` answers to each of these arguments, or `variables` to a program alone."""
+    """Return the answer of `problems` for each of these arguments, or of `variables` for a program alone."""
     done = subprocess.run(  # noqa: S603 # the project's own interpreter, on this module
         [str(ROOT / ".venv/bin/python"), "-m", "tools.infra_check.programs"],
         cwd=ROOT,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from antlr4 import InputStream  # type: ignore[import-untyped] # has no types
 from kusto_query_language_parser.parser.kql_traverse import KqlTraverse  # type: ignore[import-untyped] # nor this
 
-# The columns in use of each table, from its published reference.
+# The columns that queries use of each table, from its published reference.
 _TABLES = {
     "ContainerAppSystemLogs": {"TimeGenerated", "ContainerAppName", "ReplicaName", "Log", "Reason", "Type"},
     "AppMetrics": {
@@ -30,7 +30,7 @@ def judge(query: str) -> Iterator[str]:
     """Yield what is wrong with a query."""
     parser, complaints = KqlTraverse(), io.StringIO()
     try:
-        # The parser prints what it stumbles over, instead of putting it into its exception.
+        # The parser prints the cause instead of putting it into its exception.
         with contextlib.redirect_stdout(complaints), contextlib.redirect_stderr(complaints):
             tree = parser.parse(InputStream(query))
     except SyntaxError:

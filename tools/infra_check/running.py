@@ -13,8 +13,8 @@ INFRA = ROOT / "infra"
 
 
 def run(*command: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    """Run a tool; its exit code is the caller's business."""
-    # Credentials and contexts of this machine have no business here: docker's are looked for in an empty place.
+    """Run a tool. The caller judges its exit code."""
+    # Credentials and contexts of this machine must not be used: docker looks for its own in an empty folder.
     with tempfile.TemporaryDirectory() as empty:
         environment = {**os.environ, "DOCKER_CONFIG": empty, "KUBECONFIG": f"{empty}/none"}
         environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -25,7 +25,7 @@ def run(*command: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 def output(*command: str, directory: Path = ROOT) -> str:
     """
-    Return what a tool prints.
+    Return the output of a tool.
 
     Raises:
         ValueError: it refuses; the message says why.

@@ -19,7 +19,7 @@ _DEPLOYED_TO = ("--subscription-id", "00000000-0000-0000-0000-000000000000", "--
 
 
 def sources_hash() -> str:
-    """Return a hash of all that the snapshots are made of."""
+    """Return a hash of all files from which the snapshots are made."""
     digest = hashlib.sha256()
     for suffix in ("bicep", "bicepparam", "kql"):
         for file in sorted(INFRA.rglob(f"*.{suffix}")):
@@ -28,7 +28,7 @@ def sources_hash() -> str:
 
 
 def main(*, validate: bool) -> int:
-    """Make or compare the snapshots; return 1 where the compiler warns, or a snapshot differs."""
+    """Make or compare the snapshots. Return 1 if the compiler warns, or a snapshot differs."""
     if shutil.which("bicep") is None:
         sys.stdout.write("NOT VERIFIED: no `bicep` is in PATH, so the snapshots were not compared\n")
         return 0 if validate else 1
@@ -52,7 +52,7 @@ def main(*, validate: bool) -> int:
                 sys.stdout.write(f"{parameters.stem}: {said}\n")
                 failed = 1
             elif not validate:
-                # The compiler orders the outputs anew each time.
+                # The compiler orders the outputs differently each time.
                 snapshot = json.loads(written.read_text(encoding="utf-8"))
                 kept.write_text(json.dumps(snapshot, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     if not validate and not failed:

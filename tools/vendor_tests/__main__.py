@@ -31,14 +31,14 @@ def say(text: str) -> None:
 
 
 def chosen(suite: Suite, tests: Path, only: Sequence[str]) -> list[str]:
-    """Return the files of a suite that shall run, by path inside the folder of the tests."""
+    """Return the files of a suite that are to run, by their path in the folder of the tests."""
     found = {str(file.relative_to(tests)) for glob in suite.files for file in tests.glob(glob)}
     out = {file for file in found for glob in suite.left_out if fnmatchcase(file, glob)}
     return [file for file in sorted(found - out) if not only or any(fnmatchcase(file, glob) for glob in only)]
 
 
 def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str]) -> Verdict:
-    """Fetch, unpack and run a suite, some files at a time; say of each file how it went."""
+    """Fetch, unpack and run a suite, some files at a time. Print the result of each file."""
     logs = folder / f"{suite.name}-logs"
     logs.mkdir(parents=True, exist_ok=True)
     tests = unpack(suite, sdist(suite.distribution, folder), folder / suite.name)
@@ -59,7 +59,7 @@ def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str]) -> 
 
 
 def run_dotnet(folder: Path, only: Sequence[str]) -> Verdict:
-    """Run the tests of the SDK for .NET; say of each class how it went."""
+    """Run the tests of the SDK for .NET. Print the result of each class."""
     results: list[Result] = []
     for name, found in dotnet.run(folder, only):
         counts = {outcome: sum(result.outcome is outcome for result in found) for outcome in Outcome}
@@ -69,7 +69,7 @@ def run_dotnet(folder: Path, only: Sequence[str]) -> Verdict:
 
 
 def report(name: str, verdict: Verdict) -> dict[str, int]:
-    """Say what is wrong and what is mended; return the figures."""
+    """Print what is wrong and what is mended; return the figures."""
     for result in verdict.wrong:
         say(f"wrong: {result.test}\n       {result.why}")
     for pattern in verdict.mended:
@@ -85,7 +85,7 @@ def report(name: str, verdict: Verdict) -> dict[str, int]:
 
 
 def status(figures: Mapping[str, int]) -> int:
-    """Return 1 where a test fails that should not, or where the list names one that does not fail any more."""
+    """Return 1 if a test fails that should not, or if a test in the list of failures no longer fails."""
     return int(any(count for name, count in figures.items() if name.endswith(("_wrong", "_mended"))))
 
 

@@ -6,7 +6,7 @@ from tools.vendor_tests.suite import Addresses, Edit, Suite, parts
 
 
 def environment(addresses: Addresses) -> dict[str, str]:
-    """Name the account. Tests of several regions take `localhost` and `127.0.0.1` for two of them."""
+    """Return the variables that name the account. Tests of several regions use `localhost` and `127.0.0.1` as two of them."""
     account = parts(addresses.cosmos)
     return {
         "ACCOUNT_HOST": account["AccountEndpoint"].replace("127.0.0.1", "localhost"),
@@ -34,7 +34,7 @@ SUITE = Suite(
     distribution="azure-cosmos",
     environment=environment,
     markers="cosmosEmulator or cosmosLong or cosmosQuery or cosmosSplit",
-    # As a network has it: some tests have timeouts of a few milliseconds, and mean them to pass.
+    # Like the latency of a network: some tests have timeouts of a few milliseconds that are meant to pass.
     serve=("--cosmos-latency-ms", "10"),
     test_seconds=300,
     edits=(

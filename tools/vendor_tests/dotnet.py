@@ -33,7 +33,7 @@ _OUTCOMES = {"Passed": Outcome.PASSED, "Failed": Outcome.FAILED}
 
 
 def missing() -> str | None:
-    """Say in one line what is not here, or None where the suite can run."""
+    """Say in one line what is missing; None if the suite can run."""
     if shutil.which("dotnet") is None:
         return "dotnet is not in PATH"
     folder = os.environ.get(FOLDER)

@@ -17,9 +17,10 @@ class Kind(StrEnum):
     """Why a failure is accepted."""
 
     DOCUMENTED = "documented"  # the emulators' README says that this differs from Azure
-    ENVIRONMENT = "environment"  # the test needs what is not here: TLS, Entra ID, a second region
+    # the test needs something that is missing here: TLS, Entra ID, a second region
+    ENVIRONMENT = "environment"
     SDK = (
-        "sdk"  # the SDK fails by itself, whatever a service answers, and a test of ours shows it without one
+        "sdk"  # the SDK itself fails, whatever a service answers; a test of ours shows this without a service
     )
 
 
@@ -45,7 +46,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a run came to."""
+    """The results of a run."""
 
     passed: int = 0
     skipped: int = 0
@@ -75,8 +76,8 @@ def read_expected(file: Path) -> list[Expected]:
 
 def judge(results: Sequence[Result], expected: Iterable[Expected]) -> Verdict:
     """
-    Compare results with what was expected. An entry of which no test failed any more, though some ran, is mended; one that fails
-    sometimes never is.
+    Compare results with the expectations. If some tests of an entry ran and none failed, it is mended, unless the entry says that its
+    tests fail only sometimes.
     """
     verdict = Verdict(
         passed=sum(result.outcome is Outcome.PASSED for result in results),
@@ -103,5 +104,5 @@ def judge(results: Sequence[Result], expected: Iterable[Expected]) -> Verdict:
 
 
 def matches(test: str, pattern: str) -> bool:
-    """Say whether a pattern means a test; brackets, which parametrised tests have, are plain text."""
+    """Say whether a pattern matches a test; the brackets of parametrised tests are plain text."""
     return fnmatchcase(test, pattern.replace("[", "[[]"))

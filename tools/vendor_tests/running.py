@@ -23,7 +23,7 @@ _NOTHING_SELECTED = 5
 
 
 class Outcome(StrEnum):
-    """What became of a test."""
+    """The outcome of a test."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -32,9 +32,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """
-    One test: `file::class::test`, its outcome, the first line of why it failed, and all that each of its failures says.
-    """
+    """One test: `file::class::test`, its outcome, the first line of its failure, and the full text of each failure."""
 
     test: str
     outcome: Outcome
@@ -44,7 +42,7 @@ class Result:
 
 @contextmanager
 def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
-    """Run both emulators on free ports; what they log goes to a file."""
+    """Run both emulators on free ports; their logs go to a file."""
     command = [
         sys.executable,
         "-m",
@@ -69,7 +67,7 @@ def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
 
 
 def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
-    """Run the selected tests of one file; a file that exceeds its time is one failure more."""
+    """Run the selected tests of one file. If the file exceeds its time, that is one more failure."""
     stem = file.replace("/", ".").removesuffix(".py")
     report = logs / f"{stem}.xml"
     report.unlink(missing_ok=True)

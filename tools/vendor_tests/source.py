@@ -43,7 +43,7 @@ def sdist(distribution: str, folder: Path) -> Path:
 
 def unpack(suite: Suite, archive: Path, folder: Path) -> Path:
     """
-    Unpack the tests into an empty folder, lay the shims over them, edit what has to differ; return the folder of the tests.
+    Unpack the tests into an empty folder, put the shims over them, and make the edits. Return the folder of the tests.
 
     Raises:
         ValueError: a text to edit is not there, so the release changed.
@@ -61,6 +61,6 @@ def unpack(suite: Suite, archive: Path, folder: Path) -> Path:
         if edit.old not in text:
             raise ValueError(f"{suite.distribution} has no {edit.old!r} in {edit.file}")
         file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")
-    # Without it pytest would take the configuration of the project around the folder.
+    # Otherwise pytest would use the configuration of the project around the folder.
     (tests / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
     return tests

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where the emulators of one test file listen: two connection strings and the URL of the control API."""
+    """The addresses of the emulators for one test file: two connection strings and the URL of the control API."""
 
     cosmos: str
     servicebus: str
@@ -25,7 +25,7 @@ def parts(connection_string: str) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    """One text of an unpacked file that is replaced; the run fails where the text is gone."""
+    """One text of an unpacked file, and its replacement. The run fails if the text is gone."""
 
     file: str
     old: str
@@ -35,7 +35,7 @@ class Edit:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
     """
-    One SDK's own tests and what lets them run here.
+    The tests of one SDK, and what they need to run here.
 
     Args:
         name: Begins the figures in the last line; names `NAME.toml` with the expected failures, and `shims/NAME`, which is
