@@ -38,6 +38,8 @@ def container(database: DatabaseProxy) -> ContainerProxy:
         (lambda c: c.upsert_item(ITEM, post_trigger_include="count"), 404, "The trigger 'count' does not exist"),
         (lambda c: list(c.query_items("SELECT udf.f(c.x) FROM c", partition_key="k")), 400, "no user-defined functions"),
         (lambda c: list(c.query_items("SELECT * FROM c WHERE UDF.f(c.x)", partition_key="k")), 400, "so no 'udf.' in a query"),
+        (lambda c: list(c.query_items("SELECT VALUE t FROM c JOIN t IN c.tags", partition_key="k")), 400, "whole documents: no JOIN"),
+        (lambda c: list(c.query_items("SELECT VALUE t FROM items AS c JOIN t IN c.tags", partition_key="k")), 400, "no IN after FROM"),
         (lambda c: list(c.query_items("SELECT *", partition_key="k")), 400, "is not valid if FROM clause is omitted"),
         (lambda c: list(c.query_items("SELECT c.id WHERE c.id = 'a'", partition_key="k")), 400, "'c' could not be resolved"),
     ],

@@ -20,7 +20,7 @@ from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, SortKey, sort_k
 
 MOST_ROWS = 4_294_967_295
 _LONGEST_QUERY = 512 * 1024
-_CLAUSES = ("WHERE", "GROUP", "ORDER", "OFFSET")  # behind FROM
+_CLAUSES = ("WHERE", "GROUP", "ORDER", "OFFSET", "JOIN", "IN")  # behind FROM
 _NO_SOURCE = "\0"  # no name has it
 
 
@@ -275,10 +275,10 @@ class _QueryParser(ExpressionParser):
         if source.kind is not TokenKind.NAME:
             raise bad_request("FROM must name the container.")
         self.accept("AS")
-        reserved = self.peek(*_CLAUSES, "JOIN", "IN")
+        alias = self.take().text if self.at(TokenKind.NAME) and not self.peek(*_CLAUSES) else source.text
         if self.peek("JOIN", "IN", ".", "["):
             raise bad_request("This emulator reads whole documents: no JOIN, no IN after FROM.")
-        return self.take().text if self.at(TokenKind.NAME) and not reserved else source.text
+        return alias
 
     def _by(self, *, paths: bool) -> list[tuple[Expression, bool, str]]:
         self.expect("BY")
