@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tarfile
 from dataclasses import replace
 from decimal import Decimal
@@ -13,7 +14,7 @@ from azure.servicebus._pyamqp._encode import encode_decimal128
 
 from tools.vendor_tests import dotnet
 from tools.vendor_tests.__main__ import NAMES, SUITES, main, report, status
-from tools.vendor_tests.expected import Expected, Kind, Verdict, judge, read_expected
+from tools.vendor_tests.expected import Expected, Failure, Kind, Verdict, contains, judge, read_expected
 from tools.vendor_tests.running import Outcome, Result
 from tools.vendor_tests.source import ROOT, pin, unpack
 from tools.vendor_tests.suite import HERE, Edit, Suite
@@ -21,8 +22,10 @@ from tools.vendor_tests.suite import HERE, Edit, Suite
 KNOWN = Expected(
     kind=Kind.DOCUMENTED,
     cause="no sprocs",
-    errors=("404 NotFound", "405"),
-    tests=("test_a.py::*::test_sproc[*]", "test_b.py::*"),
+    failures=(
+        Failure(says="404 NotFound", tests=("test_a.py::*::test_sproc[*]", "test_b.py::*")),
+        Failure(says="405", tests=("test_a.py::*::test_sproc[*]",)),
+    ),
 )
 
 
@@ -30,44 +33,68 @@ def result(test: str, outcome: Outcome, *failures: str) -> Result:
     return Result(test=test, outcome=outcome, why="".join(failures[:1]), failures=failures)
 
 
-def test_a_failure_without_a_cause_is_wrong_and_an_entry_that_passes_is_mended():
-    verdict = judge(
-        [
-            result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "sdk.Error: 404 NotFound", "405"),
-            result("test_a.py::TestA::test_read", Outcome.FAILED),
-            result("test_b.py::test_query", Outcome.PASSED),
-            result("test_b.py::test_later", Outcome.SKIPPED),
-        ],
-        [KNOWN],
-    )
+def test_a_failure_without_a_cause_is_wrong_and_what_explains_none_is_stale():
+    results = [
+        result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "sdk.Error: 404 NotFound", "405"),
+        result("test_a.py::TestA::test_read", Outcome.FAILED),
+        result("test_b.py::test_query", Outcome.PASSED),
+        result("test_b.py::test_later", Outcome.SKIPPED),
+    ]
+    verdict = judge(results, [KNOWN], whole=True)
 
     assert ["test_a.py::TestA::test_read"] == [wrong.test for wrong in verdict.wrong]
     assert {Kind.DOCUMENTED: 1} == verdict.accepted
-    assert ["test_b.py::*"] == verdict.mended
-
+    assert ["test_b.py::*: 404 NotFound"] == verdict.stale == judge(results, [KNOWN], whole=False).stale
     assert (1, 1) == (verdict.passed, verdict.skipped)
 
 
-def test_an_entry_that_fails_sometimes_is_never_mended():
-    luck = replace(KNOWN, sometimes=True)
-    verdict = judge([result("test_b.py::test_query", Outcome.PASSED)], [luck])
+def test_a_text_or_a_test_that_nothing_matches_is_stale_in_the_whole_suite_alone():
+    """Of a part, what did not run says nothing."""
+    results = [result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "404 NotFound")]
+    unused = ["test_b.py::*: 404 NotFound", "test_a.py::*::test_sproc[*]: 405"]
 
-    assert ([], 1) == (verdict.mended, verdict.passed)
+    assert unused == judge(results, [KNOWN], whole=True).stale
+    assert [] == judge(results, [KNOWN], whole=False).stale
+
+
+def test_what_fails_sometimes_is_never_stale():
+    verdict = judge(
+        [result("test_b.py::test_query", Outcome.PASSED)], [replace(KNOWN, sometimes=True)], whole=True
+    )
+
+    assert ([], 1) == (verdict.stale, verdict.passed)
+
+
+def test_what_a_test_says_else_is_not_stale_where_it_failed_by_chance():
+    luck = replace(
+        KNOWN, sometimes=True, failures=(Failure(says="timed out", tests=("test_b.py::test_query",)),)
+    )
+    verdict = judge([result("test_b.py::test_query", Outcome.FAILED, "timed out")], [KNOWN, luck], whole=True)
+
+    assert not any(stale.startswith("test_b.py") for stale in verdict.stale)
 
 
 def test_a_known_failure_that_fails_in_another_way_is_wrong():
+    """Also if what it says is said by another test of the same cause."""
+    failed = {
+        "test_a.py::TestA::test_sproc[1]": ("sdk.Error: 500 InternalServerError",),
+        "test_a.py::TestA::test_sproc[2]": ("404 NotFound", "teardown: 500"),
+        "test_b.py::test_query": ("405",),
+    }
     verdict = judge(
-        [
-            result("test_a.py::TestA::test_sproc[1]", Outcome.FAILED, "sdk.Error: 500 InternalServerError"),
-            result("test_a.py::TestA::test_sproc[2]", Outcome.FAILED, "404 NotFound", "teardown: 500"),
-        ],
-        [KNOWN],
+        [result(test, Outcome.FAILED, *said) for test, said in failed.items()], [KNOWN], whole=False
     )
 
-    assert ["fails otherwise than by 'no sprocs': sdk.Error: 500 InternalServerError"] == [
-        wrong.why for wrong in verdict.wrong[:1]
-    ]
-    assert (2, {}) == (len(verdict.wrong), verdict.accepted)
+    assert "fails otherwise than by 'no sprocs': sdk.Error: 500 InternalServerError" == verdict.wrong[0].why
+    assert ([*failed], {}) == ([wrong.test for wrong in verdict.wrong], verdict.accepted)
+
+
+def test_dots_stand_for_any_text_between_what_is_said():
+    said = "Assert.IsTrue failed.\n   at Deep()\n   at Cosmos.ItemTests.Reads()"
+
+    assert contains(said, "Assert.IsTrue failed.…ItemTests.Reads(")
+    assert not contains(said, "ItemTests.Reads(…Assert.IsTrue failed.")
+    assert not contains(said, "Assert.Is…True passed")
 
 
 def test_a_release_without_the_line_to_edit_is_refused(tmp_path: Path):
@@ -135,13 +162,58 @@ def test_where_dotnet_or_its_tests_are_missing_one_line_says_so(tmp_path: Path, 
     assert "has no Microsoft.Azure.Cosmos.EmulatorTests.dll" in str(dotnet.missing())
 
 
-def test_a_new_failure_and_an_entry_that_is_mended_fail_the_run():
+def test_a_new_failure_and_a_stale_entry_fail_the_run():
     new = Verdict(wrong=[result("test_a.py::test_read", Outcome.FAILED)])
-    verdicts = (new, Verdict(mended=["test_b.py::*"]), Verdict(passed=1, skipped=1))
+    verdicts = (new, Verdict(stale=["test_b.py::*: 404 NotFound"]), Verdict(passed=1, skipped=1))
 
     assert [1, 1, 0] == [status(report("none", verdict)) for verdict in verdicts]
 
 
+def test_what_a_run_left_is_judged_again_without_running_anything(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    logs = tmp_path / "dotnet-logs"
+    logs.mkdir()
+    for name in ("ItemTests", "Died"):
+        (logs / f"{name}.log").touch()
+    (logs / "emulators.log").touch()
+    (logs / "ItemTests.trx").write_text(TRX)
+
+    assert 1 == main(["dotnet", "--recorded", "--folder", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert "ItemTests: 1 passed, 1 failed, 1 skipped" in said
+    assert "wrong: ItemTests::Reads (True)\n       400: no sprocs" in said
+    assert "wrong: Died::process" in said
+    says, pattern = next(read_expected(HERE / "dotnet.toml")[0].pairs())
+    assert f"stale: no such failure any more, remove it from dotnet.toml: {pattern}: {says}" in said
+
+
+README = " ".join((ROOT / "emulators/README.md").read_text(encoding="utf-8").split())
+# What any failure of its kind says, alone or at the end of a text
+_SAID_BY_ANY = re.compile(
+    r"(Assert\.\w+ failed\.?|Expected:<.*>|Actual:<.*>|[\w.]*Exception:?|timed out after|DID NOT RAISE|not raised|\W)*"
+)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_the_list_of_a_suite_can_be_read(name: str):
-    assert read_expected(HERE / f"{name}.toml")
+def test_each_documented_cause_of_a_list_is_in_the_readme_of_the_emulators_in_these_words(name: str):
+    listed = read_expected(HERE / f"{name}.toml")
+
+    assert [] == [one.cause for one in listed if one.kind is Kind.DOCUMENTED and one.readme not in README]
+
+
+def test_what_is_listed_of_dotnet_names_classes_and_says_more_than_any_failure_does():
+    pairs = [pair for one in read_expected(HERE / "dotnet.toml") for pair in one.pairs()]
+
+    assert [] == [
+        pattern for _, pattern in pairs if "*" in pattern.partition("::")[0] or pattern.endswith("::*")
+    ]
+    assert [] == [says for says, _ in pairs if len(says) < 20 or _SAID_BY_ANY.fullmatch(says)]
+
+
+def test_an_entry_that_lacks_a_part_is_refused(tmp_path: Path):
+    (tmp_path / "list.toml").write_text(
+        '[[expected]]\nkind = "documented"\ncause = "none"\nfailures = {"said here" = ["a"]}\n'
+    )
+
+    with pytest.raises(ValueError, match="has cause, failures, kind, readme"):
+        read_expected(tmp_path / "list.toml")

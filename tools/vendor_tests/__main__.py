@@ -2,7 +2,7 @@
 `python -m tools.vendor_tests [SUITE ...]`: run the vendor SDKs' own tests against our emulators; 1 where a failure is unexpected.
 
 The last line is one JSON object: of each suite, how many tests passed, failed though nothing says why (wrong), and failed for a
-known cause, by its kind; and how many entries of the list are mended, for their tests pass: they fail the run as well.
+known cause, by its kind; and how many entries of the list are stale, for no test fails so any more: they fail the run as well.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tools.vendor_tests import cosmos, dotnet, servicebus
 from tools.vendor_tests.expected import Kind, Verdict, judge, read_expected
-from tools.vendor_tests.running import Outcome, Result, run_file
+from tools.vendor_tests.running import Outcome, Result, read_report, report_of, run_file
 from tools.vendor_tests.source import ROOT, sdist, unpack
 from tools.vendor_tests.suite import HERE, Suite
 
@@ -37,14 +37,18 @@ def chosen(suite: Suite, tests: Path, only: Sequence[str]) -> list[str]:
     return [file for file in sorted(found - out) if not only or any(fnmatchcase(file, glob) for glob in only)]
 
 
-def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str]) -> Verdict:
-    """Fetch, unpack and run a suite, some files at a time. Print the result of each file."""
+def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str], recorded: bool) -> Verdict:
+    """Fetch, unpack and run a suite, some files at a time, or read what the last run left. Print the result of each file."""
     logs = folder / f"{suite.name}-logs"
     logs.mkdir(parents=True, exist_ok=True)
     tests = unpack(suite, sdist(suite.distribution, folder), folder / suite.name)
 
     def run(file: str) -> list[Result]:
-        results = run_file(suite, tests, file, logs)
+        report = report_of(file, logs)
+        if recorded:
+            results = list(read_report(report, file)) if report.exists() else []
+        else:
+            results = run_file(suite, tests, file, logs)
         counts = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
         if results:
             say(f"{file}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count))
@@ -55,38 +59,38 @@ def run_suite(suite: Suite, folder: Path, *, jobs: int, only: Sequence[str]) -> 
     tracebacks = sum(log.read_text().count("Traceback (most") for log in logs.glob("*.emulators.log"))
     if tracebacks:
         say(f"{suite.name}: the emulators logged {tracebacks} tracebacks, see {logs}/*.emulators.log")
-    return judge(results, read_expected(suite.expected))
+    return judge(results, read_expected(suite.expected), whole=not only)
 
 
-def run_dotnet(folder: Path, only: Sequence[str]) -> Verdict:
-    """Run the tests of the SDK for .NET. Print the result of each class."""
+def run_dotnet(folder: Path, *, only: Sequence[str], recorded: bool) -> Verdict:
+    """Run the tests of the SDK for .NET, or read what the last run left. Print the result of each class."""
     results: list[Result] = []
-    for name, found in dotnet.run(folder, only):
+    for name, found in (dotnet.recorded if recorded else dotnet.run)(folder, only):
         counts = {outcome: sum(result.outcome is outcome for result in found) for outcome in Outcome}
         say(f"{name}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count))
         results += found
-    return judge(results, read_expected(HERE / f"{dotnet.NAME}.toml"))
+    return judge(results, read_expected(HERE / f"{dotnet.NAME}.toml"), whole=not only)
 
 
 def report(name: str, verdict: Verdict) -> dict[str, int]:
-    """Print what is wrong and what is mended; return the figures."""
+    """Print what is wrong and what is stale; return the figures."""
     for result in verdict.wrong:
         say(f"wrong: {result.test}\n       {result.why}")
-    for pattern in verdict.mended:
-        say(f"passes, remove it from {name}.toml: {pattern}")
+    for pair in verdict.stale:
+        say(f"stale: no such failure any more, remove it from {name}.toml: {pair}")
     kinds = ", ".join(f"{verdict.accepted[kind]} {kind}" for kind in Kind)
     say(f"{name}: {verdict.passed} passed, {len(verdict.wrong)} wrong, {kinds}, {verdict.skipped} skipped")
     return {
         f"{name}_passed": verdict.passed,
         f"{name}_wrong": len(verdict.wrong),
-        f"{name}_mended": len(verdict.mended),
+        f"{name}_stale": len(verdict.stale),
         **{f"{name}_{kind}": verdict.accepted[kind] for kind in Kind},
     }
 
 
 def status(figures: Mapping[str, int]) -> int:
-    """Return 1 if a test fails that should not, or if a test in the list of failures no longer fails."""
-    return int(any(count for name, count in figures.items() if name.endswith(("_wrong", "_mended"))))
+    """Return 1 if a test fails that should not, or if the list names a failure that no test has any more."""
+    return int(any(count for name, count in figures.items() if name.endswith(("_wrong", "_stale"))))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -98,20 +102,25 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--jobs", type=int, default=2, help="files at a time (default 2)")
     parser.add_argument("--folder", type=Path, default=ROOT / ".vendor-tests", help="for sdists and logs")
+    parser.add_argument(
+        "--recorded", action="store_true", help="run nothing: judge what the last run left in the folder"
+    )
     options = parser.parse_args(arguments)
     if unknown := set(options.suites) - {*NAMES}:
         parser.error(f"no such suite: {', '.join(sorted(unknown))}")
     figures: dict[str, int] = {}
     options.folder.mkdir(parents=True, exist_ok=True)
-    folder = options.folder.resolve()
+    folder, only, recorded = options.folder.resolve(), options.only, options.recorded
     for name in options.suites or NAMES:
-        why = dotnet.missing() if name == dotnet.NAME else None
+        why = dotnet.missing() if name == dotnet.NAME and not recorded else None
         if why is not None:
             say(f"{name}: NOT RUN, {why}")
         elif name == dotnet.NAME:
-            figures |= report(name, run_dotnet(folder, options.only))
+            figures |= report(name, run_dotnet(folder, only=only, recorded=recorded))
         else:
-            figures |= report(name, run_suite(SUITES[name], folder, jobs=options.jobs, only=options.only))
+            suite = SUITES[name]
+            verdict = run_suite(suite, folder, jobs=options.jobs, only=only, recorded=recorded)
+            figures |= report(name, verdict)
     say(json.dumps(figures))
     if figures and not any(count for name, count in figures.items() if name.endswith("_passed")):
         say("No test passed, so nothing is known: look at --only, and at the logs.")

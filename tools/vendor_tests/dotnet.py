@@ -42,6 +42,14 @@ def missing() -> str | None:
     return None if (Path(folder) / _LIBRARY).is_file() else f"{folder} has no {_LIBRARY}"
 
 
+def recorded(work: Path, only: Sequence[str]) -> Iterator[tuple[str, list[Result]]]:
+    """Yield the results that an earlier run left behind."""
+    logs = work / "dotnet-logs"
+    for name in sorted({log.stem for log in logs.glob("*.log")} - {"emulators"}):
+        if not only or name in only:
+            yield name, _results(logs, name)
+
+
 def run(work: Path, only: Sequence[str]) -> Iterator[tuple[str, list[Result]]]:
     """Yield the results class by class, on one emulator; the tests are copied into an empty folder, for settings are beside them."""
     tests, logs = work / "dotnet", work / "dotnet-logs"
@@ -56,7 +64,8 @@ def run(work: Path, only: Sequence[str]) -> Iterator[tuple[str, list[Result]]]:
         _name_endpoint(tests / "settings.json", parts(addresses.cosmos)["AccountEndpoint"])
         for name in _classes(tests):
             if not only or name in only:
-                yield name, _run_class(tests, settings, logs, name)
+                _run_class(tests, settings, logs, name)
+                yield name, _results(logs, name)
 
 
 def _name_endpoint(file: Path, endpoint: str) -> None:
@@ -75,7 +84,7 @@ def _classes(tests: Path) -> list[str]:
     )
 
 
-def _run_class(tests: Path, settings: Path, logs: Path, name: str) -> list[Result]:
+def _run_class(tests: Path, settings: Path, logs: Path, name: str) -> None:
     report = logs / f"{name}.trx"
     report.unlink(missing_ok=True)
     command = ["dotnet", "vstest", _LIBRARY, f"--TestCaseFilter:ClassName~.{name}", f"--Settings:{settings}"]
@@ -86,6 +95,10 @@ def _run_class(tests: Path, settings: Path, logs: Path, name: str) -> list[Resul
             subprocess.run(command, cwd=tests, stdout=output, stderr=output, timeout=seconds, check=False)  # noqa: S603
         except subprocess.TimeoutExpired:
             output.write(f"cut off after {_CLASS_SECONDS} s\n")
+
+
+def _results(logs: Path, name: str) -> list[Result]:
+    report = logs / f"{name}.trx"
     if not report.exists():
         why = f"the process ended before its results were written; see {name}.log"
         return [Result(test=f"{name}::process", outcome=Outcome.FAILED, why=why, failures=(why,))]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from tools.vendor_tests.running import Outcome, Result
+
+Pair = tuple[str, str]  # what is said, by which tests
 
 
 class Kind(StrEnum):
@@ -25,23 +28,39 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """
+    What tests say that fail for a cause: a text of their message or traceback, in which … stands for any text, and the tests,
+    `file::class::test`, in which * and ? stand for any text and any character.
+    """
+
+    says: str
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
     """
-    Tests that fail for one cause: `file::class::test`, where * and ? stand for any text and any character.
+    Tests that fail for one cause; a failure that says something else has another one.
 
-    errors: of which each failure of theirs says one, in its message or its traceback; another one has another cause.
+    readme: of a documented cause, the words with which the emulators' README names the difference.
     sometimes: whether they fail depends on the clock, so that a run in which they pass says nothing.
     """
 
     kind: Kind
     cause: str
-    errors: tuple[str, ...]
-    tests: tuple[str, ...]
+    failures: tuple[Failure, ...]
+    readme: str = ""
     sometimes: bool = False
 
-    def explains(self, result: Result) -> bool:
-        """Say whether this is the cause of a failure of one of the tests."""
-        return all(any(error in said for error in self.errors) for said in result.failures)
+    def pairs(self) -> Iterator[Pair]:
+        return ((failure.says, pattern) for failure in self.failures for pattern in failure.tests)
+
+    def explaining(self, result: Result) -> set[Pair] | None:
+        """Return which text of which test explains the failures of a result; None where one of them is left."""
+        known = [(says, pattern) for says, pattern in self.pairs() if matches(result.test, pattern)]
+        found = [{pair for pair in known if contains(said, pair[0])} for said in result.failures]
+        return set().union(*found) if known and all(found) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +71,7 @@ class Verdict:
     skipped: int = 0
     wrong: list[Result] = field(default_factory=list)
     accepted: Counter[Kind] = field(default_factory=Counter)
-    mended: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
 
 
 def read_expected(file: Path) -> list[Expected]:
@@ -60,47 +79,58 @@ def read_expected(file: Path) -> list[Expected]:
     Read a list of expected failures.
 
     Raises:
-        ValueError: an entry has no known kind, no cause, no errors or no tests.
+        ValueError: an entry has no known kind, no cause, no failures, or is documented and names no words of the README.
     """
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("expected", [])
     read = []
     for entry in entries:
-        sometimes = entry.pop("sometimes", False)
-        if entry.keys() != {"kind", "cause", "errors", "tests"} or not all(entry.values()):
-            raise ValueError(f"an expected failure has kind, cause, errors and tests, not {entry}")
-        errors, tests = tuple(entry["errors"]), tuple(entry["tests"])
-        kind, cause = Kind(entry["kind"]), entry["cause"]
-        read.append(Expected(kind=kind, cause=cause, errors=errors, tests=tests, sometimes=sometimes))
+        needed = {"kind", "cause", "failures", *(["readme"] if entry.get("kind") == Kind.DOCUMENTED else [])}
+        if entry.keys() - {"sometimes"} != needed or not all(entry[name] for name in needed):
+            raise ValueError(f"an expected failure has {', '.join(sorted(needed))}, not {entry}")
+        failures = tuple(Failure(says=says, tests=tuple(tests)) for says, tests in entry["failures"].items())
+        read.append(Expected(**{**entry, "kind": Kind(entry["kind"]), "failures": failures}))
     return read
 
 
-def judge(results: Sequence[Result], expected: Iterable[Expected]) -> Verdict:
+def judge(results: Sequence[Result], expected: Iterable[Expected], *, whole: bool) -> Verdict:
     """
-    Compare results with the expectations. If some tests of an entry ran and none failed, it is mended, unless the entry says that its
-    tests fail only sometimes.
+    Compare results with what was expected. What explains no failure though such a test passed, or in the whole suite, is stale.
     """
+    expected = list(expected)
     verdict = Verdict(
         passed=sum(result.outcome is Outcome.PASSED for result in results),
         skipped=sum(result.outcome is Outcome.SKIPPED for result in results),
     )
-    patterns = [(pattern, entry) for entry in expected for pattern in entry.tests]
+    used: set[Pair] = set()
+    excused: list[str] = []
     for result in results:
         if result.outcome is not Outcome.FAILED:
             continue
-        known = [entry for pattern, entry in patterns if matches(result.test, pattern)]
-        entry = next((entry for entry in known if entry.explains(result)), None)
+        explained = ((entry, entry.explaining(result)) for entry in expected)
+        entry, pairs = next(
+            ((entry, pairs) for entry, pairs in explained if pairs is not None), (None, set())
+        )
+        used |= pairs
         if entry is not None:
             verdict.accepted[entry.kind] += 1
-        elif known:
-            causes = " or ".join(f"{entry.cause!r}" for entry in known)
-            verdict.wrong.append(replace(result, why=f"fails otherwise than by {causes}: {result.why}"))
-        else:
-            verdict.wrong.append(result)
-    for pattern in (pattern for pattern, entry in patterns if not entry.sometimes):
-        ran = [result.outcome for result in results if matches(result.test, pattern)]
-        if Outcome.PASSED in ran and Outcome.FAILED not in ran:
-            verdict.mended.append(pattern)
+            excused += [result.test] if entry.sometimes else []
+            continue
+        known = [one for one in expected if any(matches(result.test, pattern) for _, pattern in one.pairs())]
+        causes = " or ".join(f"{one.cause!r}" for one in known)
+        why = f"fails otherwise than by {causes}: {result.why}" if known else result.why
+        verdict.wrong.append(replace(result, why=why))
+    passed = [result.test for result in results if result.outcome is Outcome.PASSED]
+    for says, pattern in [pair for entry in expected if not entry.sometimes for pair in entry.pairs()]:
+        # A test that failed by chance today could not say what it says else
+        alive = (says, pattern) in used or any(matches(test, pattern) for test in excused)
+        if not alive and (whole or any(matches(test, pattern) for test in passed)):
+            verdict.stale.append(f"{pattern}: {says}")
     return verdict
+
+
+def contains(said: str, says: str) -> bool:
+    """Say whether a failure says a text, in which … stands for any text; line ends are spaces."""
+    return re.search(".*?".join(map(re.escape, says.split("…"))), " ".join(said.split())) is not None
 
 
 def matches(test: str, pattern: str) -> bool:

@@ -66,10 +66,14 @@ def emulators(options: tuple[str, ...], log: Path) -> Iterator[Addresses]:
             process.terminate()
 
 
+def report_of(file: str, logs: Path) -> Path:
+    return logs / f"{file.replace('/', '.').removesuffix('.py')}.xml"
+
+
 def run_file(suite: Suite, tests: Path, file: str, logs: Path) -> list[Result]:
     """Run the selected tests of one file. If the file exceeds its time, that is one more failure."""
-    stem = file.replace("/", ".").removesuffix(".py")
-    report = logs / f"{stem}.xml"
+    report = report_of(file, logs)
+    stem = report.stem
     report.unlink(missing_ok=True)
     command = [
         sys.executable,
