@@ -15,6 +15,7 @@ CONSTANTS
     Count,          \* events of the key, numbered in their order
     Poison,         \* the events that are refused, until they are cured or edited
     Side,           \* "relay": events are sent to a topic; "consumer": messages take effect, with an inbox
+    MostDue,        \* events that a release sends before it takes them off
     MostTenures, MostCrashes, MostLost, MostStale, MostDrops, MostExpired,
     Edits,          \* whether the first release edits the event that it sends first
     Mistake
@@ -27,7 +28,7 @@ VARIABLES
     outcome,        \* by event: whether it was sent; how often it took effect
     first,          \* the events in the order in which they first did
     inbox,          \* the consumer's records
-    edited,         \* the event that an operator gave another payload, and all that was sent under it
+    edited,         \* the events that an operator gave another payload
     cured,
     saved,          \* the position of the lease, or what the broker has settled, and whether the lease names the key
     owner,          \* whose tenure counts
@@ -43,7 +44,7 @@ vars == <<kept, effects, edited, cured, saved, owner, hold, release, budgets>>
 Events == 1..Count
 Nobody == "none"
 Idle == [phase |-> "idle", next |-> 0, named |-> FALSE, seen |-> 0, isParked |-> FALSE]
-Unborn == [phase |-> "new", seen |-> 0, due |-> 0, claimed |-> FALSE]
+Unborn == [phase |-> "new", seen |-> 0, due |-> <<>>, sent |-> 0]
 
 Queued == {queue[n] : n \in DOMAIN queue}
 IsRefused(event) == event \in Poison /\ ~cured
@@ -55,16 +56,20 @@ TakesEffect(event) ==
          /\ first' = IF outcome[event] = 0 THEN Append(first, event) ELSE first
          /\ inbox' = IF Side = "consumer" THEN inbox \cup {event} ELSE inbox
 
+Now == [key |-> key, queue |-> queue, records |-> records]
+
 \* A write of the partition: refused where its reader saw an older version.
 Write(seen, newKey, newQueue, newRecords) ==
     /\ seen = key.version
-    /\ before' = [key |-> key, queue |-> queue, records |-> records]
+    /\ before' = Now
     /\ key' = [newKey EXCEPT !.version = key.version + 1]
     /\ queue' = newQueue /\ records' = newRecords
 
 \* A read sees the partition as it is, or as it was one write ago, as often as the budget of stale reads allows.
+Readable == {before, Now}
+
 Sees(state) ==
-    \/ state = [key |-> key, queue |-> queue, records |-> records] /\ UNCHANGED stale
+    \/ state = Now /\ UNCHANGED stale
     \/ state = before /\ before.key.version # key.version /\ stale < MostStale /\ stale' = stale + 1
 
 Set(w, with) == hold' = [hold EXCEPT ![w] = with]
@@ -105,7 +110,7 @@ Look(w) ==
     /\ hold[w].named \/ hold[w].phase = "failed"
     /\ IF Side = "consumer" /\ hold[w].next \in inbox
        THEN Set(w, [hold[w] EXCEPT !.phase = "passed"]) /\ UNCHANGED stale
-       ELSE \E state \in {before, [key |-> key, queue |-> queue, records |-> records]} :
+       ELSE \E state \in Readable :
             /\ Sees(state)
             /\ Set(w, [hold[w] EXCEPT !.phase = IF hold[w].phase = "failed" THEN "parking" ELSE "appending",
                    !.seen = state.key.version, !.isParked = state.key.parked])
@@ -166,49 +171,56 @@ Crash(w) ==
 
 (* ------------------------- What operators do ------------------------- *)
 
+EditedBy(r) == IF Edits /\ edited = {} /\ queue # <<>> THEN {Head(queue)} ELSE {}
+FirstOf(events) == SubSeq(events, 1, IF MostDue < Len(events) THEN MostDue ELSE Len(events))
+
 \* A release writes its claim, and the other payload, before it sends anything. The newest claim counts.
 Claim(r) ==
     /\ release[r].phase = "new" /\ key.parked
     /\ Write(key.version, [key EXCEPT !.claim = r], queue, records)
-    /\ edited' = IF Edits /\ edited = 0 /\ queue # <<>> THEN Head(queue) ELSE edited
-    /\ SetRelease(r, [release[r] EXCEPT !.phase = "reading"])
+    /\ edited' = edited \cup EditedBy(r)
+    /\ SetRelease(r, [Unborn EXCEPT !.phase = "reading"])
     /\ UNCHANGED <<effects, cured, saved, owner, hold, budgets>>
 
-Takeover(r) == SetRelease(r, [release[r] EXCEPT !.phase = "ended"])
+Takeover(r) == SetRelease(r, [Unborn EXCEPT !.phase = "ended"])
 
 \* It reads the key, and its queue's beginning. What is behind fails at the next write; a queue with a gap is read again.
 ReadQueue(r) ==
     /\ release[r].phase = "reading"
-    /\ \E state \in {before, [key |-> key, queue |-> queue, records |-> records]} :
+    /\ \E state \in Readable :
          /\ Sees(state)
          /\ IF ~state.key.parked \/ (state.key.claim # r /\ Mistake # "a release does not ask for its claim")
             THEN Takeover(r)
-            ELSE SetRelease(r, [release[r] EXCEPT !.seen = state.key.version,
+            ELSE SetRelease(r, [Unborn EXCEPT !.seen = state.key.version, !.due = FirstOf(state.queue),
                      !.phase = IF state.queue = <<>> THEN "empty"
-                               ELSE IF Mistake = "the document is taken off before the effect" THEN "off" ELSE "due",
-                     !.due = IF state.queue = <<>> THEN 0 ELSE Head(state.queue)])
+                               ELSE IF Mistake = "the document is taken off before the effect" THEN "off" ELSE "due"])
     /\ UNCHANGED <<kept, effects, edited, cured, saved, owner, hold, tenures, crashes, lost, drops, expired>>
 
-\* It sends the first event, or has it handled. An answer that is lost has it sent again.
+\* It sends the events in order, or has them handled. An answer that is lost has it sent again.
 SendHeld(r) ==
     /\ release[r].phase = "due"
-    /\ IF IsRefused(release[r].due) /\ edited # release[r].due
-       THEN Takeover(r) /\ UNCHANGED effects        \* the release stops, and the key stays parked
-       ELSE /\ TakesEffect(release[r].due)
-            /\ SetRelease(r, [release[r] EXCEPT !.phase = IF Mistake = "the document is taken off before the effect"
-                                                          THEN "reading" ELSE "off"])
+    /\ LET sent == release[r].sent
+           event == release[r].due[sent + 1]
+       IN  IF IsRefused(event) /\ event \notin edited
+           THEN UNCHANGED effects /\ IF sent = 0 THEN Takeover(r)   \* the release stops, and the key stays parked
+                                     ELSE SetRelease(r, [release[r] EXCEPT !.phase = "off"])
+           ELSE /\ TakesEffect(event)
+                /\ IF sent + 1 < Len(release[r].due) THEN SetRelease(r, [release[r] EXCEPT !.sent = @ + 1])
+                   ELSE IF Mistake = "the document is taken off before the effect"
+                   THEN SetRelease(r, [Unborn EXCEPT !.phase = "reading"])
+                   ELSE SetRelease(r, [release[r] EXCEPT !.sent = @ + 1, !.phase = "off"])
     /\ UNCHANGED <<kept, edited, cured, saved, owner, hold, budgets>>
 
-\* Then it takes the event off: under its claim, so an older release stops here. An edited event leaves its record.
+\* Then it takes them off: under its claim, so an older release stops here. An edited event leaves its record.
 TakeOff(r) ==
     /\ release[r].phase = "off"
     /\ LET asks == key.claim = r \/ Mistake = "a release does not ask for its claim"
-           due == release[r].due
-           after == IF Mistake = "the document is taken off before the effect" THEN "due" ELSE "reading"
+           early == Mistake = "the document is taken off before the effect"
+           gone == {release[r].due[n] : n \in 1..(IF early THEN Len(release[r].due) ELSE release[r].sent)}
        IN  IF ~key.parked \/ ~asks THEN Takeover(r) /\ UNCHANGED kept
-           ELSE /\ Write(key.version, key, SelectSeq(queue, LAMBDA other : other # due),
-                         IF edited = due THEN records \cup {due} ELSE records \ {due})
-                /\ SetRelease(r, [release[r] EXCEPT !.phase = after])
+           ELSE /\ Write(key.version, key, SelectSeq(queue, LAMBDA other : other \notin gone),
+                         (records \ gone) \cup (edited \cap gone))
+                /\ SetRelease(r, IF early THEN [release[r] EXCEPT !.phase = "due"] ELSE [Unborn EXCEPT !.phase = "reading"])
     /\ UNCHANGED <<effects, edited, cured, saved, owner, hold, budgets>>
 
 \* The queue was seen empty: the deletion of the key's document, if nothing was appended since, hands the key back.
@@ -216,8 +228,8 @@ HandBack(r) ==
     /\ release[r].phase = "empty"
     /\ IF release[r].seen = key.version \/ Mistake = "the hand-back has no condition"
        THEN /\ Write(key.version, [key EXCEPT !.parked = FALSE, !.claim = Nobody], <<>>, records)
-            /\ SetRelease(r, [release[r] EXCEPT !.phase = "ended"])
-       ELSE UNCHANGED kept /\ SetRelease(r, [release[r] EXCEPT !.phase = "reading"])
+            /\ Takeover(r)
+       ELSE UNCHANGED kept /\ SetRelease(r, [Unborn EXCEPT !.phase = "reading"])
     /\ UNCHANGED <<effects, edited, cured, saved, owner, hold, budgets>>
 
 Kill(r) ==
@@ -249,7 +261,7 @@ Init ==
     /\ key = Fresh /\ queue = <<>> /\ records = {}
     /\ before = [key |-> Fresh, queue |-> <<>>, records |-> {}]
     /\ outcome = [event \in Events |-> 0] /\ first = <<>> /\ inbox = {}
-    /\ edited = 0 /\ cured = FALSE
+    /\ edited = {} /\ cured = FALSE
     /\ saved = [position |-> 0, named |-> FALSE] /\ owner = Nobody
     /\ hold = [w \in Holders |-> Idle] /\ release = [r \in Releases |-> Unborn]
     /\ tenures = 0 /\ crashes = 0 /\ lost = 0 /\ stale = 0 /\ drops = {} /\ expired = 0
@@ -263,6 +275,8 @@ Next ==
     \/ Cure
 
 Spec == Init /\ [][Next]_vars
+\* For liveness: a program that can go on does, and the lease, or the session, finds an owner.
+Lives == (\A w \in Holders : WF_vars(Step(w)) /\ WF_vars(Take(w))) /\ \A r \in Releases : WF_vars(Work(r))
 
 (* ------------------------------ What holds ------------------------------ *)
 
@@ -290,4 +304,10 @@ G3_Queue ==
 
 \* What an operator dropped keeps its record.
 G2_DecisionStays == drops \subseteq records
+
+\* Each event takes effect, or waits, as long as some owner lives.
+G2_Sent == Lives => <>[](\A event \in Events : IsDone(event))
+
+\* A release ends: the key is handed back, or it met a refusal, another release, or its death.
+ReleaseEnds == Lives => \A r \in Releases : (release[r].phase # "new") ~> (release[r].phase = "ended")
 =============================================================================

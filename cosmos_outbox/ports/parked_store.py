@@ -14,8 +14,10 @@ class ParkedStore(Protocol):
     The container of parked partition keys. Documents are written with compare-and-set, stay until deleted, and are read a page at a
     time.
 
-    A read may be behind the writes of other programs, as it is with session consistency; a write never is. The documents
-    have an `id` and a `partitionKey`, events in a queue also an `epoch` and a `position`, and keys the `type` "parkedKey".
+    A read may be behind the writes of other programs, as it is with session consistency; a write never is. A list of one partition
+    key may lack its reader's own writes, but is never older than what the reader read under that key before: a release that read
+    a key finds no event in its queue that was dropped by then. The documents have an `id` and a `partitionKey`, events in a queue
+    also an `epoch` and a `position`, and keys the `type` "parkedKey".
     """
 
     async def read(self, document_id: str, partition_key: str) -> Document:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.traces import trace_of
+from tests.simulation.traces import parked_trace_of, trace_of
 from tests.support.effort import LONG
 from tests.support.mistaken_code import run_with
 from tests.support.traces import TLC, Trace, check, needs_tlc
@@ -29,6 +29,9 @@ MISTAKES: list[tuple[str, int]] = [
     ("a lease that is alive is taken", 12),
     ("a lease is written without its etag", 8),
     ("the position moves before the page is handled", 0),
+    ("a release goes on after another took the key", 129),
+    ("the document is taken off before the effect", 11),
+    ("a missing key is believed without proof", 27),
 ]
 
 
@@ -46,6 +49,15 @@ def refused(trace: Trace) -> bool:
     (verdict,) = check([trace], TLC)
     assert verdict.refused is None or "is no step of the model" in verdict.refused, verdict.refused
     return verdict.refused is not None
+
+
+@needs_tlc
+@pytest.mark.parametrize("left_out", ["appends", "sent", "takes off", "proves"])
+def test_a_trace_of_a_key_is_refused_where_a_line_of_it_is_missing(left_out: str):
+    trace = parked_trace_of(27)
+    at = next(n for n, line in enumerate(trace.lines) if line["action"] == left_out)
+    less = replace(trace, lines=[*trace.lines[:at], *trace.lines[at + 1 :]])
+    assert (False, True) == (refused(trace), refused(less))
 
 
 @needs_tlc

@@ -47,7 +47,8 @@ class Service:
 
 class Session(MemoryParked):
     """
-    The ParkedStore of one program: its own point reads see its own writes, and what refused them; others may not.
+    The ParkedStore of one program: its own point reads see its own writes, and what refused them; a list of a key is not older than
+    what was read of that key.
     """
 
     def __init__(self, service: Service, link: Link) -> None:
@@ -55,11 +56,12 @@ class Session(MemoryParked):
         self._service, self._link = service, link
         self._faults = list(link.faults)
         self._seen: dict[str, int] = defaultdict(int)
+        self._read: dict[str, int] = defaultdict(int)
 
     async def read(self, document_id: str, partition_key: str) -> Document:
         await asyncio.sleep(self._link.seconds)
-        documents = self._version(self._seen[partition_key])
-        for document in documents:
+        self._read[partition_key] = version = self._newest(self._seen[partition_key])
+        for document in self._service.versions[version - 1][1]:
             if (document["id"], document["partitionKey"]) == (document_id, partition_key):
                 return dict(document)
         raise NotFound(document_id=document_id)
@@ -111,13 +113,16 @@ class Session(MemoryParked):
         late.add_done_callback(_forget_outcome)
 
     def documents(self) -> tuple[Document, ...]:
-        return self._version(0)
+        return self._service.versions[self._newest(0) - 1][1]
 
-    def _version(self, at_least: int) -> tuple[Document, ...]:
+    def _in(self, partition_key: str) -> list[Document]:
+        _, documents = self._service.versions[self._newest(self._read[partition_key]) - 1]
+        return [one for one in documents if one["partitionKey"] == partition_key]
+
+    def _newest(self, at_least: int) -> int:
         limit = asyncio.get_running_loop().time() - self._link.behind
-        versions = self._service.versions
-        old_enough = sum(1 for at, _ in versions if at <= limit)
-        return versions[max(old_enough, at_least, 1) - 1][1]
+        old_enough = sum(1 for at, _ in self._service.versions if at <= limit)
+        return max(old_enough, at_least, 1)
 
 
 def _forget_outcome(task: asyncio.Future[CommitResult]) -> None:

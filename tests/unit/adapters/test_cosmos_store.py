@@ -13,6 +13,7 @@ from azure.cosmos.exceptions import CosmosHttpResponseError
 
 from cosmos_outbox import Conflict, NotFound, Outbox, StoreUnavailable
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
+from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
 from cosmos_outbox.ports import Write, WriteKind
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults
@@ -27,6 +28,8 @@ class Watched:
     """
     A container of the SDK that notes the session tokens of reads, and holds back the answer to a batch when asked to.
     """
+
+    replication: Any
 
     def __init__(self, container: Any) -> None:
         self._container = container
@@ -65,6 +68,7 @@ async def opened(*, lag_s: float = 0.0) -> AsyncIterator[tuple[CosmosStore, Watc
         server.account.replication.lag_s = lag_s
         database = await client.create_database("d")
         watched = Watched(await database.create_container("c", PartitionKey("/partitionKey"), default_ttl=-1))
+        watched.replication = server.account.replication
         yield CosmosStore(watched), watched, server.faults  # type: ignore[arg-type] # it looks like one
 
 
@@ -123,6 +127,22 @@ async def test_an_entity_is_found_by_its_version_past_a_replica_that_lags_and_no
         async with reader.unit_of_work() as uow:
             with pytest.raises(NotFound):
                 await uow.repository(Note).read("a", at_least=1)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [("queue", {"epoch": "", "first": 0, "limit": 1}), ("present", {"document_ids": ["a"]}), ("page", {})],
+)
+async def test_a_list_is_not_older_than_what_was_read_before(ask: tuple[str, dict[str, Any]]):
+    """So a release sends nothing that was dropped before it read the key."""
+    async with opened(lag_s=60) as (store, watched, _):
+        await store.commit("k", creations("a", "b"))
+        reader = CosmosParked(watched)  # type: ignore[arg-type] # it looks like one
+        watched.replication.lag_s = 0
+        await reader.read("a", "k")
+        watched.replication.lag_s = 60
+        with pytest.raises(StoreUnavailable):
+            await getattr(reader, ask[0])("k", **ask[1])
 
 
 async def test_a_session_that_no_replica_catches_up_with_is_dropped():
