@@ -12,7 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -26,7 +28,9 @@ pytestmark = [pytest.mark.looptime(False), pytest.mark.filterwarnings("ignore::R
 
 
 @contextmanager
-def worker(outbox: Local) -> Iterator[subprocess.Popen[bytes]]:
+def worker(
+    outbox: Local, *, stderr: Any = subprocess.DEVNULL, may: Callable[[], None] | None = None, **own: str
+) -> Iterator[subprocess.Popen[bytes]]:
     variables = {
         "OUTBOX_INSTANCE_NAME": "worker-1",
         "OUTBOX_HEALTH_PORT": "0",
@@ -35,8 +39,10 @@ def worker(outbox: Local) -> Iterator[subprocess.Popen[bytes]]:
     }
     with subprocess.Popen(
         [sys.executable, "-m", "cosmos_outbox_worker", "worker"],
-        env=outbox.environment | variables,
-        stderr=subprocess.DEVNULL,
+        env=outbox.environment | variables | own,
+        stdout=stderr,
+        stderr=stderr,
+        preexec_fn=may,  # noqa: PLW1509 - no thread of this process forks meanwhile
     ) as process:
         try:
             yield process
@@ -122,6 +128,54 @@ def test_a_standard_output_that_is_full_is_one_line(outbox: Local):
             check=False,
         )
     assert (4, "Standard output: No space left on device\n") == (ended.returncode, ended.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="NOT TESTED: there is no /dev/full here")
+def test_a_worker_that_can_write_neither_log_nor_file_sends_on_and_drains(alone: Local):
+    import resource  # noqa: PLC0415 - Windows has none
+
+    alone.commit("ada")
+    limited = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))
+    nowhere = {"TMPDIR": "/nonexistent", "HOME": "/nonexistent"}
+    with Path("/dev/full").open("w") as full, worker(alone, stderr=full, may=limited, **nowhere) as process:
+        until(lambda: alone.accepted == 2)
+        process.terminate()
+        assert 0 == process.wait(HUNG_SECONDS)
+
+
+# The clocks of a process, so many seconds from the machine's
+SKEWED = """
+import datetime, os, time
+seconds, real, moment = float(os.environ["SKEW"]), time.time, datetime.datetime
+time.time = lambda: real() + seconds
+class Kind(type(moment)):
+    def __instancecheck__(self, one): return isinstance(one, moment)
+class Skewed(moment, metaclass=Kind):
+    @classmethod
+    def now(cls, tz=None): return moment.now(tz) + datetime.timedelta(seconds=seconds)
+    @classmethod
+    def utcnow(cls): return moment.utcnow() + datetime.timedelta(seconds=seconds)
+datetime.datetime = Skewed
+"""
+
+
+@pytest.mark.parametrize("seconds", [3_600, -3_600])
+def test_a_worker_whose_clock_is_an_hour_wrong_loses_nothing_and_says_so_where_it_cannot_send(
+    alone: Local, tmp_path: Path, seconds: int
+):
+    (tmp_path / "sitecustomize.py").write_text(SKEWED)
+    alone.commit("ada")
+    skewed = {"SKEW": str(seconds), "PYTHONPATH": str(tmp_path), "OUTBOX_STALLED_SECONDS": "2"}
+    skewed["OUTBOX_GRACE_SECONDS"] = "1"
+    with worker(alone, **skewed):
+        if seconds > 0:
+            until(lambda: alone.accepted == 2)
+        else:
+            until(lambda: "clock is right" in alone.run("status", code=None).stdout)
+            assert 0 == alone.accepted
+    assert [] == alone.rows("parked", "list", OUTBOX_PARKED_CONTAINER="parked")
+    with worker(alone):
+        until(lambda: alone.accepted == 2)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal of its own")

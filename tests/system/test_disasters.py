@@ -7,6 +7,7 @@ The worker runs inside the test, and is stopped wherever the page says so.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -78,17 +79,19 @@ class Place:
 
         asyncio.run(opened())
 
-    def commit(self, *names: str) -> None:
+    def commit(self, *names: str, at_once: int = 1) -> None:
         """Commit an event for each name, of the key "k"."""
 
         async def write() -> None:
             async with open_cosmos_client(connection_string=self.cosmos.connection_string) as client:
                 store = await open_store(client, self.emulators.database, "data")
+                writes = []
                 for name in names:
                     fields = {field: value for field, value in event("k").items() if field[0] != "_"}
-                    data = {**fields["data"], "id": name}
-                    document = {**fields, "id": name, "data": data}
-                    await store.commit("k", [Write(kind=WriteKind.CREATE, id=name, document=document)])
+                    document = {**fields, "id": name, "data": {**fields["data"], "id": name}}
+                    writes.append(Write(kind=WriteKind.CREATE, id=name, document=document))
+                for first in range(0, len(writes), at_once):
+                    await store.commit("k", writes[first : first + at_once])
 
         asyncio.run(write())
 
@@ -389,3 +392,50 @@ def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_othe
     place.use_secondary_keys()
     place.relay(2)
     assert 0 == place.topic["duplicates"]
+
+
+@pytest.mark.parametrize(
+    ("services", "said"),
+    [(("bus",), "Service Bus does not answer"), (("cosmos", "bus"), "Cosmos DB does not answer")],
+)
+def test_services_are_away_which_the_worker_names_and_what_waits_is_sent_once_they_are_back(
+    place: Place, services: tuple[str, ...], said: str
+):
+    faults = {"bus": {"action": "down", "seconds": 600}, "cosmos": {"status": 503, "count": None}}
+    place.environment["OUTBOX_STALLED_SECONDS"] = "2"
+    place.commit("1")
+
+    async def leave() -> None:
+        async with place.worker() as worker:
+            await until_so(lambda: place.sent() == 1 and nothing_waits(worker))
+            await asyncio.to_thread(place.commit, "2")
+            for service in services:
+                getattr(place, service).add_fault(faults[service])
+            await until_so(lambda: any(said in reason for reason in worker.snapshot().unready))
+            for service in services:
+                getattr(place, service).clear_faults()
+            await until_so(lambda: place.sent() >= 2 and not worker.snapshot().unready)
+
+    asyncio.run(leave())
+    gc.collect()  # what the SDK left open must not be found in another test
+    assert 2 == place.topic["published"]
+
+
+def test_workers_are_ended_again_and_again_while_they_send_and_each_event_is_sent_once(place: Place):
+    place.commit(*map(str, range(5_000)), at_once=100)
+    for number in range(3):
+        sent = place.sent()
+        place.work(lambda _, sent=sent: place.sent() > min(sent, 4_999))
+        assert number or 0 < place.sent() < 5_000, "it was to end in the midst of it"
+    place.relay(5_000)
+    assert 0 == place.topic["duplicates"]
+
+
+def test_a_topic_of_other_properties_is_named_while_the_worker_sends(place: Place):
+    place.bus.delete(place.name)
+    place.bus.add_topic({"name": place.name, "subscriptions": [{"name": "all"}]})
+    place.commit("1")
+    place.work(
+        lambda worker: place.sent() == 1 and "does not detect duplicates" in str(worker.snapshot().causes())
+    )
+    assert {"duplicate-detection", "sessions"} <= place.findings(4)
