@@ -115,6 +115,22 @@ async def test_a_deviation_of_cosmos_db_is_named_and_nothing_else(name: str, ver
     assert COSMOS[name] == await _named(preflight, cosmos_claims) - MAYBE.get(name, set())
 
 
+@pytest.mark.parametrize(
+    ("name", "operation", "status"),
+    [("too-large", "create", 400), ("ids-refused", "batch", 500), ("query-of-key", "query", 400)],
+)
+async def test_a_claim_that_no_deviation_breaks_can_fail_too(
+    name: str, operation: str, status: int, verified: OutboxEmulators
+):
+    async with open_site(sessions="all", plain="relayed", only=(f"cosmos/{name}",)) as site:
+        verified.cosmos.add_fault({"operation": operation, "status": status})
+        outcomes = await cosmos_claims.run(site, lambda told: None)
+        verified.cosmos.clear_faults()
+    assert [(name, True)] == [
+        (one.name, str(status) in one.found) for one in outcomes if one.held is not Held.HELD
+    ]
+
+
 @pytest.mark.parametrize("name", _some(SERVICE_BUS))
 async def test_a_deviation_of_service_bus_is_named_and_nothing_else(
     name: str, verified: OutboxEmulators, monkeypatch: pytest.MonkeyPatch
