@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from azure.servicebus import ServiceBusReceivedMessage, ServiceBusReceiveMode
+from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.exceptions import SessionLockLostError
 
 from cosmos_outbox.message_format import OutboundMessage, amqp_text
@@ -25,7 +27,6 @@ from cosmos_outbox.ports import (
 )
 from cosmos_outbox.stored_documents import Document
 from cosmos_outbox_testing.contracts import PublisherBackend
-from cosmos_outbox_testing.verify.own_session import OwnSession
 from cosmos_outbox_testing.verify.site import TTL_SECONDS
 
 _KEY, _TYPE, _ID, _TTL = "partitionKey", "type", "id", "ttl"
@@ -146,8 +147,9 @@ class OwnLeases:
 class OwnTopic(PublisherBackend):
     """A topic, and a reader of the sessions of one of its subscriptions."""
 
-    def __init__(self, own: OwnSession, publisher: Publisher) -> None:
-        self._own, self.publisher = own, publisher
+    def __init__(self, client: ServiceBusClient, topic: str, subscription: str, publisher: Publisher) -> None:
+        self._topic, self.publisher = topic, publisher
+        self._receiver = partial(client.get_subscription_receiver, topic, subscription)
 
     async def received(self, session_id: str, *, last: OutboundMessage) -> list[OutboundMessage]:
         messages: list[ServiceBusReceivedMessage] = []
@@ -155,7 +157,7 @@ class OwnTopic(PublisherBackend):
         while True:
             # this happens on a busy machine; messages that were received stay received
             with suppress(SessionLockLostError):
-                async with self._own.receiver(**options) as receiver:
+                async with self._receiver(**options) as receiver:
                     while not messages or messages[-1].message_id != last.message_id:
                         if not (more := await receiver.receive_messages(100, max_wait_time=60)):
                             break

@@ -241,7 +241,7 @@ async def _leases(site: Site) -> AsyncIterator[dict[str, Any]]:
 async def _topic(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, Any]]:
     own = OwnSession(site)
     async with ServiceBusPublisher(own.bus, site.topic, lanes=_LANES, sdk_only=sdk_only) as publisher:
-        yield {"backend": OwnTopic(own, publisher), "session": own.id}
+        yield {"backend": OwnTopic(own.bus, site.topic, site.sessions, publisher), "session": own.id}
 
 
 @asynccontextmanager
