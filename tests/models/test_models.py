@@ -8,11 +8,12 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
 from models.__main__ import FOLDER, Check, checks, run
-from models.tlc import Tlc
+from models.tlc import Tlc, find_tlc
 
 MODULES = {path.stem: path.read_text() for path in sorted(FOLDER.glob("*.tla"))}
 README = (FOLDER / "README.md").read_text()
@@ -88,6 +89,22 @@ def test_a_mistake_that_is_not_found_and_a_guarantee_that_breaks_are_noticed(
     )
 
     assert as_expected == outcome.as_expected
+
+
+@pytest.mark.parametrize(
+    ("knows", "options"), [(b"-generateSpecTE", []), (b"-noGenerateSpecTE", ["-noGenerateSpecTE"])]
+)
+def test_a_version_of_tlc_is_told_what_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, knows: bytes, options: list[str]
+):
+    (tmp_path / "java").touch(0o755)
+    with ZipFile(tmp_path / "tla2tools.jar", "w") as jar:
+        jar.writestr("tlc2/TLC.class", knows)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TLA2TOOLS", str(tmp_path / "tla2tools.jar"))
+
+    assert (tlc := find_tlc()) is not None
+    assert options == tlc.options
 
 
 def test_without_the_jar_one_line_says_that_nothing_was_checked():
