@@ -16,7 +16,7 @@ from cosmos_outbox_amqp.errors import ProtocolError
 _Decoded = tuple[Any, int]
 _Decode = Callable[[bytes, int], _Decoded]
 _SIZE_AND_COUNT = struct.Struct(">II").unpack_from
-_NUMBERS = {  # what `struct` reads a number by, and its codes
+_NUMBERS = {  # for each format of `struct`: the AMQP codes of the numbers that it reads
     "B": (0x50, 0x52, 0x53), "b": (0x51, 0x54, 0x55), "H": (0x60,), "h": (0x61,), "I": (0x70,), "i": (0x71,), "f": (0x72,),
     "Q": (0x80,), "q": (0x81, 0x83), "d": (0x82,), "?": (0x56,),
 }  # fmt: skip

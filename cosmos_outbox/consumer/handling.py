@@ -151,12 +151,12 @@ class Handling:
         Have a message take effect, and raise the error of its last attempt.
 
         Args:
-            message: to be handled.
-            key: that its order is kept by.
-            attempts: at it.
-            pause: waits before another one.
-            ensure_claimed: of the release that handles the message, even while the consumer is halted. Defaults to None: no
-            release.
+            message: the message to handle.
+            key: the partition key within which messages are in order.
+            attempts: the attempts at the message so far.
+            pause: waits before another attempt.
+            ensure_claimed: raises once a later release took over. A release passes it, and so handles the message even while the
+                consumer is halted. Defaults to None: no release.
         """
         released = ensure_claimed is not None
         while True:

@@ -217,7 +217,7 @@ async def get_contact(
     return _shown(contact, response)
 
 
-# PUT …/name is the resource; POST …/update-name is what clients of Microsoft's sample call.
+# PUT …/name addresses the resource. Clients of Microsoft's sample call POST …/update-name instead.
 @contacts.post("/{contact_id}/update-name", operation_id="updateContactNamePost")
 @contacts.put("/{contact_id}/name", operation_id="updateContactName")
 async def update_name(contact_id: ContactId, body: NewName, change: Change) -> ContactView:

@@ -63,7 +63,7 @@ class ContactCreatedEvent(ContactEvent):
 
 
 class ContactUpdatedEvent(ContactEvent):
-    """A part of a contact changed; the event of a new contact tells it with all the rest."""
+    """One part of a contact changed. A new contact has no such event: its creation says all parts at once."""
 
     implied_by_creation = True
 

@@ -54,24 +54,24 @@ class OutboxHarness:
     Two harnesses may share their storage: a process that is started again begins with it.
 
     Args:
-        container: of entities and events. Defaults to a new one, partitioned on /partitionKey.
+        container: the container of entities and events. Defaults to a new one, partitioned on /partitionKey.
         broker: the topic. Defaults to a new one.
-        leases: the worker's. Defaults to new ones.
+        leases: the lease container of the worker. Defaults to new ones.
         parked: the parked store. Defaults to a new one.
-        subscriptions: by the names of consumers. Defaults to none yet: the first message makes one with sessions. For a consumer without,
+        subscriptions: the subscription of each consumer, by its name. Defaults to none yet: the first message makes one with sessions. For a consumer without,
             put `Subscribed(MemorySubscription(sessions=False))` there before.
-        containers: by the names of consumers, where their effects are. Defaults to none: all are in `container`.
+        containers: the container of each consumer's effects, by its name. Defaults to none: all are in `container`.
         clock: decides TTLs and duplicates. Defaults to the system's.
 
     Attributes:
-        outbox: of the application.
-        faults: what is to go wrong.
+        outbox: the outbox of the application.
+        faults: the faults that a test has asked for.
         fail: has the next calls of an operation fail, such as `fail("commit", "lost_answer")`; see `Faults.add`.
         around: every call of a port passes through these functions, the first outermost; see `Call`.
         adapters: of your own, around those in memory: by "publisher", "parked" or "subscription", what makes one of the port that it
             is given. Each worker, and each process of a consumer, has a new one.
         store, feed, lease_store, publisher, parked_store: the ports, on what is stored.
-        records: all that the worker reported.
+        records: everything that the worker reported.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from cosmos_outbox.ports import Complete, DeadLetter, Retry
 
 class _Unheld:
     """
-    Stands for a session of which the function knows nothing: not for how long it is held, nor what came in it before.
+    Stands for a session that the function knows little about: neither how long its lock lasts, nor which messages came before.
     """
 
     id = None

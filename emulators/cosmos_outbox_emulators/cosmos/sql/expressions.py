@@ -49,7 +49,7 @@ class ExpressionParser:
         self._tokens: Sequence[Token] = tokenize(text)
         self._parameters = parameters
         self._next = 0
-        # What paths start with; checked against FROM, which comes later in the text
+        # The names with which paths begin; checked against FROM, which comes later in the text
         self.roots: set[str] = set()
         # What SELECT computes over all matches; None where no aggregate may stand
         self.aggregates: list[Aggregate] | None = None
