@@ -62,7 +62,7 @@ def _make(folder: Path) -> None:
     authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "cosmos-outbox-emulators, of one start")])
     now = datetime.now(UTC)
 
-    def begun(subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    def build(subject: x509.Name, public_key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         of_authority = authority_key.public_key()
         return (
             x509.CertificateBuilder()
@@ -94,13 +94,13 @@ def _make(folder: Path) -> None:
         *(x509.IPAddress(ip_address(address)) for address in _ADDRESSES),
     ]
     root = (
-        begun(authority, authority_key.public_key())
+        build(authority, authority_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage(signs_certificates=True), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
     certificate = (
-        begun(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), key.public_key())
+        build(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)

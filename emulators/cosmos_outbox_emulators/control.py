@@ -214,7 +214,7 @@ def _deviations(path: str, deviating: Deviating[Any]) -> list[web.RouteDef]:
 def _keys(keys: KeyPair, fields: Fields) -> Any:
     if "regenerate" in fields:
         keys.regenerate(_text(fields, "regenerate"))
-    return keys.named()
+    return keys.as_dict()
 
 
 def _answer(act: Act) -> Callable[[web.Request], Awaitable[web.Response]]:

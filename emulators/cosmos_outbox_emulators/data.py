@@ -23,7 +23,7 @@ _FORMAT = 1
 
 
 @contextmanager
-def kept(folder: Path, account: Account, broker: Broker) -> Iterator[Callable[[], None]]:
+def open_data_folder(folder: Path, account: Account, broker: Broker) -> Iterator[Callable[[], None]]:
     """
     Restore an account and a broker from a folder, which is created if it is missing. Yield the function that saves both.
 

@@ -266,12 +266,12 @@ def cosmos_in_thread(*, partitions: int = 1, tls: Path | None = None) -> Iterato
     clock = AdjustableClock()
     with _event_loop() as loop:
         server = _wait(
-            loop, _entered(CosmosServer(Account(partitions=partitions, clock=clock), tls=_context(tls)))
+            loop, _enter(CosmosServer(Account(partitions=partitions, clock=clock), tls=_context(tls)))
         )
         try:
             yield CosmosEmulator(server, clock, loop)
         finally:
-            _wait(loop, _ended(server))
+            _wait(loop, _end(server))
 
 
 @contextmanager
@@ -283,22 +283,22 @@ def servicebus_in_thread(*, tls: Path | None = None) -> Iterator[ServiceBusEmula
         tls: serve amqps, with the certificate of this folder; it is made where it is missing, and clients trust its `ca.pem`.
     """
     with _event_loop() as loop:
-        server = _wait(loop, _entered(ServiceBusServer(Broker.default(), tls=_context(tls))))
+        server = _wait(loop, _enter(ServiceBusServer(Broker.default(), tls=_context(tls))))
         try:
             yield ServiceBusEmulator(server, loop)
         finally:
-            _wait(loop, _ended(server))
+            _wait(loop, _end(server))
 
 
 def _context(folder: Path | None) -> ssl.SSLContext | None:
     return None if folder is None else server_context(folder)
 
 
-async def _entered(server: Server) -> Server:
+async def _enter(server: Server) -> Server:
     return await server.__aenter__()
 
 
-async def _ended(server: Server) -> None:
+async def _end(server: Server) -> None:
     # The server stops accepting some turns of the loop before it closes its listener. asyncio makes a transport for each connection
     # that the server accepted, and leaves the connection open if the listener was closed before that.
     for listening in server.listener.sockets if server.listener else ():
@@ -336,7 +336,7 @@ def _wait(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T]) ->
 
 
 def _call(loop: asyncio.AbstractEventLoop, act: Callable[[], T]) -> T:
-    async def acted() -> T:
+    async def call_act() -> T:
         return act()
 
-    return _wait(loop, acted())
+    return _wait(loop, call_act())

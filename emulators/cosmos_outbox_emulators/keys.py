@@ -20,7 +20,7 @@ class KeyPair:
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys.values())
 
-    def named(self) -> dict[str, str]:
+    def as_dict(self) -> dict[str, str]:
         return dict(self._keys)
 
     def regenerate(self, which: str) -> None:

@@ -20,7 +20,7 @@ from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from cosmos_outbox_emulators.data import kept
+from cosmos_outbox_emulators.data import open_data_folder
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.microsoft_config import broker_of, is_microsoft
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -50,9 +50,9 @@ async def serve(options: argparse.Namespace) -> None:
         account = Account(partitions=options.partitions, clock=clock, strict_ids=options.strict_ids)
         save = None
         if options.data is not None:
-            save = broker.before_output = stack.enter_context(kept(options.data, account, broker))
+            save = broker.before_output = stack.enter_context(open_data_folder(options.data, account, broker))
         if options.seed is not None:
-            with _named("--seed", options.seed):
+            with _name_file_in_error("--seed", options.seed):
                 plant(account, _json(options.seed))
         latency_s = options.cosmos_latency_ms / 1000
         cosmos = CosmosServer(account, options.host, options.cosmos_port, latency_s=latency_s, tls=tls)
@@ -129,7 +129,7 @@ def _announce(found: dict[str, str], others: dict[str, str], *, as_json: bool) -
 def _broker(config: Path | None) -> Broker:
     if config is None:
         return Broker.default()
-    with _named("--config", config):
+    with _name_file_in_error("--config", config):
         value = _json(config)
         return broker_of(value) if is_microsoft(value) else Broker.from_config(value)
 
@@ -139,7 +139,7 @@ def _json(file: Path) -> Any:
 
 
 @contextmanager
-def _named(option: str, file: Path) -> Iterator[None]:
+def _name_file_in_error(option: str, file: Path) -> Iterator[None]:
     """Add the option and its file to an error about the file's content."""
     try:
         yield

@@ -24,7 +24,7 @@ from cosmos_outbox_emulators.cosmos.account import Account
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
 from cosmos_outbox_emulators.cosmos.transaction import Operation, OperationKind, Transaction
-from cosmos_outbox_emulators.data import FILE, kept
+from cosmos_outbox_emulators.data import FILE, open_data_folder
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.queue import Outcome
 from cosmos_outbox_emulators.servicebus.rules import body_of, parse_rule
@@ -176,7 +176,7 @@ def held(queue):
 def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Path):
     """Killed: its folder is copied while it runs."""
     first, clock = broker(ENTITIES)
-    with kept(tmp_path / "data", Account(), first) as save:
+    with open_data_folder(tmp_path / "data", Account(), first) as save:
         odd = message(
             "odd", session_id="s", application={"a": 1.5, "b": b"\x00", "c": None}, annotations={"x": 1}
         )
@@ -209,7 +209,7 @@ def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Pa
         before = {path: held(first.queue(path)) for path in paths}
 
     second, clock = broker({"topics": ENTITIES["topics"]})
-    with kept(tmp_path / "copy", Account(), second):
+    with open_data_folder(tmp_path / "copy", Account(), second):
         assert before == {path: held(second.queue(path)) for path in paths}
         assert 7 == second.queue("made at run time").config.lock_s
         assert 3 == second.queue("q").config.max_delivery_count
@@ -233,7 +233,7 @@ def test_a_killed_broker_has_lost_no_message_state_or_remembered_id(tmp_path: Pa
 def test_a_folder_of_another_process_or_format_is_one_line_and_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    with kept(tmp_path, Account(), Broker.default()):
+    with open_data_folder(tmp_path, Account(), Broker.default()):
         assert 2 == main(["--data", str(tmp_path)])
     assert "do other emulators use it?" in capsys.readouterr().err
     with sqlite3.connect(tmp_path / FILE) as connection:
@@ -246,7 +246,7 @@ def test_a_folder_of_another_process_or_format_is_one_line_and_status_2(
 def test_what_expired_leaves_the_folder(tmp_path: Path):
     clock = AdjustableClock()
     account = Account(clock=clock)
-    with kept(tmp_path, account, Broker.default()) as save:
+    with open_data_folder(tmp_path, account, Broker.default()) as save:
         account.create_database({"id": "d"})
         container = account.create_container(
             "d", {"id": "c", "partitionKey": {"paths": ["/pk"]}, "defaultTtl": 10}
@@ -255,14 +255,14 @@ def test_what_expired_leaves_the_folder(tmp_path: Path):
         put(container, clock)
     assert 1 == rows(tmp_path)
     clock.advance(11)
-    with kept(tmp_path, Account(clock=clock), Broker.default()):
+    with open_data_folder(tmp_path, Account(clock=clock), Broker.default()):
         pass
     assert 0 == rows(tmp_path)
 
 
 def test_what_a_snapshot_put_back_is_kept(tmp_path: Path):
     account = Account()
-    with kept(tmp_path, account, Broker.default()) as save:
+    with open_data_folder(tmp_path, account, Broker.default()) as save:
         account.create_database({"id": "d"})
         container = account.create_container("d", {"id": "c", "partitionKey": {"paths": ["/pk"]}})
         put(container, account.clock)
@@ -273,7 +273,7 @@ def test_what_a_snapshot_put_back_is_kept(tmp_path: Path):
         lsn = container.partitions[0].lsn
         save()
     again = Account()
-    with kept(tmp_path, again, Broker.default()):
+    with open_data_folder(tmp_path, again, Broker.default()):
         (partition,) = again.container("d", "c").partitions
         assert (["1"], lsn) == ([item.key[1] for item in partition.changes_after(0)], partition.lsn)
 

@@ -115,15 +115,15 @@ class Account:
         """
         database = self.database(database_name)
         name = _valid_name(body.get("id"))
-        body = definition.completed(body)  # is refused before a name that is taken
+        body = definition.fill_in_defaults(body)  # is refused before a name that is taken
         if name in database.containers:
             raise conflict()
         raw_rid = database.raw_rid + (next(self._rids) | 0x80000000).to_bytes(4, "big")
-        properties = self._described(body, database, raw_rid)
+        properties = self._describe(body, database, raw_rid)
         if throughput is None and database.offer is None:
             throughput = offers.manual(offers.DEFAULT_THROUGHPUT)
         wanted = offers.partitions_of_new(throughput) if throughput else 1
-        container = self.restored_container(
+        container = self.restore_container(
             database_name, properties, raw_rid, partitions=max(self.partitions, wanted)
         )
         if throughput is not None:
@@ -140,8 +140,8 @@ class Account:
         container = self.container(database_name, name, as_owner=False)
         if body.get("id", name) != name:
             raise bad_request("The id of a container cannot be changed.")
-        new = definition.replaced(container.properties, {**body, "id": name})
-        container.replace_properties(self._described(new, self.database(database_name), container.raw_rid))
+        new = definition.replace(container.properties, {**body, "id": name})
+        container.replace_properties(self._describe(new, self.database(database_name), container.raw_rid))
         return container
 
     def delete_container(self, database_name: str, name: str) -> None:
@@ -155,7 +155,7 @@ class Account:
         self._sequence = itertools.count((boot << 32) + 1)
         self._rids = itertools.count(rid)
 
-    def restored_container(
+    def restore_container(
         self, database: str, properties: JsonObject, raw_rid: bytes, *, partitions: int = 1
     ) -> Container:
         """Return a container of an earlier start, without its partitions; or a new one."""
@@ -172,7 +172,7 @@ class Account:
         self.databases[database].containers[properties["id"]] = container
         return container
 
-    def _described(self, body: JsonObject, database: Database, raw_rid: bytes) -> JsonObject:
+    def _describe(self, body: JsonObject, database: Database, raw_rid: bytes) -> JsonObject:
         rid = _text(raw_rid)
         return {
             **{name: value for name, value in body.items() if value is not None},
@@ -197,7 +197,7 @@ class Account:
         for owner in self.owners():
             if owner.offer is None or owner.offer["_rid"] != rid:
                 continue
-            content = offers.replaced(owner.offer["content"], body.get("content"))
+            content = offers.replace(owner.offer["content"], body.get("content"))
             owner.offer = {**owner.offer, "content": content, **self._stamp()}
             if isinstance(owner, Container):
                 owner.grow(offers.partitions_for(content))
@@ -208,7 +208,7 @@ class Account:
         rid = _text(
             (next(self._rids) & 0xFFFFFF).to_bytes(3, "big")
         )  # four characters, which are its id as well
-        return offers.described(content, rid=rid, owner=owner, stamp=self._stamp())
+        return offers.describe(content, rid=rid, owner=owner, stamp=self._stamp())
 
     # Resource ids
 

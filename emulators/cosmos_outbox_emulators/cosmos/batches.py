@@ -58,7 +58,7 @@ def _batch(
     for index, one in enumerate(operations):
         try:
             if fault is not None and fault.op_index == index:
-                raise _injected(fault)
+                raise _error_of(fault)
             results.append(_execute(transaction, one, request))
             _check_answer(results)
         except CosmosError as error:
@@ -114,7 +114,7 @@ def _execute(transaction: Transaction, one: BatchOperation, request: Request) ->
     return Result(status=outcome.status, charge=charge, etag=item.etag if item else None, body=body)
 
 
-def _injected(fault: FaultRule) -> CosmosError:
+def _error_of(fault: FaultRule) -> CosmosError:
     return CosmosError(
         fault.status or 500, "Injected fault.", substatus=fault.substatus, retry_after_ms=fault.retry_after_ms
     )

@@ -134,8 +134,8 @@ class Container:
             key = self._keys[text] = partition_key.parse_header(text, len(self.key_paths), self.version)
         return key
 
-    def encoded_key_of(self, body: JsonObject) -> bytes:
-        return partition_key.encoded_key_of(body, self.key_paths)
+    def encode_key_of(self, body: JsonObject) -> bytes:
+        return partition_key.encode_key_of(body, self.key_paths)
 
     # Ranges
 

@@ -18,23 +18,23 @@ _KEPT = {"partitionKey": "The partition key of a container cannot be changed."}
 _KEPT["conflictResolutionPolicy"] = "Updating conflict resolution policy is currently not supported."
 
 
-def completed(body: JsonObject) -> JsonObject:
+def fill_in_defaults(body: JsonObject) -> JsonObject:
     """Return a definition with the defaults of what it leaves out; one that the service or this emulator does not take is refused."""
     checked = {name: check(name, body.get(name)) for name, check in _CHECKS.items()}
     return {**body, **checked}
 
 
-def replaced(old: JsonObject, body: JsonObject) -> JsonObject:
+def replace(old: JsonObject, body: JsonObject) -> JsonObject:
     """Return the definition that takes the place of another, of which some parts cannot be changed."""
     kept = {name: old[name] for name in _KEPT if name in old}
-    new = completed({**kept, **body})
+    new = fill_in_defaults({**kept, **body})
     for name, value in kept.items():
         if new[name] != value:
             raise bad_request(_KEPT[name])
     return new
 
 
-def _unserved(name: str, value: Any) -> Any:
+def _refuse_if_set(name: str, value: Any) -> Any:
     if value:
         raise bad_request(f"This emulator does not support '{name}'.")
     return value
@@ -81,7 +81,7 @@ def _conflict_resolution(name: str, policy: Any) -> Any:
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "partitionKey": lambda _, definition: partition_key.parse_definition(definition),
-    "indexingPolicy": lambda _, policy: indexing.completed(policy),
+    "indexingPolicy": lambda _, policy: indexing.fill_in_defaults(policy),
     "defaultTtl": _default_ttl,
     "uniqueKeyPolicy": _unique_keys,
     "conflictResolutionPolicy": _conflict_resolution,
@@ -91,6 +91,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
             "analyticalStorageTtl", "clientEncryptionPolicy", "computedProperties", "dataMaskingPolicy", "fullTextPolicy",
             "materializedViewDefinition", "materializedViews", "ttlPropertyPath", "vectorEmbeddingPolicy",
         ),
-        _unserved,
+        _refuse_if_set,
     ),
 }  # fmt: skip

@@ -82,11 +82,11 @@ def _round_numbers(answer: Answer, request: Request, route: Route) -> Reply:
 
 def _trim_ids(answer: Answer, request: Request, route: Route) -> Reply:
     if route.kind in _WRITES:
-        request = _with_body(request, json.loads(request.body, object_hook=_trimmed))
+        request = _with_body(request, json.loads(request.body, object_hook=_trim_id))
     return answer(request, replace(route, segments=tuple(segment.rstrip(" ") for segment in route.segments)))
 
 
-def _trimmed(body: dict[str, Any]) -> dict[str, Any]:
+def _trim_id(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, "id": body["id"].rstrip(" ")} if isinstance(body.get("id"), str) else body
 
 

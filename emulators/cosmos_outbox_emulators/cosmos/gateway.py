@@ -30,7 +30,7 @@ from cosmos_outbox_emulators.cosmos.protocol import (
 )
 from cosmos_outbox_emulators.cosmos.regions import refuse_writes_elsewhere
 from cosmos_outbox_emulators.cosmos.replies import refusal_headers
-from cosmos_outbox_emulators.cosmos.sessions import reached_lsn
+from cosmos_outbox_emulators.cosmos.sessions import lsn_of_replicas
 from cosmos_outbox_emulators.cosmos.throttling import Throttle, bucket_of, is_low
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class Gateway:
     def answer(self, request: Request, route: Route | None = None, fault: FaultRule | None = None) -> Reply:
         """Execute a request (admitted before, or now). This never raises."""
         try:
-            return self._stamped(request, self._execute(request, route or self.admit(request), fault))
+            return self._stamp(request, self._execute(request, route or self.admit(request), fault))
         except CosmosError as error:
             return self.refuse(request, error)
         except (RecursionError, UnicodeError) as error:
@@ -104,9 +104,9 @@ class Gateway:
             headers["x-ms-retry-after-ms"] = str(error.retry_after_ms)
         # A message may quote the client's text, even if it has no UTF-8 form.
         text = jsontext.encode({k: v.encode(errors="replace").decode() for k, v in body.items()})
-        return self._stamped(request, Reply(status=error.status, body=text, headers=headers))
+        return self._stamp(request, Reply(status=error.status, body=text, headers=headers))
 
-    def _stamped(self, request: Request, reply: Reply) -> Reply:
+    def _stamp(self, request: Request, reply: Reply) -> Reply:
         activity = request.headers.get("x-ms-activity-id", "")
         if _ACTIVITY_ID.fullmatch(activity) is None:
             activity = f"00000000-0000-0000-0000-{next(self._activities):012x}"
@@ -150,7 +150,7 @@ class Gateway:
             # A session also learns from a refusal, except from one that is caused by the session itself.
             if partition is not None and error.status in (404, 409, 412) and not error.substatus:
                 reads = route.kind is RequestKind.READ
-                lsn = reached_lsn(container, partition, now) if reads else partition.lsn
+                lsn = lsn_of_replicas(container, partition, now) if reads else partition.lsn
                 error.headers = refusal_headers(container, partition, lsn)
             raise
         if throttle is not None:

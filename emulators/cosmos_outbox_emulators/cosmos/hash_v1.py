@@ -32,24 +32,24 @@ def effective_partition_key(component: Any, encoded: bytes) -> str:
 
 
 def even_ranges(count: int) -> list[tuple[str, str]]:
-    return list(pairwise([_FIRST, *(_bound(_HASHES * i // count) for i in range(1, count)), _LAST]))
+    return list(pairwise([_FIRST, *(_bound_of_hash(_HASHES * i // count) for i in range(1, count)), _LAST]))
 
 
 def middle(low: str, high: str) -> str:
-    return _bound((_hash(low) + _hash(high)) // 2)
+    return _bound_of_hash((_hash(low) + _hash(high)) // 2)
 
 
 def width(low: str, high: str) -> int:
     return _hash(high) - _hash(low)
 
 
-def _bound(value: int) -> str:
+def _bound_of_hash(value: int) -> str:
     return _number(value).hex().upper()
 
 
 def _hash(bound: str) -> int:
     """Return the first hash at or after a bound."""
-    return _HASHES if bound == _LAST else bisect_left(range(_HASHES), bound, key=_bound)
+    return _HASHES if bound == _LAST else bisect_left(range(_HASHES), bound, key=_bound_of_hash)
 
 
 def _number(value: float) -> bytes:

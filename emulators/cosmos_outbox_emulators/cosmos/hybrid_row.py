@@ -69,7 +69,7 @@ def write(schema: Schema, rows: Iterable[Row]) -> bytes:
     """Return a stream of rows. A column that is missing or None is left out."""
     parts = [_SEGMENT]
     for row in rows:
-        content = _written(schema, row)
+        content = _encode_row(schema, row)
         parts += _RECORD.pack(VERSION, _RECORD_ID, len(content), crc32(content)), content
     return b"".join(parts)
 
@@ -97,23 +97,23 @@ def read(schema: Schema, stream: bytes) -> list[Row]:
     return rows
 
 
-def _written(schema: Schema, row: Row) -> bytes:
+def _encode_row(schema: Schema, row: Row) -> bytes:
     present = [row.get(name) is not None for name in (*schema.fixed, *schema.variable)]
     bits = sum(1 << index for index, there in enumerate(present) if there)
     parts = [_HEADER.pack(VERSION, schema.number), bytes([bits])]
     parts += (_INT32.pack(row.get(name) or 0) for name in schema.fixed)
-    parts += (_sized(row[name]) for name in schema.variable if row.get(name) is not None)
+    parts += (_encode(row[name]) for name in schema.variable if row.get(name) is not None)
     for token, (name, kind) in enumerate(schema.sparse.items(), start=len(present) + 1):
         value = row.get(name)
         if value is None:
             continue
         code = _FALSE if value is False else kind
-        content = _NUMBERS[kind].pack(value) if kind in _NUMBERS else b"" if kind == _TRUE else _sized(value)
+        content = _NUMBERS[kind].pack(value) if kind in _NUMBERS else b"" if kind == _TRUE else _encode(value)
         parts.append(bytes([code, token]) + content)
     return b"".join(parts)
 
 
-def _sized(value: str | bytes) -> bytes:
+def _encode(value: str | bytes) -> bytes:
     content = value.encode() if isinstance(value, str) else value
     length, size = bytearray(), len(content)
     while size > 0x7F:
@@ -141,7 +141,7 @@ class _Reader:
         there = {name for index, name in enumerate(columns) if bits >> index & 1}
         numbers = {name: self._number(_INT32)[0] for name in schema.fixed}
         row: dict[str, Any] = {name: value for name, value in numbers.items() if name in there}
-        row |= {name: self._sized(kind) for name, kind in schema.variable.items() if name in there}
+        row |= {name: self._read(kind) for name, kind in schema.variable.items() if name in there}
         sparse = list(schema.sparse.items())
         while self._at < len(self._content):
             code, token = self._take(2)
@@ -157,12 +157,12 @@ class _Reader:
     def _sparse(self, code: int) -> Any:
         if code in _NUMBERS:
             return self._number(_NUMBERS[code])[0]
-        return self._sized(str) if code == _TEXT else code == _TRUE
+        return self._read(str) if code == _TEXT else code == _TRUE
 
     def _number(self, form: struct.Struct) -> tuple[Any, ...]:
         return form.unpack(self._take(form.size))
 
-    def _sized(self, kind: type) -> str | bytes:
+    def _read(self, kind: type) -> str | bytes:
         size = shift = 0
         while (byte := self._take(1)[0]) & 0x80 and shift < 28:
             size |= (byte & 0x7F) << shift

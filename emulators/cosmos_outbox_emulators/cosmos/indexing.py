@@ -14,7 +14,7 @@ _MODES = ("consistent", "lazy", "none")
 _SPATIAL_TYPES = ("LineString", "MultiPolygon", "Point", "Polygon")
 
 
-def completed(policy: Any) -> JsonObject:
+def fill_in_defaults(policy: Any) -> JsonObject:
     """Return a policy with its defaults: everything is included except `_etag`. The old `indexes` of a path are dropped."""
     if not isinstance(policy, dict | None):
         raise bad_request("The indexing policy must be a JSON object.")

@@ -16,7 +16,7 @@ _MOST = 1_000_000
 _LEAST_MANUAL, _LEAST_AUTOSCALE = 400, 1000
 
 
-def asked_for(headers: Mapping[str, str]) -> JsonObject | None:
+def requested_content(headers: Mapping[str, str]) -> JsonObject | None:
     """Return the content of the offer for which a request to create something asks; None if it asks for none."""
     manual, autoscale = (
         headers.get(f"x-ms-{name}") for name in ("offer-throughput", "cosmos-offer-autopilot-settings")
@@ -32,7 +32,7 @@ def manual(throughput: Any) -> JsonObject:
     return _manual(str(throughput))
 
 
-def replaced(old: JsonObject, content: Any) -> JsonObject:
+def replace(old: JsonObject, content: Any) -> JsonObject:
     """Return the content of an offer after its replacement by another of the same mode."""
     if not isinstance(content, dict):
         raise bad_request("The offer has no 'content'.")
@@ -61,7 +61,7 @@ def _most(content: JsonObject) -> int:
     return most
 
 
-def described(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonObject) -> JsonObject:
+def describe(content: JsonObject, *, rid: str, owner: JsonObject, stamp: JsonObject) -> JsonObject:
     """Return the offer of an owner, as a resource."""
     return {
         "resource": owner["_self"],

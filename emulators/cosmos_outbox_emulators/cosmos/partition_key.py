@@ -98,7 +98,7 @@ def parse_definition(definition: Any) -> jsontext.JsonObject:
     return {"paths": paths, "kind": kind, "version": version}
 
 
-def encoded_key_of(body: jsontext.JsonObject, paths: Iterable[Sequence[str]]) -> bytes:
+def encode_key_of(body: jsontext.JsonObject, paths: Iterable[Sequence[str]]) -> bytes:
     return encode_components([_value_at(body, path) for path in paths])
 
 

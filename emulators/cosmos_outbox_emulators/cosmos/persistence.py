@@ -68,7 +68,7 @@ class AccountFile:
         rows = connection.execute("SELECT rid, database, properties, generation, next_range FROM containers")
         for container_rid, database, text, generation, next_range in rows.fetchall():
             properties = json.loads(text)
-            container = account.restored_container(database, properties, _raw(container_rid))
+            container = account.restore_container(database, properties, _raw(container_rid))
             container.restore(self._partitions(container_rid), generation, next_range)
             self._watch(container)
         kept = dict(connection.execute("SELECT owner, offer FROM offers"))
@@ -203,12 +203,12 @@ class AccountFile:
     def _watch(self, container: Container) -> None:
         rid = container.rid
 
-        def committed(partition: Partition, writes: Mapping[ItemKey, Item | None]) -> None:
+        def note_commit(partition: Partition, writes: Mapping[ItemKey, Item | None]) -> None:
             self._changed.update(((rid, key), item) for key, item in writes.items())
             self._lsns[rid, partition.range_id] = partition.lsn
 
         self._containers[rid] = _mark(container)
-        container.on_commit = committed
+        container.on_commit = note_commit
 
 
 def _mark(container: Container) -> Mark:

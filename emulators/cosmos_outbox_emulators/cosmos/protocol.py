@@ -90,21 +90,21 @@ def route_of(request: Request) -> Route:
     names = segments[0::2]
     depth = len(segments)
     if names == ("offers",):
-        return _allowed(request, segments, dict.fromkeys(_OFFER_METHODS[depth - 1], RequestKind.METADATA))
+        return _route_of(request, segments, dict.fromkeys(_OFFER_METHODS[depth - 1], RequestKind.METADATA))
     if depth > 4 and names[:2] == ("dbs", "colls") and (kinds := _inside_container(request, segments)):
-        return _allowed(request, segments, kinds)
+        return _route_of(request, segments, kinds)
     if depth > 4 or names != ("dbs", "colls")[: len(names)]:
         raise CosmosError(404, "The requested resource does not exist in this emulator.")
     if depth == 0:
-        return _allowed(request, segments, {"GET": RequestKind.ACCOUNT})
+        return _route_of(request, segments, {"GET": RequestKind.ACCOUNT})
     methods = ("GET", "POST") if depth % 2 else ("GET", "DELETE", "PUT")[: 1 + depth // 2]
-    return _allowed(request, segments, dict.fromkeys(methods, RequestKind.METADATA))
+    return _route_of(request, segments, dict.fromkeys(methods, RequestKind.METADATA))
 
 
 def _inside_container(request: Request, segments: tuple[str, ...]) -> Mapping[str, RequestKind] | None:
     if segments[4:] == ("docs",):
         get = RequestKind.CHANGEFEED if "a-im" in request.headers else RequestKind.READFEED
-        return {"GET": get, "POST": _posted(request.headers)}
+        return {"GET": get, "POST": _kind_of_post(request.headers)}
     if segments[4:] == ("operations", "partitionkeydelete"):
         return {"POST": RequestKind.DELETE}
     return _BELOW_CONTAINERS.get((segments[4], len(segments)))
@@ -125,7 +125,7 @@ _BELOW_CONTAINERS: Mapping[tuple[str, int], Mapping[str, RequestKind]] = {
 }
 
 
-def _posted(headers: Mapping[str, str]) -> RequestKind:
+def _kind_of_post(headers: Mapping[str, str]) -> RequestKind:
     if is_on(headers, "x-ms-cosmos-is-batch-request"):
         return RequestKind.BATCH
     if is_query(headers):
@@ -133,7 +133,7 @@ def _posted(headers: Mapping[str, str]) -> RequestKind:
     return RequestKind.UPSERT if is_on(headers, "x-ms-documentdb-is-upsert") else RequestKind.CREATE
 
 
-def _allowed(request: Request, segments: tuple[str, ...], kinds: Mapping[str, RequestKind]) -> Route:
+def _route_of(request: Request, segments: tuple[str, ...], kinds: Mapping[str, RequestKind]) -> Route:
     kind = kinds.get(request.method)
     if kind is None:
         raise CosmosError(405, f"The resource does not support {request.method[:20]}.")

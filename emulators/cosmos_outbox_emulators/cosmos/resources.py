@@ -71,7 +71,7 @@ def metadata_reply(account: Account, request: Request, segments: tuple[str, ...]
 
 def _databases(account: Account, request: Request) -> Reply:
     if request.method == "POST" and not is_query(request.headers):
-        throughput = offers.asked_for(request.headers)
+        throughput = offers.requested_content(request.headers)
         return _json(account.create_database(jsontext.decode_object(request.body), throughput), status=201)
     return _page("Databases", [database.properties for database in account.databases.values()], request)
 
@@ -87,8 +87,8 @@ def _containers(account: Account, request: Request, database_name: str) -> Reply
     database = account.database(database_name)
     if request.method == "POST" and not is_query(request.headers):
         body = jsontext.decode_object(request.body)
-        container = account.create_container(database_name, body, offers.asked_for(request.headers))
-        return _described(container, request, status=201)
+        container = account.create_container(database_name, body, offers.requested_content(request.headers))
+        return _describe(container, request, status=201)
     found = [container.properties for container in database.containers.values()]
     return _page("DocumentCollections", found, request, rid=database.properties["_rid"])
 
@@ -100,9 +100,9 @@ def _container(account: Account, request: Request, database_name: str, name: str
             return Reply(status=204, headers=dict(_CHARGE))
         case "PUT":
             body = jsontext.decode_object(request.body)
-            return _described(account.replace_container(database_name, name, body), request)
+            return _describe(account.replace_container(database_name, name, body), request)
         case _:
-            return _described(account.container(database_name, name, as_owner=False), request)
+            return _describe(account.container(database_name, name, as_owner=False), request)
 
 
 def _offers(account: Account, request: Request, segments: tuple[str, ...]) -> Reply:
@@ -170,7 +170,7 @@ def _page(name: str, found: list[JsonObject], request: Request, *, rid: str = ""
     return Reply(status=200, body=listing(rid, page.rows, name), headers=headers)
 
 
-def _described(container: Container, request: Request, *, status: int = 200) -> Reply:
+def _describe(container: Container, request: Request, *, status: int = 200) -> Reply:
     properties = container.properties
     if is_on(request.headers, "x-ms-documentdb-populatepartitionstatistics"):
         properties = {**properties, "statistics": _statistics(container)}

@@ -26,8 +26,8 @@ def plant(account: Account, seed: Any) -> None:
     Raises:
         ValueError: names the path of the first mistake.
     """
-    for path, database in _objects(_checked(seed, "seed", {"databases"}), "databases"):
-        _checked(database, path, {"id", "containers"})
+    for path, database in _objects(_check_object(seed, "seed", {"databases"}), "databases"):
+        _check_object(database, path, {"id", "containers"})
         if database.get("id") not in account.databases:
             _at(path, account.create_database, {"id": database.get("id")})
         for container_path, container in _objects(database, "containers", path):
@@ -35,7 +35,7 @@ def plant(account: Account, seed: Any) -> None:
 
 
 def _plant_container(account: Account, database: str, fields: Mapping[str, Any], path: str) -> None:
-    _checked(fields, path, _OF_CONTAINER)
+    _check_object(fields, path, _OF_CONTAINER)
     containers = account.database(database).containers
     if fields.get("id") not in containers:
         ranges = fields.get("ranges", 1)
@@ -85,10 +85,10 @@ def _objects(owner: Mapping[str, Any], name: str, path: str = "") -> Iterator[tu
     if not isinstance(values, list):
         raise ValueError(f"{here}: expected a list, got {values!r:.80}")  # noqa: TRY004  # one error type for all bad input
     for index, value in enumerate(values):
-        yield f"{here}[{index}]", _checked(value, f"{here}[{index}]")
+        yield f"{here}[{index}]", _check_object(value, f"{here}[{index}]")
 
 
-def _checked(value: Any, path: str, known: frozenset[str] | set[str] | None = None) -> Mapping[str, Any]:
+def _check_object(value: Any, path: str, known: frozenset[str] | set[str] | None = None) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ValueError(f"{path}: expected an object, got {value!r:.80}")  # noqa: TRY004  # as above
     for name in value:

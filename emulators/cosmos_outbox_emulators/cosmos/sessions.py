@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"(\d{1,9}):(?:(-?\d{1,18})#)?(\d{1,18})(?:#\d+=-?\d+)*", re
 _ANY_VERSION = ("-1", None)
 
 
-def reached_lsn(container: Container, partition: Partition, now: float) -> int:
+def lsn_of_replicas(container: Container, partition: Partition, now: float) -> int:
     """Return the last LSN of a partition that the replicas have."""
     lag = container.replication.lag_s
     return partition.lsn_at(now - lag) if lag else partition.lsn
@@ -31,7 +31,7 @@ def readable_lsn(container: Container, partition: Partition, headers: Mapping[st
     Raises:
         CosmosError: 404/1002, the session of the reader has seen a later one.
     """
-    reached = reached_lsn(container, partition, now)
+    reached = lsn_of_replicas(container, partition, now)
     require_seen(container, partition, headers, reached)
     return reached
 
@@ -41,13 +41,13 @@ def require_seen(
 ) -> None:
     """Refuse a reader whose session has seen more than the answering replica has reached."""
     session = headers.get("x-ms-session-token")
-    if session and _seen(session, container, partition) > reached:
+    if session and _lsn_of_session(session, container, partition) > reached:
         raise CosmosError(
             404, "The read session is not available for the input session token.", substatus=_NOT_AVAILABLE
         )
 
 
-def _seen(session: str, container: Container, partition: Partition) -> int:
+def _lsn_of_session(session: str, container: Container, partition: Partition) -> int:
     """
     Return the LSN that a session token has of a range, or of the ranges from which it was split; 0 without a token.
 

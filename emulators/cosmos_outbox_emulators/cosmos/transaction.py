@@ -102,13 +102,13 @@ class Transaction:
                 return self._patch(operation)
 
     def _create(self, operation: Operation) -> Outcome:
-        body = _required(operation.body)
+        body = _require_body(operation.body)
         if self._find(body.get("id")) is not None:
             raise conflict()
         return Outcome(status=201, item=self._put(body, None))
 
     def _upsert(self, operation: Operation) -> Outcome:
-        body = _required(operation.body)
+        body = _require_body(operation.body)
         current = self._find(body.get("id"))
         if current is not None:
             _check_conditions(operation, current)
@@ -123,7 +123,7 @@ class Transaction:
         return Outcome(status=200, item=current)
 
     def _replace(self, operation: Operation) -> Outcome:
-        body = _required(operation.body)
+        body = _require_body(operation.body)
         current = self._get(operation.id)
         _check_conditions(operation, current)
         if body.get("id") == operation.id:
@@ -142,7 +142,7 @@ class Transaction:
         return Outcome(status=204)
 
     def _patch(self, operation: Operation) -> Outcome:
-        body = _required(operation.body)
+        body = _require_body(operation.body)
         current = self._get(operation.id)
         _check_conditions(operation, current)
         condition = body.get("condition")
@@ -184,7 +184,7 @@ class Transaction:
         item_id = _valid_id(source.get("id"))
         _check_ttl(source.get("ttl", -1))
         container = self._container
-        if container.encoded_key_of(source) != self._key.encoded:
+        if container.encode_key_of(source) != self._key.encoded:
             raise bad_request(
                 "PartitionKey extracted from document doesn't match the one specified in the header.",
                 substatus=_KEY_MISMATCH,
@@ -221,7 +221,7 @@ class Transaction:
         return item
 
 
-def _required(body: JsonObject | None) -> JsonObject:
+def _require_body(body: JsonObject | None) -> JsonObject:
     if body is None:
         raise bad_request("The operation has no resource body.")
     return body

@@ -77,7 +77,7 @@ def container_page(account: Account, database: str, name: str, key: str, number:
 def _row(container: Container, item: Item) -> tuple[Any, ...]:
     range_id = container.partition_of(item.epk).range_id
     expires = moment(item.expires_at) if item.expires_at is not None else None
-    key = ", ".join(_shown(_value_at(item.body, names)) for names in container.key_paths)
+    key = ", ".join(_key_text(_value_at(item.body, names)) for names in container.key_paths)
     changed = moment(item.timestamp)
     return details(item.key[1], json_text(item.body)), key, range_id, item.lsn, changed, expires
 
@@ -88,7 +88,7 @@ def _value_at(value: Any, names: tuple[str, ...]) -> Any:
     return value
 
 
-def _shown(value: Any) -> str:
+def _key_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 

@@ -119,7 +119,7 @@ def _row(entry: Entry) -> tuple[Any, ...]:
     properties = dict(_application_properties(entry))
     state = "locked" if entry.token is not None else "deferred" if entry.state == DEFERRED else "ready"
     content = {"application properties": properties, "annotations": entry.message.annotations}
-    text = f"{_body(entry)}\n\n{json_text({name: _named(one) for name, one in content.items() if one})}"
+    text = f"{_body(entry)}\n\n{json_text({name: _to_text(one) for name, one in content.items() if one})}"
     return (
         details(entry.message.identity, text),
         entry.sequence,
@@ -132,7 +132,7 @@ def _row(entry: Entry) -> tuple[Any, ...]:
     )
 
 
-def _named(values: dict[Any, Any]) -> dict[str, Any]:
+def _to_text(values: dict[Any, Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 

@@ -105,7 +105,7 @@ class Administration:
         return self._child(topic, name, address)
 
     def _entity(self, topic: Topic, address: str) -> ET.Element:
-        shown = self._shown_of(topic.name)
+        shown = self._recall(topic.name)
         status = {"Status": "Disabled" if topic.disabled else "Active"}
         if topic.config.queue:
             queue = topic.subscriptions[""].queue
@@ -129,7 +129,7 @@ class Administration:
 
     def _child(self, topic: Topic, name: str, address: str) -> ET.Element:
         queue = topic.subscriptions[name].queue
-        shown = self._shown_of(queue.path)
+        shown = self._recall(queue.path)
         status = {"Status": "Disabled" if queue.disabled else "Active", "MessageCount": queue.active}
         values = descriptions.of_queue(queue.config) | status
         description = descriptions.describe(SUBSCRIPTION, values, shown, _counts(queue, 0))
@@ -166,7 +166,7 @@ class Administration:
         if update:
             if topic is None or bool(topic.config.queue) is not is_queue:
                 raise _missing(path)
-            descriptions.check_unchanged(given, self._described(self._entity(topic, address)))
+            descriptions.check_unchanged(given, self._description_of(self._entity(topic, address)))
             config = descriptions.topic_config(given, topic.config)
             if config.queue:
                 own = descriptions.queue_config(given, config.queue)
@@ -197,7 +197,7 @@ class Administration:
         if update:
             if name is None:
                 raise _missing(found[0])
-            descriptions.check_unchanged(given, self._described(self._child(topic, name, address)))
+            descriptions.check_unchanged(given, self._description_of(self._child(topic, name, address)))
             queue = topic.subscriptions[name].queue
             queue.config = descriptions.queue_config(given, queue.config)
         else:
@@ -255,16 +255,16 @@ class Administration:
             raise _missing(path)
         return topic
 
-    def _shown_of(self, path: str) -> Shown:
+    def _recall(self, path: str) -> Shown:
         return self._shown.get(path.lower()) or Shown(created=self._begun, updated=self._begun)
 
     def _remember(self, path: str, given: dict[str, ET.Element], *, again: bool) -> None:
         now = self._broker.timers.now()
-        created = now if again else self._shown_of(path).created
+        created = now if again else self._recall(path).created
         self._shown[path.lower()] = Shown(created=created, updated=now, given=given)
 
     @staticmethod
-    def _described(entry: ET.Element) -> ET.Element:
+    def _description_of(entry: ET.Element) -> ET.Element:
         content = entry[-1]
         return content[0]
 

@@ -116,7 +116,7 @@ def failure(status: int, detail: str) -> ET.Element:
     return element
 
 
-def written(element: ET.Element) -> bytes:
+def encode(element: ET.Element) -> bytes:
     element = deepcopy(element)  # a rule keeps the filter that a client described
     _name_as_net_does(element, "")
     return bytes(ET.tostring(element, encoding="utf-8", xml_declaration=True))

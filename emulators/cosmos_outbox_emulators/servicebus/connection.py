@@ -261,13 +261,13 @@ class Connection:
                 if end.entity is None or end.detached or self._is_authorised(end.entity, end.claims):
                     continue
                 link.close()
-                reason = f"Code: RenewToken. Details: {_unauthorised(end.entity, end.claims)}"
+                reason = f"Code: RenewToken. Details: {_error_text(end.entity, end.claims)}"
                 text = f"The link '{end.name}' is force detached. {reason}."
                 end.detach(AmqpError(Condition.LINK_DETACH_FORCED, text))
 
     def check_authorised(self, path: str, *claims: str) -> None:
         if not self._is_authorised(path, claims):
-            raise AmqpError(Condition.UNAUTHORIZED_ACCESS, _unauthorised(path, claims))
+            raise AmqpError(Condition.UNAUTHORIZED_ACCESS, _error_text(path, claims))
 
     # Sessions and links
 
@@ -358,7 +358,7 @@ class Connection:
             session.on_disposition(fields)
 
 
-def _unauthorised(path: str, claims: tuple[str, ...]) -> str:
+def _error_text(path: str, claims: tuple[str, ...]) -> str:
     return (
         f"Unauthorized access. '{','.join(claims)}' claim(s) are required to perform this operation. "
         f"Resource: 'sb://localhost/{path}'."

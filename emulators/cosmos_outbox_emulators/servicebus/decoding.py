@@ -69,7 +69,7 @@ def _unknown(data: bytes, position: int) -> tuple[Any, int]:
     raise DecodeError(f"unknown AMQP constructor 0x{data[position - 1]:02x}")
 
 
-def _described(data: bytes, position: int) -> tuple[Any, int]:
+def _decode_described(data: bytes, position: int) -> tuple[Any, int]:
     descriptor, position = _DECODERS[data[position]](data, position + 1)
     value, position = _DECODERS[data[position]](data, position + 1)
     return primitives.Described(descriptor, value), position
@@ -83,7 +83,7 @@ def _empty_list(data: bytes, position: int) -> tuple[Any, int]:
     return [], position
 
 
-def _fixed(width: int, read: Callable[[bytes, int], tuple[Any, ...]], kind: Callable[[Any], Any]) -> Decoder:
+def _scalar(width: int, read: Callable[[bytes, int], tuple[Any, ...]], kind: Callable[[Any], Any]) -> Decoder:
     return lambda data, position: (kind(read(data, position)[0]), position + width)
 
 
@@ -200,28 +200,28 @@ def _array(large: bool) -> Decoder:
 
 def _decoder_table() -> list[Decoder]:
     table: list[Decoder] = [_unknown] * 256
-    table[0x00] = _described
+    table[0x00] = _decode_described
     table[0x40], table[0x41], table[0x42] = _constant(None), _constant(value=True), _constant(value=False)
     table[0x43], table[0x44] = _constant(primitives.UInt(0)), _constant(primitives.ULong(0))
     table[0x45], table[0x56] = _empty_list, _boolean
     table[0x50] = lambda data, position: (primitives.UByte(data[position]), position + 1)
-    table[0x51] = _fixed(1, _i8, primitives.Byte)
+    table[0x51] = _scalar(1, _i8, primitives.Byte)
     table[0x52] = lambda data, position: (primitives.UInt(data[position]), position + 1)
     table[0x53] = lambda data, position: (primitives.ULong(data[position]), position + 1)
-    table[0x54], table[0x55] = _fixed(1, _i8, primitives.Int), _fixed(1, _i8, primitives.Long)
-    table[0x60], table[0x61] = _fixed(2, _u16, primitives.UShort), _fixed(2, _i16, primitives.Short)
+    table[0x54], table[0x55] = _scalar(1, _i8, primitives.Int), _scalar(1, _i8, primitives.Long)
+    table[0x60], table[0x61] = _scalar(2, _u16, primitives.UShort), _scalar(2, _i16, primitives.Short)
     table[0x70], table[0x71], table[0x72] = (
-        _fixed(4, _u32, primitives.UInt),
-        _fixed(4, _i32, primitives.Int),
-        _fixed(4, _f32, primitives.Float),
+        _scalar(4, _u32, primitives.UInt),
+        _scalar(4, _i32, primitives.Int),
+        _scalar(4, _f32, primitives.Float),
     )
     table[0x73], table[0x74] = _opaque(0x73, 4), _opaque(0x74, 4)
     table[0x80], table[0x81], table[0x82] = (
-        _fixed(8, _u64, primitives.ULong),
-        _fixed(8, _i64, primitives.Long),
-        _fixed(8, _f64, float),
+        _scalar(8, _u64, primitives.ULong),
+        _scalar(8, _i64, primitives.Long),
+        _scalar(8, _f64, float),
     )
-    table[0x83] = _fixed(8, _i64, primitives.Timestamp)
+    table[0x83] = _scalar(8, _i64, primitives.Timestamp)
     table[0x84], table[0x94] = _opaque(0x84, 8), _opaque(0x94, 16)
     table[0x98] = _uuid
     table[0xA0], table[0xA1], table[0xA3] = _small(bytes), _small(_string), _small(_symbol)

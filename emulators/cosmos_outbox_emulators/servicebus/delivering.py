@@ -14,8 +14,8 @@ from cosmos_outbox_emulators.servicebus.injection import suffer
 from cosmos_outbox_emulators.servicebus.performatives import (
     ACCEPTED,
     Code,
+    encode_rejected,
     performative,
-    rejected,
     transfer_frames,
 )
 from cosmos_outbox_emulators.servicebus.primitives import Described, Long, UInt
@@ -130,7 +130,7 @@ class DeliveryLink:
             self.end.handle,
             number,
             tag,
-            entry.encoded(tag),
+            entry.encode(tag),
             settled=self.receive_and_delete,
             max_frame_size=self._wire.peer_frame_size,
         )
@@ -175,7 +175,7 @@ class DeliveryLink:
             try:
                 self._queue.settle(token, outcome, reason, description, changes=changes)
             except AmqpError as error:
-                return rejected(error)
+                return encode_rejected(error)
             return _echo(state)
 
         suffer(self.end, On.SETTLE, self._queue.path, delivery_id, settled=settled, act=act)

@@ -98,7 +98,7 @@ class _Reversed(Sessions):
 class _Shared(Sessions):
     def accept(self, receiver: Receiver, session_id: str | None) -> Session | None:
         if session_id is not None:
-            self._named(session_id).owner = None
+            self._find_or_create(session_id).owner = None
         return super().accept(receiver, session_id)
 
 

@@ -18,7 +18,7 @@ def encode(value: Any) -> bytes:
     return _ENCODERS[type(value)](value)
 
 
-def _sized(data: bytes, small: int, large: int) -> bytes:
+def _encode_sized(data: bytes, small: int, large: int) -> bytes:
     size = len(data)
     return bytes((small, size)) + data if size < 256 else bytes((large,)) + pack_u32(size) + data
 
@@ -37,7 +37,7 @@ def _signed(small: int, large: bytes, pack: Callable[[int], bytes]) -> Callable[
     return lambda value: bytes((small, value & 255)) if -128 <= value < 128 else large + pack(value)
 
 
-def _prefixed(prefix: bytes, layout: str) -> Callable[[Any], bytes]:
+def _encoder(prefix: bytes, layout: str) -> Callable[[Any], bytes]:
     pack = struct.Struct(layout).pack
     return lambda value: prefix + pack(value)
 
@@ -117,21 +117,21 @@ def _encode_described(value: primitives.Described) -> bytes:
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     type(None): lambda value: b"\x40",
     bool: lambda value: b"\x41" if value else b"\x42",
-    str: lambda value: _sized(value.encode(), 0xA1, 0xB1),
-    primitives.Symbol: lambda value: _sized(value.encode("ascii"), 0xA3, 0xB3),
-    bytes: lambda value: _sized(value, 0xA0, 0xB0),
+    str: lambda value: _encode_sized(value.encode(), 0xA1, 0xB1),
+    primitives.Symbol: lambda value: _encode_sized(value.encode("ascii"), 0xA3, 0xB3),
+    bytes: lambda value: _encode_sized(value, 0xA0, 0xB0),
     primitives.ULong: _unsigned(b"\x44", 0x53, b"\x80", struct.Struct(">Q").pack),
     primitives.UInt: _unsigned(b"\x43", 0x52, b"\x70", pack_u32),
-    primitives.UShort: _prefixed(b"\x60", ">H"),
-    primitives.UByte: _prefixed(b"\x50", ">B"),
+    primitives.UShort: _encoder(b"\x60", ">H"),
+    primitives.UByte: _encoder(b"\x50", ">B"),
     primitives.Long: _signed(0x55, b"\x81", pack_i64),
     int: _signed(0x55, b"\x81", pack_i64),
     primitives.Int: _signed(0x54, b"\x71", struct.Struct(">i").pack),
-    primitives.Short: _prefixed(b"\x61", ">h"),
-    primitives.Byte: _prefixed(b"\x51", ">b"),
-    primitives.Timestamp: _prefixed(b"\x83", ">q"),
-    primitives.Float: _prefixed(b"\x72", ">f"),
-    float: _prefixed(b"\x82", ">d"),
+    primitives.Short: _encoder(b"\x61", ">h"),
+    primitives.Byte: _encoder(b"\x51", ">b"),
+    primitives.Timestamp: _encoder(b"\x83", ">q"),
+    primitives.Float: _encoder(b"\x72", ">f"),
+    float: _encoder(b"\x82", ">d"),
     uuid.UUID: lambda value: b"\x98" + value.bytes,
     primitives.Array: _encode_array,
     list: _encode_list,

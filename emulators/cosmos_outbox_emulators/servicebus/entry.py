@@ -59,7 +59,7 @@ class Entry:
         self.session: Session | None = None
         self.state = ACTIVE
 
-    def encoded(self, token: bytes | None = None) -> bytes:
+    def encode(self, token: bytes | None = None) -> bytes:
         return encode_delivery(
             self.message,
             application_properties=self.application_properties,

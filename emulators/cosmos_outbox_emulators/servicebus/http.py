@@ -83,7 +83,7 @@ class HttpSide:
 
     async def _manage(self, request: web.Request) -> web.Response:
         if self._broker.is_down:
-            return _xml(503, atom.written(atom.failure(503, "The service is unavailable.")))
+            return _xml(503, atom.encode(atom.failure(503, "The service is unavailable.")))
         token, config = request.headers.get("Authorization", ""), self._broker.config
         try:
             verify(
@@ -93,9 +93,9 @@ class HttpSide:
                 self._broker.timers.now() - self._broker.ahead_s,
             )
         except InvalidToken as error:
-            return _xml(401, atom.written(atom.failure(401, str(error))))
+            return _xml(401, atom.encode(atom.failure(401, str(error))))
         if "Manage" not in config.rights_of(key_name(token)):
-            return _xml(401, atom.written(atom.failure(401, "Manage claim is required for this operation.")))
+            return _xml(401, atom.encode(atom.failure(401, "Manage claim is required for this operation.")))
         status, element = self._administration.answer(
             request.method,
             request.path,
@@ -106,7 +106,7 @@ class HttpSide:
         )
         if self._broker.before_output:
             self._broker.before_output()
-        return _xml(status, b"" if element is None else atom.written(element))
+        return _xml(status, b"" if element is None else atom.encode(element))
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         frames = self._accept()

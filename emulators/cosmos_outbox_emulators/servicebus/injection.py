@@ -7,7 +7,7 @@ from collections.abc import Callable
 from cosmos_outbox_emulators.servicebus.channel import LinkEnd
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.faults import Action, Fault, On
-from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, outcome_frame, rejected
+from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, encode_rejected, outcome_frame
 
 _CONDITIONS = {Action.SERVER_BUSY: Condition.SERVER_BUSY, Action.REJECT: Condition.INTERNAL_ERROR}
 _BEFORE = {
@@ -38,7 +38,7 @@ def suffer(
         end.detach(AmqpError(fault.condition or Condition.LINK_DETACH_FORCED, fault.description))
     elif action in (Action.REJECT, Action.REJECT_AFTER_STORE, Action.SERVER_BUSY):
         condition = fault.condition or _CONDITIONS.get(fault.action, Condition.TIMEOUT)
-        outcome = rejected(AmqpError(condition, fault.description))
+        outcome = encode_rejected(AmqpError(condition, fault.description))
         acknowledge(end, delivery_id, outcome, delay, to_sender=on is On.SEND)
     elif action in (Action.DELAY_ACK, Action.ZERO_CREDIT) and not settled:
         delay += fault.seconds if action is Action.DELAY_ACK else 0.0

@@ -132,8 +132,8 @@ class Management:
                 return subscription
         raise AmqpError(Condition.NOT_ALLOWED, f"The messaging entity '{self._path}' has no rules.")
 
-    def _held(self, body: dict[Any, Any]) -> Session:
-        return self._sessions.held(_get(body, "session-id", str), self._wire)
+    def _require_session(self, body: dict[Any, Any]) -> Session:
+        return self._sessions.get(_get(body, "session-id", str), self._wire)
 
     # Locks and sessions
 
@@ -142,11 +142,11 @@ class Management:
         return Reply(body={"expirations": Array(expirations)})
 
     def _renew_session_lock(self, body: dict[Any, Any]) -> Reply:
-        session = self._held(body)
+        session = self._require_session(body)
         return Reply(body={"expiration": to_timestamp(self._sessions.renew(session))})
 
     def _get_session_state(self, body: dict[Any, Any]) -> Reply:
-        return Reply(body={"session-state": self._held(body).state})
+        return Reply(body={"session-state": self._require_session(body).state})
 
     def _set_session_state(self, body: dict[Any, Any]) -> Reply:
         state = _get(body, "session-state", bytes | None)
@@ -155,7 +155,7 @@ class Management:
             raise AmqpError(
                 Condition.MESSAGE_SIZE_EXCEEDED, f"The state of a session is at most {limit} bytes long."
             )
-        self._sessions.set_state(self._held(body), state)
+        self._sessions.set_state(self._require_session(body), state)
         return Reply()
 
     def _get_message_sessions(self, body: dict[Any, Any]) -> Reply:
@@ -181,14 +181,14 @@ class Management:
         return Reply()
 
     def _receive_by_sequence_number(self, body: dict[Any, Any]) -> Reply:
-        session = self._held(body) if self._queue.sessions else None
+        session = self._require_session(body) if self._queue.sessions else None
         sequences = [int(number) for number in _numbers(body)]
         settled = body.get("receiver-settle-mode") == 0
         got = self._queue.receive_deferred(sequences, session=session, receive_and_delete=settled)
         messages = [
             {
                 "lock-token": uuid.UUID(bytes_le=token),
-                "message": entry.encoded(b"" if settled else token),
+                "message": entry.encode(b"" if settled else token),
             }
             for token, entry in got
         ]
@@ -200,10 +200,10 @@ class Management:
         entries = list(self._queue.peek(start, count, session_id if isinstance(session_id, str) else None))
         if not entries:
             return Reply(status=204, description="No Content", condition=Condition.MESSAGE_NOT_FOUND)
-        return Reply(body={"messages": [{"message": entry.encoded()} for entry in entries]})
+        return Reply(body={"messages": [{"message": entry.encode()} for entry in entries]})
 
     def _schedule_message(self, body: dict[Any, Any]) -> Reply:
-        messages = [_scheduled_message(item) for item in _get(body, "messages", list)]
+        messages = [_parse_scheduled(item) for item in _get(body, "messages", list)]
         return Reply(
             body={"sequence-numbers": Array(Long(number) for number in self._topic.schedule(messages))}
         )
@@ -263,7 +263,7 @@ def _numbers(body: dict[Any, Any]) -> list[int]:
     return values
 
 
-def _scheduled_message(item: Any) -> Message:
+def _parse_scheduled(item: Any) -> Message:
     if not isinstance(item, dict) or not isinstance(item.get("message"), bytes):
         raise AmqpError(Condition.ARGUMENT_ERROR, "A message to schedule is a map with its encoded form.")
     return parse_message(item["message"])

@@ -41,17 +41,17 @@ def broker_of(value: Any) -> Broker:
         ValueError: names the path of the first mistake, or of what the emulator does not do.
     """
     user = _fields(_fields(value, "", {"UserConfig"})["UserConfig"], "UserConfig", {"Namespaces", "Logging"})
-    namespaces = [*_named(user, "UserConfig", "Namespaces")]
+    namespaces = [*_objects_of(user, "UserConfig", "Namespaces")]
     if len(namespaces) != 1:
         raise ValueError(f"UserConfig.Namespaces: expected one namespace, got {len(namespaces)}")
     [(path, namespace)] = namespaces
     _fields(namespace, path, {"Name", "Queues", "Topics"})
-    queues = [_queue(queue, where) for where, queue in _named(namespace, path, "Queues")]
+    queues = [_queue(queue, where) for where, queue in _objects_of(namespace, path, "Queues")]
     topics, rules = [], []
-    for where, topic in _named(namespace, path, "Topics"):
+    for where, topic in _objects_of(namespace, path, "Topics"):
         _fields(topic, where, {"Name", "Properties", "Subscriptions"})
         subscriptions = []
-        for at, subscription in _named(topic, where, "Subscriptions"):
+        for at, subscription in _objects_of(topic, where, "Subscriptions"):
             _fields(subscription, at, {"Name", "Properties", "Rules"})
             subscriptions.append(
                 {"name": subscription.get("Name"), **_properties(subscription, at, _RECEIVING)}
@@ -73,7 +73,7 @@ def _queue(queue: Any, path: str) -> Fields:
 
 
 def _rules(subscription: Fields, path: str) -> Iterator[Rule]:
-    for where, rule in _named(subscription, path, "Rules"):
+    for where, rule in _objects_of(subscription, path, "Rules"):
         properties = _fields(rule, where, {"Name", "Properties"}).get("Properties", {})
         at = f"{where}.Properties"
         _fields(properties, at, {"FilterType", "CorrelationFilter", "SqlFilter", "Action"})
@@ -110,7 +110,7 @@ def _fields(value: Any, path: str, known: set[str]) -> Fields:
     return value
 
 
-def _named(owner: Any, path: str, name: str) -> Iterator[tuple[str, Fields]]:
+def _objects_of(owner: Any, path: str, name: str) -> Iterator[tuple[str, Fields]]:
     """Yield the objects of a list, each with its path."""
     values = owner.get(name, []) if isinstance(owner, Mapping) else None
     if not isinstance(values, list):

@@ -130,7 +130,7 @@ def error(failure: AmqpError) -> Raw:
     return Raw(performative(Code.ERROR, Symbol(failure.condition), failure.description, info))
 
 
-def rejected(failure: AmqpError) -> bytes:
+def encode_rejected(failure: AmqpError) -> bytes:
     return performative(Code.REJECTED, error(failure))
 
 

@@ -125,7 +125,7 @@ class BrokerFile:
             if entry is None:
                 gone.append((path, sequence))
             else:
-                rows.append((path, sequence, _encoded(entry)))
+                rows.append((path, sequence, _encode_entry(entry)))
         self._connection.executemany("DELETE FROM entries WHERE path = ? AND sequence = ?", gone)
         self._connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
         queues = self._broker.queues
@@ -142,7 +142,7 @@ class BrokerFile:
     def _save_scheduled(self) -> None:
         for key, number in self._scheduled:
             topic = self._broker.topics[key]
-            message = topic.scheduled_message(number)
+            message = topic.find_scheduled(number)
             if message is None:
                 self._connection.execute(
                     "DELETE FROM scheduled WHERE topic = ? AND number = ?", (key, number)
@@ -257,7 +257,7 @@ def _message(values: Iterable[Any]) -> Message:
     return Message(**named)
 
 
-def _encoded(entry: Entry) -> bytes:
+def _encode_entry(entry: Entry) -> bytes:
     return encode([_values(entry.message), [getattr(entry, name) for name in _ENTRY]])
 
 

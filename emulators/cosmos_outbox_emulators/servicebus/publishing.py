@@ -11,7 +11,7 @@ from cosmos_outbox_emulators.servicebus.faults import Action, On
 from cosmos_outbox_emulators.servicebus.inbound import Assembler, Inbound
 from cosmos_outbox_emulators.servicebus.injection import suffer
 from cosmos_outbox_emulators.servicebus.message import parse_transfer
-from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, rejected
+from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED, encode_rejected
 from cosmos_outbox_emulators.servicebus.primitives import ULong
 from cosmos_outbox_emulators.servicebus.topic import Topic
 
@@ -71,12 +71,12 @@ class PublishLink:
                     f"The received message (delivery-id:{inbound.delivery_id}, size:{inbound.size} bytes) exceeds the "
                     f"limit ({limit} bytes) currently allowed on the link.",
                 )
-                return rejected(self._too_large)
+                return encode_rejected(self._too_large)
             self._topic.publish(parse_transfer(inbound.payload, inbound.message_format))
         except DecodeError as error:
-            return rejected(AmqpError(Condition.DECODE_ERROR, str(error)))
+            return encode_rejected(AmqpError(Condition.DECODE_ERROR, str(error)))
         except AmqpError as error:
-            return rejected(error)
+            return encode_rejected(error)
         return ACCEPTED
 
     def _starve(self, seconds: float) -> None:

@@ -205,7 +205,7 @@ class Queue:
             self._timers.at(waiting[0][0], self._expire_locks)
 
     def renew(self, token: bytes) -> float:
-        entry = self._held(token)
+        entry = self._require_locked(token)
         if entry.session:
             raise AmqpError(
                 Condition.NOT_ALLOWED, "The lock of a message in a session is renewed with its session."
@@ -213,7 +213,7 @@ class Queue:
         entry.locked_until = self._timers.now() + self.lock_s
         return entry.locked_until
 
-    def _held(self, token: bytes) -> Entry:
+    def _require_locked(self, token: bytes) -> Entry:
         entry = self.locked.get(token)
         if entry is None or (entry.locked_until or 0) <= self._timers.now():
             raise AmqpError(
@@ -239,7 +239,7 @@ class Queue:
         Raises:
             AmqpError: the lock is lost; nothing was changed.
         """
-        entry = self._held(token)
+        entry = self._require_locked(token)
         if outcome is Outcome.COMPLETE:
             self._forget_lock(entry)
             del self.entries[entry.sequence]

@@ -16,9 +16,9 @@ from cosmos_outbox_emulators.servicebus.performatives import (
     ACCEPTED,
     Code,
     Raw,
+    encode_rejected,
     outcome_frame,
     performative,
-    rejected,
     transfer_frames,
 )
 from cosmos_outbox_emulators.servicebus.primitives import Int, Symbol
@@ -107,7 +107,7 @@ class RequestLink:
             # Of a request beyond the limit nothing was kept: it is refused as one without content.
             request = read_request(inbound.payload)
         except DecodeError as error:
-            outcome = rejected(AmqpError(Condition.DECODE_ERROR, str(error)))
+            outcome = encode_rejected(AmqpError(Condition.DECODE_ERROR, str(error)))
         if not inbound.settled:
             channel = self.end.channel
             channel.wire.write(outcome_frame(channel.number, inbound.delivery_id, outcome, to_sender=True))

@@ -27,7 +27,7 @@ def entity_path(address: str) -> str:
     return address.partition("?")[0].strip("/")
 
 
-def granted_path(resource: str, host: str) -> str:
+def parse_resource(resource: str, host: str) -> str:
     """
     The path that a token is made for; its resource may be the bare host of the namespace, without a scheme.
 
@@ -79,6 +79,6 @@ def verify(token: str, audience: str, keys: Mapping[str, Iterable[str]], now: fl
             f"ExpiredToken: The token is expired. Expiration time: '{formatdate(expires, usegmt=True)}'."
         )
     host = audience.split("://", 1)[-1].partition("/")[0]
-    if not covers(granted_path(unquote_plus(fields["sr"]), host), entity_path(audience)):
+    if not covers(parse_resource(unquote_plus(fields["sr"]), host), entity_path(audience)):
         raise InvalidToken("InvalidAudience: Invalid authorization token audience.")
     return expires

@@ -41,7 +41,7 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(self._sessions.values())
 
-    def _named(self, session_id: str) -> Session:
+    def _find_or_create(self, session_id: str) -> Session:
         session = self._sessions.get(session_id)
         if session is None:
             session = self._sessions[session_id] = Session(session_id)
@@ -50,7 +50,7 @@ class Sessions:
     # Messages
 
     def add(self, entry: Entry) -> None:
-        session = self._named(entry.message.session_id or "")
+        session = self._find_or_create(entry.message.session_id or "")
         put_in_order(session.ready, entry)
         if session.owner:
             self._queue.pump(session.owner, session)
@@ -61,7 +61,7 @@ class Sessions:
             receiver.grant(self._hold(self._available.popitem(last=False)[1], receiver))
 
     def ready_of(self, entry: Entry) -> deque[Entry]:
-        return self._named(entry.message.session_id or "").ready
+        return self._find_or_create(entry.message.session_id or "").ready
 
     def shrink(self, entry: Entry) -> None:
         """Forget the session of an entry that expired, if nothing is left of it."""
@@ -85,7 +85,7 @@ class Sessions:
                 self._waiting.append(receiver)
                 return None
             return self._hold(self._available.popitem(last=False)[1], receiver)
-        session = self._named(session_id)
+        session = self._find_or_create(session_id)
         if session.owner:
             raise AmqpError(
                 Condition.SESSION_CANNOT_BE_LOCKED,
@@ -148,7 +148,7 @@ class Sessions:
             receiver = self._waiting.popleft()
             receiver.grant(self._hold(self._available.popitem(last=False)[1], receiver))
 
-    def held(self, session_id: str, container: object) -> Session:
+    def get(self, session_id: str, container: object) -> Session:
         """The session, provided that a receiver of this connection holds its lock."""
         session = self._sessions.get(session_id)
         if (
@@ -175,7 +175,7 @@ class Sessions:
             self.on_state(session)
 
     def restore_state(self, session_id: str, state: bytes, changed_at: float) -> None:
-        session = self._named(session_id)
+        session = self._find_or_create(session_id)
         session.state, session.state_changed_at = state, changed_at
 
     def ids(self, changed_after: float | None) -> list[str]:

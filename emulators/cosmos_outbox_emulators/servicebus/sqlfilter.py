@@ -71,14 +71,14 @@ class _Parser:
     def parse(self) -> _Value:
         condition = self._or()
         if self._kind != "end":
-            raise self._unexpected()
+            raise self._syntax_error()
         return condition
 
     @property
     def _kind(self) -> str:
         return self._tokens[self._position][0]
 
-    def _unexpected(self) -> ValueError:
+    def _syntax_error(self) -> ValueError:
         return ValueError(
             f"The emulator does not understand the SQL filter at {self._tokens[self._position][1]!r:.40}."
         )
@@ -96,7 +96,7 @@ class _Parser:
 
     def _expect(self, word: str) -> None:
         if not self._takes(word):
-            raise self._unexpected()
+            raise self._syntax_error()
 
     def _or(self) -> _Value:
         self._depth += 1
@@ -143,11 +143,11 @@ class _Parser:
     def _comparison(self, left: _Value) -> _Value:
         negated = self._takes("not")
         if self._takes("like"):
-            return _negated(self._like(left), negated)
+            return _negate_if(self._like(left), negated)
         if self._takes("in"):
-            return _negated(self._in(left), negated)
+            return _negate_if(self._in(left), negated)
         if negated:
-            raise self._unexpected()
+            raise self._syntax_error()
         compare = _COMPARISONS.get(self._tokens[self._position][1]) if self._kind == "sign" else None
         if compare is None:  # a property that is itself true or false
             return lambda scope: value if isinstance(value := left(scope), bool) else None
@@ -195,7 +195,7 @@ class _Parser:
             return lambda scope: scope.user.get(name)
         if kind != "word":
             self._position -= 1
-            raise self._unexpected()
+            raise self._syntax_error()
         area, _, name = text.rpartition(".")
         if area.lower() == "sys":
             position = _SYSTEM.get(name.lower())
@@ -223,7 +223,7 @@ def _constant(value: Any) -> _Value:
     return lambda _scope: value
 
 
-def _negated(condition: _Value, negated: bool) -> _Value:  # a value, not a switch
+def _negate_if(condition: _Value, negated: bool) -> _Value:  # a value, not a switch
     return (lambda scope: _not(condition(scope))) if negated else condition
 
 

@@ -204,5 +204,5 @@ class Topic:
         self._history = NotedDeque(self._history, seen)
         self._scheduled = NotedDict(self._scheduled, scheduled)
 
-    def scheduled_message(self, number: int) -> Message | None:
+    def find_scheduled(self, number: int) -> Message | None:
         return self._scheduled[number][1] if number in self._scheduled else None

@@ -16,7 +16,7 @@ from cosmos_outbox_emulators.cosmos import hash_v1
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.partition_key import (
     encode_components,
-    encoded_key_of,
+    encode_key_of,
     even_ranges,
     logical_key,
     middle,
@@ -126,9 +126,9 @@ def test_a_key_has_at_most_2048_bytes_of_text(rest: list[object]):
 
 def test_the_key_of_a_document_is_found_along_the_path():
     body = {"a": {"b": "x"}, "c": [1]}
-    assert encode_components(["x"]) == encoded_key_of(body, [parse_path("/a/b")])
-    assert encode_components([{}]) == encoded_key_of(body, [parse_path("/a/nothing")])
-    assert encode_components([{}]) == encoded_key_of(body, [parse_path("/c")])
+    assert encode_components(["x"]) == encode_key_of(body, [parse_path("/a/b")])
+    assert encode_components([{}]) == encode_key_of(body, [parse_path("/a/nothing")])
+    assert encode_components([{}]) == encode_key_of(body, [parse_path("/c")])
 
 
 def test_a_quoted_name_on_a_path_may_hold_slashes():

@@ -82,7 +82,7 @@ def renewed(of: Broker, clock: ManualClock) -> object:
     send(of, "1")
     first = received(of)
     clock.advance(20)
-    of.queue("t/Subscriptions/s").sessions.renew(of.queue("t/Subscriptions/s").sessions.held("a", first))
+    of.queue("t/Subscriptions/s").sessions.renew(of.queue("t/Subscriptions/s").sessions.get("a", first))
     clock.advance(20)
     return settle(of, first.got[0][1], Outcome.COMPLETE)
 

@@ -160,7 +160,7 @@ def test_dead_letters_are_not_counted_again_and_last_for_ever(queue):
     for _ in range(20):
         queue.dead_letters.settle(locked(queue.dead_letters)[1], Outcome.ABANDON)
     assert 1 == entry.delivery_count
-    header = wire.sections(entry.encoded())[Code.HEADER]
+    header = wire.sections(entry.encode())[Code.HEADER]
     assert 0xFFFFFFFF == header[2]
 
 
@@ -219,7 +219,7 @@ def test_only_a_message_that_was_numbered_before_says_so(queue):
     queue.topic.publish([message("direct"), scheduled("later", queue.clock() + 50)])
     queue.clock.advance(50)
     annotations = [
-        wire.sections(entry.encoded())[Code.MESSAGE_ANNOTATIONS] for entry in queue.peek(0, 10, None)
+        wire.sections(entry.encode())[Code.MESSAGE_ANNOTATIONS] for entry in queue.peek(0, 10, None)
     ]
     name = "x-opt-enqueue-sequence-number"
     assert [None, 2] == [found.get(name) for found in annotations]

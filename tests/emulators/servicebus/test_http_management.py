@@ -14,7 +14,7 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from azure.servicebus.management import CorrelationRuleFilter, FalseRuleFilter, TrueRuleFilter
 
 from cosmos_outbox_emulators.servicebus.administration import Administration
-from cosmos_outbox_emulators.servicebus.atom import written
+from cosmos_outbox_emulators.servicebus.atom import encode
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
 
@@ -141,7 +141,7 @@ def test_the_xml_has_the_prefixes_of_azure_alone():
     """The SDK for JavaScript knows names, not namespaces: a prefix at the counts, and none elsewhere."""
     administration = Administration(Broker.from_config({"queues": [{"name": "q"}]}))
     _, entry = administration.answer("GET", "q", {}, b"", update=False, address="http://127.0.0.1")
-    text = written(entry).decode()
+    text = encode(entry).decode()
     assert (
         '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">'
         in text
@@ -149,7 +149,7 @@ def test_the_xml_has_the_prefixes_of_azure_alone():
     assert "<LockDuration>PT1M</LockDuration>" in text
     counts = '<CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">'
     assert f"{counts}<d2p1:ActiveMessageCount>0<" in text
-    assert text == written(entry).decode(), "the entry that was written is as it was"
+    assert text == encode(entry).decode(), "the entry that was written is as it was"
 
 
 async def test_a_long_list_comes_in_pages(admin):

@@ -78,11 +78,11 @@ def test_only_the_connection_that_holds_a_session_may_act_on_it():
     queue, clock = session_queue()
     put(queue, clock, "a1")
     receiver = accept(queue, "a", container="mine")
-    assert receiver.session is queue.sessions.held("a", "mine")
+    assert receiver.session is queue.sessions.get("a", "mine")
     with pytest.raises(AmqpError, match="session-lock-lost"):
-        queue.sessions.held("a", "yours")
+        queue.sessions.get("a", "yours")
     with pytest.raises(AmqpError, match="session-lock-lost"):
-        queue.sessions.held("b", "mine")
+        queue.sessions.get("b", "mine")
 
 
 def test_a_message_without_a_session_is_dead_lettered_where_sessions_are_required():

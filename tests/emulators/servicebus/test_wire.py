@@ -15,9 +15,9 @@ from cosmos_outbox_emulators.servicebus.performatives import (
     ACCEPTED,
     BATCH_FORMAT,
     Code,
+    encode_rejected,
     frame,
     performative,
-    rejected,
 )
 from cosmos_outbox_emulators.servicebus.primitives import Long, Symbol, Timestamp, UInt
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer
@@ -157,7 +157,7 @@ async def test_outcomes_are_echoed_and_a_dead_letter_is_confirmed_without_an_err
     for _ in range(3):
         await client.until(Code.TRANSFER)
     info = {"DeadLetterReason": "r"}
-    dead = rejected(AmqpError("com.microsoft:dead-letter", "d", info))
+    dead = encode_rejected(AmqpError("com.microsoft:dead-letter", "d", info))
     client.send(wire.disposition(0, ACCEPTED), wire.disposition(1, performative(Code.MODIFIED, True, True)))
     client.send(wire.disposition(2, dead))
     states = [(await client.until(Code.DISPOSITION))[4] for _ in range(3)]
@@ -187,7 +187,7 @@ async def test_a_settlement_after_the_lock_was_lost_is_answered(server, client):
     client.send(wire.flow(3, 1))
     await client.until(Code.TRANSFER)
     queue = server.broker.queue("t/Subscriptions/sessions")
-    queue.sessions.held("A", next(iter(queue.sessions._held.values())).owner.container).locked_until = 0
+    queue.sessions.get("A", next(iter(queue.sessions._held.values())).owner.container).locked_until = 0
     queue.sessions._expire(next(iter(queue.sessions._held.values())))
     assert "com.microsoft:session-lock-lost" == condition(await client.until(Code.DETACH), 2)
     client.send(wire.disposition(0, ACCEPTED))

@@ -65,7 +65,7 @@ def run(query: Query, walk: Walk, *, page_size: int, continuation: str | None = 
     if query.aggregates or query.groups:
         return QueryPage(rows=list(islice(_aggregate(query, walk.items()), *_slice(resume))))
     if query.order or query.distinct:
-        rows = _behind(_sorted(query, _rows(query, walk.items())), query, resume)
+        rows = _behind(_sort(query, _rows(query, walk.items())), query, resume)
         return _page(query, rows, resume, (), page_size, ahead=bool(query.order))
     here, later = walk.head(resume.segments)
     items = iter(()) if here is None else walk.items(here)
@@ -124,10 +124,10 @@ def _rows(query: Query, items: Iterable[Item]) -> Iterator[_Row]:
 
 
 def _project(query: Query, item: Item) -> bytes | None:
-    return item.encoded if query.columns is None else _selected(query, item.body)
+    return item.encoded if query.columns is None else _select(query, item.body)
 
 
-def _selected(query: Query, document: dict[str, Any]) -> bytes | None:
+def _select(query: Query, document: dict[str, Any]) -> bytes | None:
     columns = query.columns or ()
     if query.value:
         value = columns[0].expression(document)
@@ -145,7 +145,7 @@ def _aggregate(query: Query, items: Iterable[Item]) -> Iterator[bytes]:
             groups.setdefault(key, []).append(item)
     for members in groups.values():
         results = [_result(aggregate, members) for aggregate in query.aggregates]
-        row = _selected(query, Aggregated(results, members[0].body if query.groups else {}))
+        row = _select(query, Aggregated(results, members[0].body if query.groups else {}))
         if row is not None:
             yield row
 
@@ -158,7 +158,7 @@ def _result(aggregate: Aggregate, items: Iterable[Item]) -> Any:
         return UNDEFINED
 
 
-def _sorted(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
+def _sort(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
     ordered = [row for row in rows if query.resume is None or _is_resumed(row, query, query.resume)]
     if _is_reversed(query):
         ordered.reverse()
@@ -210,7 +210,7 @@ def _decode(text: str, query: Query) -> _Resume:
             segments=tuple(map(_segment, segments)),
             keys=tuple(map(_sort_key, keys)),
             sequence=None if sequence is None else _whole(sequence),
-            left=_left(left),
+            left=_check_rows_left(left),
         )
     except (ValueError, TypeError, IndexError, CosmosError) as error:
         raise bad_request("The continuation token is malformed.") from error
@@ -239,7 +239,7 @@ def _sort_key(value: Sequence[Any]) -> SortKey:
     return rank, content
 
 
-def _left(value: Any) -> int | None:
+def _check_rows_left(value: Any) -> int | None:
     if value is not None and (not isinstance(value, int) or not 0 <= value <= MOST_ROWS):
         raise TypeError(value)
     return value

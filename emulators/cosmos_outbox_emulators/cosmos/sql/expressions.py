@@ -80,9 +80,9 @@ class ExpressionParser:
 
     def expect(self, word: str) -> None:
         if self.accept(word) is None:
-            raise self.unexpected()
+            raise self.error_at_token()
 
-    def unexpected(self) -> Exception:
+    def error_at_token(self) -> Exception:
         return syntax_error(self._tokens[self._next].text)
 
     def parameter(self, name: str) -> Any:
@@ -93,7 +93,7 @@ class ExpressionParser:
     # Operators
 
     def expression(self) -> Expression:
-        condition = self._coalesced()
+        condition = self._coalesce()
         if self.accept("?") is None:
             return condition
         positive = self.expression()
@@ -101,7 +101,7 @@ class ExpressionParser:
         negative = self.expression()
         return lambda document: (positive if condition(document) is True else negative)(document)
 
-    def _coalesced(self) -> Expression:
+    def _coalesce(self) -> Expression:
         left = self._either()
         while self.accept("??"):
             left = coalesce(left, self._either())
@@ -114,15 +114,15 @@ class ExpressionParser:
         return left
 
     def _both(self) -> Expression:
-        left = self._negated()
+        left = self._negation()
         while self.accept("AND"):
-            left = conjunction(left, self._negated())
+            left = conjunction(left, self._negation())
         return left
 
-    def _negated(self) -> Expression:
+    def _negation(self) -> Expression:
         if self.accept("NOT") is None:
             return self._comparison()
-        return negation(self._negated())
+        return negation(self._negation())
 
     def _comparison(self) -> Expression:
         left = self._sum()
@@ -139,7 +139,7 @@ class ExpressionParser:
         elif self.accept("LIKE"):
             test = like(left, self._sum())
         elif negated:
-            raise self.unexpected()
+            raise self.error_at_token()
         else:
             return left
         return negation(test) if negated else test
@@ -151,16 +151,16 @@ class ExpressionParser:
         return left
 
     def _product(self) -> Expression:
-        left = self._signed()
+        left = self._unary()
         while operator := self.accept("*", "/", "%"):
-            left = arithmetic(operator, left, self._signed())
+            left = arithmetic(operator, left, self._unary())
         return left
 
-    def _signed(self) -> Expression:
+    def _unary(self) -> Expression:
         if self.accept("-"):
-            return arithmetic("-", lambda _: 0, self._signed())
+            return arithmetic("-", lambda _: 0, self._unary())
         if self.accept("+"):
-            return self._signed()
+            return self._unary()
         return self._primary()
 
     # Operands
@@ -184,11 +184,11 @@ class ExpressionParser:
             case TokenKind.PARAMETER:
                 return constant(self.parameter(token.text))
             case TokenKind.NAME:
-                return self._named(token)
+                return self._name_or_call(token)
             case _:
                 raise syntax_error(token.text)
 
-    def _named(self, token: Token) -> Expression:
+    def _name_or_call(self, token: Token) -> Expression:
         if token.text.upper() in _CONSTANTS:
             return constant(_CONSTANTS[token.text.upper()])
         if self.peek("("):

@@ -47,14 +47,14 @@ def _truth(value: Any) -> Any:
 def _junction(left: Expression, right: Expression, *, decides: bool) -> Expression:
     """Join two conditions of which one with this value decides, whatever the other is."""
 
-    def joined(document: Any) -> Any:
+    def evaluate(document: Any) -> Any:
         first = _truth(left(document))
         if first is decides:
             return decides
         second = _truth(right(document))
         return second if second is decides or first is not UNDEFINED else UNDEFINED
 
-    return joined
+    return evaluate
 
 
 disjunction, conjunction = partial(_junction, decides=True), partial(_junction, decides=False)

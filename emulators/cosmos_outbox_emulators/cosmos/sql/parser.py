@@ -162,7 +162,7 @@ class _QueryParser(ExpressionParser):
         order = self._by(paths=True) if self.accept("ORDER") else []
         offset, limit = self._window() if self.accept("OFFSET") else (0, None)
         if not self.at(TokenKind.END):
-            raise self.unexpected()
+            raise self.error_at_token()
         for root in self.roots - {alias}:
             raise bad_request(f"Identifier '{root[:50]}' could not be resolved.")
         query = Query(
@@ -242,7 +242,7 @@ class _QueryParser(ExpressionParser):
         before, first, start = len(self.aggregates or ()), self._next, self.position
         expression = self.expression()
         text = self.text_from(start)
-        name = self._implied_name(first) or f"${number}"
+        name = self._infer_name(first) or f"${number}"
         inside = (self.aggregates or [])[before:]
         alone = inside[0] if self._is_call(first, inside) else None
         if self.accept("AS") or (self.at(TokenKind.NAME) and not self.peek("FROM", *_CLAUSES)):
@@ -256,7 +256,7 @@ class _QueryParser(ExpressionParser):
         """Say whether the expression from a token up to here is one aggregate, and nothing around it."""
         return len(inside) == 1 and (self._tokens[first].word, self._next) == (inside[0].name, inside[0].end)
 
-    def _implied_name(self, start: int) -> str | None:
+    def _infer_name(self, start: int) -> str | None:
         """Return the name of a column, after the last step of its path: c.a.b is b, c["a"] is a, c is c."""
         tokens = self._tokens[start : self._next]
         if not all(
@@ -287,7 +287,7 @@ class _QueryParser(ExpressionParser):
             start, first = self.position, self._next
             expression = self.expression()
             text = self.text_from(start)
-            if paths and self._implied_name(first) is None:
+            if paths and self._infer_name(first) is None:
                 raise bad_request(
                     "Unsupported ORDER BY clause. ORDER BY item expression could not be mapped to a document path."
                 )

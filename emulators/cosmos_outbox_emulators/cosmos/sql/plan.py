@@ -162,16 +162,16 @@ def _payload(query: Query) -> str:
     if query.columns is None:
         return query.source.alias
     if query.value:
-        return _merged(query.columns[0], "[{}]")
-    fields = (f"{_quoted(column.name)}: {_merged(column, '{}')}" for column in query.columns)
+        return _value_to_merge(query.columns[0], "[{}]")
+    fields = (f"{_quote(column.name)}: {_value_to_merge(column, '{}')}" for column in query.columns)
     return "{" + ", ".join(fields) + "}"
 
 
-def _merged(column: Column, around: str) -> str:
+def _value_to_merge(column: Column, around: str) -> str:
     return column.text if column.aggregate is None else around.format(_partial(column.aggregate))
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return encode(name).decode()
 
 
