@@ -232,7 +232,7 @@ def claims_to_be_an_event(document: Mapping[str, Any]) -> bool:
     return document.get("type") == EVENT_TYPE
 
 
-def copied_size(document: Mapping[str, Any], *, finite: bool = False) -> int:
+def size_on_wire(document: Mapping[str, Any], *, finite: bool = False) -> int:
     """
     Return how many bytes the SDK sends for a document: compact JSON with non-ASCII characters escaped.
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from cosmos_outbox.errors import ParkingError
 from cosmos_outbox.message_format import Message
-from cosmos_outbox.stored_documents import Document, copied_size
+from cosmos_outbox.stored_documents import Document, size_on_wire
 
 _EXACT = 2**53  # up to here a 64-bit float holds every integer
 # Values that JSON would change are stored as `{"type", "text"}`. For each type: how the value becomes text, and the text the value.
@@ -111,7 +111,7 @@ def _body_fields(body: bytes) -> Document:
     readable = {"data": data} if _compact_json(data) == body else {"data": data, **raw}
     # A letter outside of ASCII takes six bytes in `data`.
     ways: list[Document] = [readable, {"data": {}, **raw}, {"data": data}]
-    return next((way for way in ways if copied_size(way) <= _ROOM), min(ways, key=copied_size))
+    return next((way for way in ways if size_on_wire(way) <= _ROOM), min(ways, key=size_on_wire))
 
 
 def _compact_json(data: Any) -> bytes:

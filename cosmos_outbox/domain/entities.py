@@ -187,7 +187,7 @@ def progress_of(entity: Entity) -> Progress:
     return progress
 
 
-def altered_field(entity: Entity, data: Mapping[str, Any]) -> str | None:
+def find_altered_field(entity: Entity, data: Mapping[str, Any]) -> str | None:
     """
     Return the name of a field whose value changes when the stored `data` is read back; None if there is none.
 

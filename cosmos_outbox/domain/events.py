@@ -298,7 +298,7 @@ def find(value: Any, wanted: Callable[[Any], bool], *path: str) -> Iterator[str]
             yield from find(part, wanted, *path, str(name))
 
 
-def lost_part(event: DomainEvent) -> str | None:
+def find_lost_part(event: DomainEvent) -> str | None:
     """Return the path of a value that JSON would silently change, in a field that takes any type; None if there is none."""
     marking = _marking(type(event))
     said = marking.to_python(event, mode="json", warnings=False) if marking else {}

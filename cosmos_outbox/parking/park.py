@@ -42,7 +42,7 @@ from cosmos_outbox.parking.parked_documents import (
 from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, Document, ParkedStore, Write, WriteKind
 from cosmos_outbox.retries import RetryOptions, retry_on_conflict, retry_reads
-from cosmos_outbox.stored_documents import copied_size
+from cosmos_outbox.stored_documents import size_on_wire
 
 DEFAULT_MAX_KEYS = 1000
 DEFAULT_MAX_EVENTS = 10_000
@@ -244,10 +244,10 @@ class Parking:
             )
             if replaced is not None and item.id == replaced.event_id:
                 event = replace(event, decisions=replaced.decisions, etag=replaced.etag)
-            size = copied_size(event.event)
+            size = size_on_wire(event.event)
             if size > MAX_EVENT_BYTES and self._references:
                 event = event.as_reference()
-                size = copied_size(event.event)
+                size = size_on_wire(event.event)
             batch_size += size + _WRAPPING_BYTES
             if events and batch_size > _BATCH_BYTES:
                 break

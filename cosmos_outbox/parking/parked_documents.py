@@ -28,7 +28,7 @@ from pydantic.alias_generators import to_camel
 from cosmos_outbox.errors import ParkingError, UsageError, error_text, frames_of
 from cosmos_outbox.partition_key import HASHED, broker_id, check_id
 from cosmos_outbox.ports import Write, WriteKind
-from cosmos_outbox.stored_documents import Document, copied_size
+from cosmos_outbox.stored_documents import Document, size_on_wire
 
 KEY_ID = "outbox.key"
 BY_HAND = "ParkedByHand"  # the reason of a key that an operator parked
@@ -42,13 +42,13 @@ _KEPT_SYSTEM_FIELDS = frozenset({"_lsn", "_ts"})
 ValueT = TypeVar("ValueT")
 
 
-def _stored_name(name: str) -> str:
+def _name_in_store(name: str) -> str:
     return _OTHER_NAMES.get(name) or to_camel(name)
 
 
 # The type of each field of a document. Only the kind of a value is checked, so half a surrogate pair can be read, too.
 _OTHER_NAMES = {"partition_key": "key", "partition": "partitionKey", "etag": "_etag"}
-_STORED = ConfigDict(alias_generator=_stored_name)
+_STORED = ConfigDict(alias_generator=_name_in_store)
 _Text = InstanceOf[str]
 _Number = InstanceOf[int]
 
@@ -213,7 +213,7 @@ class ParkedEvent:
         Return the event without its payload. A release finds the payload in the event's own container, by id, key, etag and place.
         """
         event = {name: value for name, value in self.event.items() if name != "data"}
-        if copied_size(event) > _LONGEST_META:
+        if size_on_wire(event) > _LONGEST_META:
             event.pop("meta", None)
         return replace(self, event=event, referenced=True)
 
@@ -338,7 +338,7 @@ def _readable(
 
 _KEYS, _EVENTS = TypeAdapter(ParkedKey), TypeAdapter(ParkedEvent)
 _KEY_FIELDS, _EVENT_FIELDS = (
-    frozenset(_stored_name(field.name) for field in fields(kind)) - {"scope"}
+    frozenset(_name_in_store(field.name) for field in fields(kind)) - {"scope"}
     for kind in (ParkedKey, ParkedEvent)
 )
 

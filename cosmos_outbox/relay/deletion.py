@@ -20,7 +20,7 @@ from cosmos_outbox.partition_key import PartitionKey, identity, key_text
 from cosmos_outbox.ports import MAX_BATCH_OPERATIONS, MAX_EVENT_BYTES, ChangeBatch, Store, Write, WriteKind
 from cosmos_outbox.relay.sending_lanes import Delivery, PageHandler, event_page
 from cosmos_outbox.retries import Backoff
-from cosmos_outbox.stored_documents import copied_size
+from cosmos_outbox.stored_documents import size_on_wire
 
 ALL_ACTIONS = "*"
 # Until then a missing event proves that its commit was not applied (decision 5)
@@ -98,7 +98,7 @@ class Deletion:
     def _is_to_delete(self, delivery: Delivery) -> bool:
         asked = ALL_ACTIONS in self._actions or delivery.event.action in self._actions
         # A larger event may have been parked as a reference: then only its own container has the payload.
-        return asked and copied_size(delivery.document) <= MAX_EVENT_BYTES // 2
+        return asked and size_on_wire(delivery.document) <= MAX_EVENT_BYTES // 2
 
     def hear(self, record: records.Record) -> None:
         """Note a checkpoint. Forget the pages of a lease that moved: its next owner sends them again."""

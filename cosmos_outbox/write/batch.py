@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cosmos_outbox.domain.events import DomainEvent, lost_part, new_id
+from cosmos_outbox.domain.events import DomainEvent, find_lost_part, new_id
 from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys, UsageError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_BATCH_OPERATIONS, Write, WriteKind
-from cosmos_outbox.stored_documents import Document, copied_size, event_document, event_meta
+from cosmos_outbox.stored_documents import Document, event_document, event_meta, size_on_wire
 from cosmos_outbox.write.change_tracking import Change, Part
 from cosmos_outbox.write.event_sizes import MESSAGE_OVERHEAD_BYTES, EventSizes, check_correlation
 from cosmos_outbox.write.unstorable_values import UNWRITABLE, no_json, refusal, unwritable
@@ -95,7 +95,7 @@ def assemble(
     key = parts[0].partition_key if record is None else record.partition_key
     for part in parts:
         if part.partition_key is not key and identity(part.partition_key) != identity(key):
-            raise _mixed_keys(part, key, record.elsewhere if record else None)
+            raise _error_of_mixed_keys(part, key, record.elsewhere if record else None)
     recorded = [
         (part, event, part.tracked.progress.deliver_at.get(own.id))
         for part in parts
@@ -110,7 +110,7 @@ def assemble(
     if record is not None:
         write = Write(kind=WriteKind.CREATE, id=record.id, document=record.document)
         batch.writes.append(write)
-        batch.size += copied_size(record.document) + len(write.id) + _OPERATION_OVERHEAD_BYTES
+        batch.size += size_on_wire(record.document) + len(write.id) + _OPERATION_OVERHEAD_BYTES
     batch.add_parts(parts)
     writes = (*batch.writes, *batch.payloads)
     events = tuple([event for _, event, _ in recorded])
@@ -160,17 +160,17 @@ class _Batch:
                 )
             except UNWRITABLE as error:
                 raise unwritable(event, event.id, key, error) from error
-            if (lost := lost_part(event)) is not None:
+            if (lost := find_lost_part(event)) is not None:
                 raise refusal(event, event.id, key, lost)
             try:
-                size = copied_size(document, finite=True) + len(event.id) + _OPERATION_OVERHEAD_BYTES
+                size = size_on_wire(document, finite=True) + len(event.id) + _OPERATION_OVERHEAD_BYTES
             except ValueError as error:
                 raise no_json(event, event.id, key, document, error) from error
             self.size += size
             if size > MESSAGE_OVERHEAD_BYTES:  # smaller ids fit into any message
                 document, *payload = self.sizes.fit(document, size_bytes=size, partition_key=key)
                 if payload:
-                    self.size += copied_size(document) + len(event.id) + _OPERATION_OVERHEAD_BYTES
+                    self.size += size_on_wire(document) + len(event.id) + _OPERATION_OVERHEAD_BYTES
                 self.payloads += [Write(kind=WriteKind.CREATE, id=one["id"], document=one) for one in payload]
             self.writes.append(Write(kind=WriteKind.CREATE, id=event.id, document=document))
 
@@ -181,12 +181,12 @@ class _Batch:
             self.writes.append(Write(kind=_KINDS[part.change], id=of.id, document=document, etag=etag))
             self.size += len(of.id) + len(etag or "") + _OPERATION_OVERHEAD_BYTES
             try:
-                self.size += copied_size(document, finite=True) if document is not None else 0
+                self.size += size_on_wire(document, finite=True) if document is not None else 0
             except ValueError as error:
                 raise no_json(of.model, of.id, self.key, document or {}, error) from error
 
 
-def _mixed_keys(second: Part, key: PartitionKey, advice: str | None) -> MixedPartitionKeys:
+def _error_of_mixed_keys(second: Part, key: PartitionKey, advice: str | None) -> MixedPartitionKeys:
     if advice is None and (handler := second.tracked.added_by):
         advice = (
             f"the handler {handler} added the second, and what it adds is part of the commit that it runs in. Let it record an event, "
@@ -214,7 +214,7 @@ def _duplicate_id(ids: Sequence[str], events: Sequence[DomainEvent], key: Partit
 
 
 def _too_large(writes: Sequence[Write], size: int, partition_key: PartitionKey) -> BatchTooLarge:
-    sizes = {write.id: copied_size(write.document) for write in writes if write.document}
+    sizes = {write.id: size_on_wire(write.document) for write in writes if write.document}
     largest = max(sizes, key=sizes.__getitem__, default="")
     alone = sizes.get(largest, 0) + _OPERATION_OVERHEAD_BYTES > MAX_BATCH_BYTES
     advice = "Split it into several commits."

@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cosmos_outbox.domain.entities import Entity, altered_field, progress_of
+from cosmos_outbox.domain.entities import Entity, find_altered_field, progress_of
 from cosmos_outbox.domain.events import CommitEvents, DomainEvent, Progress
 from cosmos_outbox.errors import PreconditionFailed, SharedUnitOfWork, StoreError, UsageError
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id, check_partition_key, identity
@@ -98,7 +98,7 @@ class Tracked:
         document = entity_document(
             self.model, progress.stored, version=progress.version + 1, key_fields=key_fields
         )
-        return document, altered_field(self.model, document["data"])
+        return document, find_altered_field(self.model, document["data"])
 
     def content(self) -> Document:
         """Return the model's part of the document, as the next commit would store it."""

@@ -157,7 +157,7 @@ async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None
         for point in points if chosen.point is None else [chosen.point]:
             outcomes[point] = await _play_until_reached(play, point)
     of_the_test = {step.name for step in outcomes[_WITHOUT].run.steps if step.process == APPLICATION}
-    for point in _missed_points(outcomes):
+    for point in _find_missed_points(outcomes):
         if point.rpartition(":")[0] in of_the_test:
             outcomes[point] = replace(outcomes[point], wrong=_OTHER_CALLS)
         elif chosen.point is not None:
@@ -165,7 +165,7 @@ async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     if chosen.found is not None:
         chosen.found.append({point: outcome.verdict for point, outcome in outcomes.items()})
-    missed = f"{_NOT_REACHED}: {', '.join(unseen)}" if (unseen := _missed_points(outcomes)) else ""
+    missed = f"{_NOT_REACHED}: {', '.join(unseen)}" if (unseen := _find_missed_points(outcomes)) else ""
     failures = {point: outcome.wrong for point, outcome in outcomes.items() if outcome.wrong is not None}
     if failures:
         first = next(iter(failures))
@@ -175,7 +175,7 @@ async def _all_points(play: Callable[[str | None], Awaitable[_Outcome]]) -> None
         warnings.warn(missed, CrashPointsNotReached, stacklevel=3)
 
 
-def _missed_points(outcomes: dict[str, _Outcome]) -> list[str]:
+def _find_missed_points(outcomes: dict[str, _Outcome]) -> list[str]:
     return [point for point, outcome in outcomes.items() if outcome.verdict == _NOT_REACHED]
 
 

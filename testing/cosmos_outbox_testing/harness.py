@@ -31,7 +31,7 @@ from cosmos_outbox_testing.clock import Clock
 from cosmos_outbox_testing.consuming import Delivered, Subscribed, consume_everything, handling_of
 from cosmos_outbox_testing.faults import Faults
 from cosmos_outbox_testing.port_calls import Around, wrap_port
-from cosmos_outbox_testing.received import sent_message
+from cosmos_outbox_testing.received import message_of_event
 from cosmos_outbox_testing.relaying import relay_everything
 from cosmos_outbox_testing.running import AT_ONCE
 
@@ -124,7 +124,7 @@ class OutboxHarness:
             key: the partition key of an event, which its session names. Defaults to "key".
             fields: other fields of the `Message`, such as `delivery_count`.
         """
-        message = sent_message(what, key_text(key)) if isinstance(what, DomainEvent) else what
+        message = message_of_event(what, key_text(key)) if isinstance(what, DomainEvent) else what
         return self._subscription_of(consumer).subscription.deliver(message, **fields)
 
     async def relay_all(self, *, allow_failures: bool = False) -> list[OutboundMessage]:

@@ -74,7 +74,7 @@ def received_message(
         delivery_count: how often it was delivered before. Defaults to 0.
         sequence_number: its place in the topic. Defaults to 1.
     """
-    message = sent_message(what, key) if isinstance(what, DomainEvent) else what
+    message = message_of_event(what, key) if isinstance(what, DomainEvent) else what
     return ReceivedMessage(
         message_id=message.message_id,
         session_id=message.session_id,
@@ -91,7 +91,7 @@ def received_message(
     )
 
 
-def sent_message(event: DomainEvent, key: str) -> OutboundMessage:
+def message_of_event(event: DomainEvent, key: str) -> OutboundMessage:
     """Return the message of an event, as the relay sends the first event of a new entity."""
     meta = {"entityType": "entity", "entityId": key, "entityVersion": 1, "commitId": "commit"}
     document = event_document(event, key_fields={"partitionKey": key}, meta=meta, sequence=0)

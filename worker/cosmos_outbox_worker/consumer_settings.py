@@ -45,7 +45,7 @@ class ConsumerSettings(Settings):
     def contradictions(self) -> list[str]:
         if len(self.containers) > 1 and not CONTAINER.get():
             return ["OUTBOX_COSMOS_CONTAINER: a consumer has one container; name that of its effects"]
-        errors = self.model_copy(update={"lease_container": None}).shared_containers()
+        errors = self.model_copy(update={"lease_container": None}).find_clashes()
         given = self.sdk_only, not self.sessions, self.servicebus_transport == "websockets"
         errors += [
             f"OUTBOX_RECEIVER=amqp contradicts OUTBOX_{setting}, for which the SDK receives: give one of them"

@@ -36,12 +36,12 @@ def _gauge(value: float, **attributes: str) -> list[Observation]:
     return [Observation(value, {f"outbox.{name}": text for name, text in attributes.items()} or None)]
 
 
-def _parked_events(snapshot: Any) -> Iterable[Observation]:
+def _observe_parked_events(snapshot: Any) -> Iterable[Observation]:
     events = snapshot.parked and snapshot.parked.events
     return () if events is None else _gauge(events)
 
 
-def _parked_age(snapshot: Any) -> Iterable[Observation]:
+def _observe_parked_age(snapshot: Any) -> Iterable[Observation]:
     if snapshot.parked is None:
         return ()
     since = snapshot.parked.oldest_at
@@ -50,8 +50,8 @@ def _parked_age(snapshot: Any) -> Iterable[Observation]:
 
 _PARKED_GAUGES: _Gauges = {
     "outbox.parked.keys": lambda snapshot: _gauge(snapshot.parked.count) if snapshot.parked else (),
-    "outbox.parked.events": _parked_events,
-    "outbox.parked.age": _parked_age,
+    "outbox.parked.events": _observe_parked_events,
+    "outbox.parked.age": _observe_parked_age,
 }
 _CONSUMER_GAUGES: _Gauges = {
     **_PARKED_GAUGES,

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from cosmos_outbox.adapters.cosmos.client import connection_parts, is_url
-from cosmos_outbox.adapters.cosmos.containers import shared_containers
+from cosmos_outbox.adapters.cosmos.containers import find_clashes
 from cosmos_outbox.adapters.servicebus.publisher import BatchScope
 from cosmos_outbox.changefeed.options import default_instance_name
 from cosmos_outbox.domain.events import MAX_TTL
@@ -287,7 +287,7 @@ class Settings(BaseSettings):
 
     def contradictions_of_one(self) -> list[str]:
         """Return one line for every two settings of one container that contradict each other."""
-        errors = self.shared_containers()
+        errors = self.find_clashes()
         if self.stalled_seconds < self.acquire_seconds * 2:
             errors.append(
                 f"{PREFIX}STALLED_SECONDS: must be at least {self.acquire_seconds * 2:g}, two balancing passes with this "
@@ -295,10 +295,10 @@ class Settings(BaseSettings):
             )
         return errors
 
-    def shared_containers(self) -> list[str]:
+    def find_clashes(self) -> list[str]:
         """Return one line for every container that is named twice."""
         names = ("cosmos_container", "lease_container", "parked_container")
-        return shared_containers({variable(name): named for name in names if (named := getattr(self, name))})
+        return find_clashes({variable(name): named for name in names if (named := getattr(self, name))})
 
 
 SettingsT = TypeVar("SettingsT", bound=Settings)
@@ -311,7 +311,7 @@ class CommandSettings(Settings):
     topic: Annotated[str, AfterValidator(lambda names: names and _topics(names))] = ""
 
     def contradictions_of_one(self) -> list[str]:
-        return self.shared_containers()
+        return self.find_clashes()
 
 
 def load(*, for_command: bool = False) -> Settings:

@@ -120,7 +120,7 @@ async def find_messages(
         said = f"{consumer} handled {rows[0]['message']!r} last, at {rows[0]['handled']}."
     facts = {"key": text, "consumer": consumer, "parked": _facts_of(parked), "waits": waits, "messages": rows}
     known = bool(stored or parked or waits)
-    return _report(facts, (said, _parked_text(parked, text, " --consumer MODULE:NAME"), *waits), rows, known)
+    return _report(facts, (said, _state_of_key(parked, text, " --consumer MODULE:NAME"), *waits), rows, known)
 
 
 def of_events(
@@ -163,7 +163,7 @@ def of_events(
         number = f"{len(waits)}{' or more' * more} waiting" if waits or more else "nothing waits"
         up_to = f"Sent up to event {sent['event']!r}" if sent else "No stored event is known to be sent"
         said.append(f"{up_to}; behind {at}: {number}.")
-    said += [_parked_text(parked, key), *([f"Stored: {'; '.join(entities)}."] if entities else [])]
+    said += [_state_of_key(parked, key), *([f"Stored: {'; '.join(entities)}."] if entities else [])]
     return _report(facts, said, rows, bool(stored or parked or waits))
 
 
@@ -216,7 +216,7 @@ def _facts_of(parked: ParkedKey | None) -> Mapping[str, Any] | None:
     return of | ({"event": failed.event_id, "reason": failed.reason, "error": failed.error} if failed else {})
 
 
-def _parked_text(parked: ParkedKey | None, key: str, option: str = "") -> str:
+def _state_of_key(parked: ParkedKey | None, key: str, option: str = "") -> str:
     if parked is None:
         return "It is not parked."
     failed = parked.failure

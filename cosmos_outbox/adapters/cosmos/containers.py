@@ -15,7 +15,7 @@ from cosmos_outbox.partition_key import KeyPaths, key_paths_of
 NEEDED_BY_EVENTS = "partition key /partitionKey, or the paths that your entities have, and a default time to live of -1 for the events"
 
 
-def shared_containers(names: Mapping[str, str | None]) -> list[str]:
+def find_clashes(names: Mapping[str, str | None]) -> list[str]:
     """
     Return one line for every two settings that name the same container.
 

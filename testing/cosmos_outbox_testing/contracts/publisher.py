@@ -175,7 +175,7 @@ class PublisherContract:
         sent, new = messages_of(session, 5), a_message(session, 5)
         await backend.publisher.publish(0, sent)
         await backend.publisher.publish(backend.publisher.lanes - 1, [*sent, new])
-        assert [*sent, new] == self.taken(await backend.received(session, last=new))
+        assert [*sent, new] == self.dedupe(await backend.received(session, last=new))
 
     async def test_a_message_that_is_too_large_is_rejected_and_nothing_behind_it_is_sent(
         self, backend: PublisherBackend, session: str
@@ -190,7 +190,7 @@ class PublisherContract:
             await backend.publisher.publish(0, [giant])
         assert 0 == alone.value.accepted
         await backend.publisher.publish(0, [after])
-        assert [*before, after] == self.taken(await backend.received(session, last=after))
+        assert [*before, after] == self.dedupe(await backend.received(session, last=after))
 
     async def test_a_message_for_later_arrives_at_its_time_once_or_is_rejected(
         self, backend: PublisherBackend, session: str
@@ -206,11 +206,11 @@ class PublisherContract:
             await backend.publisher.publish(0, [later, past])
         received = await backend.received(session, last=past)
         if datetime.now(UTC) < due:  # otherwise the machine was too busy to see that a message waits
-            assert [past.message_id] == [one.message_id for one in self.taken(received)]
+            assert [past.message_id] == [one.message_id for one in self.dedupe(received)]
         while later.message_id not in {one.message_id for one in received}:
             await asyncio.sleep(0.05)
             received += await backend.received(session, last=later)
-        assert [later.message_id, past.message_id] == sorted(one.message_id for one in self.taken(received))
+        assert [later.message_id, past.message_id] == sorted(one.message_id for one in self.dedupe(received))
 
     @pytest.mark.parametrize("kind", [Trouble.LOST, Trouble.ACK_LOST, Trouble.BUSY])
     async def test_after_a_failure_the_same_messages_again_keep_the_order(
@@ -227,7 +227,7 @@ class PublisherContract:
         assert all(isinstance(failure, BrokerUnavailable) for failure in failures)
         assert failures or kind is not Trouble.BUSY
         await backend.publisher.publish(0, sent[30:])
-        assert sent == self.taken(await backend.received(session, last=sent[-1]))
+        assert sent == self.dedupe(await backend.received(session, last=sent[-1]))
 
     async def test_a_topic_that_is_disabled_is_used_again_once_it_is_enabled(
         self, backend: PublisherBackend, session: str
@@ -269,9 +269,9 @@ class PublisherContract:
         # The next owner of the lease sends everything again: the rest arrives, in order.
         await backend.publisher.publish(0, sent)
         again = await backend.received(session, last=sent[-1])
-        assert sent == self.taken([*before, *again])
+        assert sent == self.dedupe([*before, *again])
 
-    def taken(self, received: Iterable[OutboundMessage]) -> list[OutboundMessage]:
+    def dedupe(self, received: Iterable[OutboundMessage]) -> list[OutboundMessage]:
         """Return the messages that a reader takes: all of them, or the first copies if the topic stores repetitions."""
         messages = [*received]
         return messages if self.drops_repetitions else [*{one.message_id: one for one in messages}.values()]

@@ -121,14 +121,14 @@ def markdown(facts: dict[str, Any], outcomes: Sequence[Outcome]) -> str:
             lines += [f"- found: {_cell(one.found)}", *[f"- means: {one.meaning}"] * bool(one.meaning)]
     lines += ["", "## All", "", "| | What | Expected | Found | s | RU |", "|---|---|---|---|---|---|"]
     lines += [
-        f"| {one.held} | `{one.area}/{one.name}` {_cell(one.statement)} | {_cell(one.expected)} | {_cell(_found_text(one))} "
+        f"| {one.held} | `{one.area}/{one.name}` {_cell(one.statement)} | {_cell(one.expected)} | {_cell(_text_of_result(one))} "
         f"| {one.seconds:.1f} | {one.request_units:.0f} |"
         for one in outcomes
     ]
     return "\n".join(lines)
 
 
-def _found_text(one: Outcome) -> str:
+def _text_of_result(one: Outcome) -> str:
     figures = ", ".join(f"{name} {value:g}" for name, value in one.figures.items())
     return "; ".join(filter(None, (one.found, figures)))
 

@@ -135,12 +135,12 @@ async def unknown_subscription(own: OwnSession) -> str:
 
 async def sessions_required(own: OwnSession) -> str:
     async with asyncio.timeout(ARRIVES_SECONDS):
-        return await refusal(_received(own, session_id=None))
+        return await refusal(_receive(own, session_id=None))
 
 
 async def sessions_missing(own: OwnSession) -> str:
     async with asyncio.timeout(ARRIVES_SECONDS):
-        return await refusal(_received(own, subscription_name=own.site.plain))
+        return await refusal(_receive(own, subscription_name=own.site.plain))
 
 
 async def no_session_id(own: OwnSession) -> str:
@@ -157,7 +157,7 @@ async def no_session_id(own: OwnSession) -> str:
 
 async def locked_session(own: OwnSession) -> str:
     async with own.hold("1"):
-        return await refusal(_received(own))
+        return await refusal(_receive(own))
 
 
 async def order_after_abandon(own: OwnSession) -> str:
@@ -361,7 +361,7 @@ async def lean_receiver(own: OwnSession) -> str:
     return "the same"
 
 
-async def _received(own: OwnSession, **options: Any) -> None:
+async def _receive(own: OwnSession, **options: Any) -> None:
     async with own.receiver(**options) as receiver:
         await receiver.receive_messages(1, max_wait_time=BRIEFLY)
 
