@@ -53,7 +53,7 @@ def test_a_package_of_an_adapter_or_an_extra_gives_out_what_programs_need_of_it_
     assert [] == [name for name in face.__all__ if not (getattr(face, name).__doc__ or "").strip()]
 
 
-def test_no_vendors_sdk_nor_fastapi_is_loaded_by_the_library_itself_nor_by_its_adapters_in_memory():
+def test_the_library_and_its_memory_adapters_load_no_vendor_sdk_and_no_fastapi():
     program = (
         "import sys, cosmos_outbox, cosmos_outbox.adapters.memory;"
         "print({'azure', 'aiohttp', 'fastapi', 'starlette'} & {name.partition('.')[0] for name in sys.modules})"

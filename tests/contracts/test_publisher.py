@@ -152,7 +152,7 @@ class TestPublisher(PublisherContract):
         ],
         ids=["one", "one of two bytes a letter", "all together"],
     )
-    async def test_a_message_with_properties_that_service_bus_does_not_take_is_rejected_and_those_before_it_arrive(
+    async def test_a_message_with_invalid_properties_is_rejected_and_earlier_messages_arrive(
         self, backend: PublisherBackend, session: str, properties: dict[str, str | int]
     ) -> None:
         before, large = a_message(session), a_message(session, properties=properties)

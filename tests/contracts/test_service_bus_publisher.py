@@ -271,7 +271,7 @@ async def test_a_wrong_key_makes_the_topic_unavailable(server: ServiceBusServer)
     [({"action": "delay-ack", "seconds": 0.5}, 5, 1), ({"action": "no-ack"}, 0.3, 2)],
     ids=["known in time", "never known"],
 )
-async def test_a_cancelled_send_is_waited_for_and_costs_the_sender_only_where_its_outcome_stays_unknown(
+async def test_a_cancelled_send_is_awaited_and_closes_its_sender_only_if_the_outcome_is_unknown(
     server: ServiceBusServer, fault: dict[str, Any], grace: float, connections: int
 ) -> None:
     async with publisher_to(server, cancel_grace=timedelta(seconds=grace)) as publisher:

@@ -55,7 +55,7 @@ class Gauge(Entity):
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, 1 - 2**63, 10**40])
-async def test_a_whole_number_of_64_bits_keeps_its_digits_in_a_field_and_is_no_key_if_no_float_holds_it(
+async def test_a_64_bit_integer_keeps_its_digits_in_a_field_and_is_no_key_if_a_float_would_round_it(
     store: Store, value: int
 ):
     """It was never tried on Azure: where this fails there, docs/how-to/write.md has to say so."""

@@ -410,7 +410,7 @@ async def test_the_certificates_are_read_once_for_all_connections(monkeypatch: p
 
 
 @pytest.mark.looptime(False)
-async def test_the_lean_receiver_speaks_to_a_broker_that_proves_its_name_by_certificates_that_the_environment_names(
+async def test_the_lean_receiver_trusts_the_certificates_that_the_environment_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker = Broker.from_config(

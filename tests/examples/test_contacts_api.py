@@ -326,7 +326,7 @@ class _Forgetful(FaultyStore):
         raise StoreUnavailable(retry_after=60)
 
 
-async def test_a_creation_of_unknown_outcome_is_answered_with_the_place_to_look_and_no_time_to_try_again(
+async def test_a_creation_of_unknown_outcome_is_answered_with_its_location_and_no_retry_after(
     container: MemoryContainer,
 ):
     async with served(create_app(store=_Forgetful(container, reads=[ReadFault.UNAVAILABLE]))) as api:

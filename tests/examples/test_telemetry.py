@@ -86,7 +86,7 @@ def run(program: str, variables: dict[str, str]) -> str:
     ).stdout
 
 
-def test_at_application_insights_the_trace_of_an_event_begins_with_the_request_and_probes_have_none() -> None:
+def test_in_application_insights_a_trace_begins_with_the_request_and_probes_have_none() -> None:
     with ingestion() as (connection_string, items):
         run(_TAKE_REQUESTS, {"APPLICATIONINSIGHTS_CONNECTION_STRING": connection_string})
     # What describes the process comes as a metric.

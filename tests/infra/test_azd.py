@@ -32,7 +32,7 @@ def test_each_service_is_an_app_with_its_tag():
 
 
 @pytest.mark.parametrize("name", PROJECT["services"])
-def test_a_service_is_built_from_the_stage_that_has_its_name_on_bases_that_an_operator_may_choose(name: str):
+def test_a_service_is_built_from_the_stage_of_its_name_and_an_operator_may_choose_the_base(name: str):
     """The registry builds the last stage, for azd tells it arguments and no target."""
     service, docker = PROJECT["services"][name], PROJECT["services"][name]["docker"]
     dockerfile = (ROOT / service["project"] / docker["path"]).read_text()

@@ -41,7 +41,7 @@ def test_they_may_only_read(name: str):
     assert {"contents": "read"} == WORKFLOWS[name]["permissions"]
 
 
-def test_only_the_jobs_that_sign_or_publish_have_rights_of_their_own_and_a_maintainer_lets_them_publish():
+def test_only_jobs_that_sign_or_publish_have_permissions_and_a_maintainer_approves_them():
     rights = {
         name: {right for right, level in job["permissions"].items() if level == "write"}
         for name, job in JOBS.items()

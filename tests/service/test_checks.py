@@ -227,7 +227,7 @@ def test_the_worst_findings_come_first():
     assert [Severity.ERROR, Severity.WARNING, Severity.NOTE] == [one.severity for one in found.worst_first()]
 
 
-def test_what_waits_for_a_processor_without_a_worker_is_one_finding_though_a_worker_rings_for_it():
+def test_events_of_a_processor_without_workers_are_reported_in_one_finding():
     said = ("3 changes wait for processor 'old', which has no worker, and 'p' has OUTBOX_START=now.", "So.")
     beat = replace(BEAT, alarms=said)
     checks, seen = of_leases(heartbeats=(beat,))

@@ -91,7 +91,7 @@ async def test_a_process_of_its_own_looks_for_garbage_seldom():
         assert "garbage is looked for after 10000" in await consumer.said("stuck")
 
 
-async def test_a_message_that_is_handled_for_too_long_makes_it_unready_and_a_drain_does_not_wait_for_it():
+async def test_a_handler_that_takes_too_long_makes_the_consumer_unready_and_a_drain_leaves_it():
     async with opened_site() as site:
         await site.send(("a", 1))
         consumer = await site.start_consumer(
@@ -265,7 +265,7 @@ def test_a_message_has_the_time_of_all_its_attempts(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("logging_of_a_program")
-def test_settings_that_do_not_say_where_messages_come_from_and_a_name_that_is_missing_end_it_with_2(
+def test_without_a_topic_or_a_subscription_the_consumer_exits_with_2(
     capsys: pytest.CaptureFixture[str],
 ):
     assert 2 == consume(["tests.service.invoices:consumer"])
@@ -274,7 +274,7 @@ def test_settings_that_do_not_say_where_messages_come_from_and_a_name_that_is_mi
     assert "OUTBOX_SUBSCRIPTION" in capsys.readouterr().err
 
 
-def test_a_topic_without_a_subscription_is_a_queue_and_the_containers_of_a_worker_are_not_compared():
+def test_a_consumer_of_a_queue_may_name_its_container_leases():
     values = {"cosmos_database": "d", "cosmos_container": "leases"}
     queue = ConsumerSettings(**values, topic="orders")  # type: ignore[arg-type]
     assert ("orders", []) == (queue.source, queue.contradictions())

@@ -186,7 +186,7 @@ async def test_it_is_not_ready_once_a_circuit_has_long_been_open(health):
     assert () == health.snapshot().unready, "another process has them now"
 
 
-async def test_a_stalled_key_that_another_process_has_now_is_reported_no_more_and_goes_on_when_it_is_back(
+async def test_a_stalled_key_is_reported_only_by_the_process_that_has_its_session(
     health,
 ):
     health.note_reached()

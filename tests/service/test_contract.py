@@ -112,7 +112,7 @@ def second(kind: type[DomainEvent], *upcast: int) -> type[DomainEvent]:
         ({"x": dict[str, int]}, {"x": dict[str, str]}, "x.*", f"be string, which {CONSUMERS}"),
     ],
 )  # fmt: skip
-def test_a_change_of_what_is_sent_breaks_consumers_or_what_is_stored_unless_it_has_a_version_and_an_upcaster(
+def test_a_changed_event_breaks_consumers_unless_it_has_a_new_version_and_an_upcaster(
     before: Schema, after: Schema, field: str, may: str
 ):
     was = sent(event(**before))

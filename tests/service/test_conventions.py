@@ -143,7 +143,7 @@ async def test_a_send_that_never_ends_by_itself_is_measured_when_it_is_given_up(
 
 
 @pytest.mark.parametrize("create_spans_for", [None, "servicebus"])
-async def test_events_share_the_span_of_their_commit_or_have_a_span_each_that_their_message_is_part_of(
+async def test_events_share_the_span_of_their_commit_or_have_a_span_each(
     create_spans_for: str | None,
 ):
     told, container = Telling(), MemoryContainer()

@@ -64,7 +64,7 @@ def test_the_page_on_upgrades_names_each_setting_that_workers_must_share():
     assert {variable(name) for name in told} == {*re.findall("OUTBOX_[A-Z_]+", part)}
 
 
-def test_one_sentence_names_all_settings_in_which_workers_differ_with_their_values_and_who_has_them():
+def test_one_sentence_names_each_setting_in_which_workers_differ_with_values_and_workers():
     fleet = [heartbeat(f"a-{number}") for number in range(7)]
     other = heartbeat("b", lease_expiration_seconds=5, routes="action:Paid=paid")
     assert [
@@ -161,7 +161,7 @@ async def test_half_of_a_rollout_of_other_lease_times_is_a_contest_that_both_hal
         (CloseReason.LOST, "w", 60, False),  # cut off from Cosmos DB, and no other worker took it
     ],
 )
-def test_a_lease_is_contested_when_it_left_a_worker_that_went_on_and_came_back_three_times_in_ten_minutes(
+def test_a_lease_is_contested_when_a_live_worker_lost_and_regained_it_three_times_in_ten_minutes(
     gone: str, previous_owner: str | None, every: float, rings: bool
 ):
     watch = FleetWatch(worker_settings())

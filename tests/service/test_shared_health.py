@@ -260,7 +260,7 @@ async def test_the_ceiling_is_a_cause_once_it_has_held_sends_back_for_a_minute()
     assert (59, 79, 0) == (waits[59], waits[79], waits[-1])
 
 
-async def test_leases_that_are_gone_are_a_standstill_until_there_are_some_again_and_those_that_never_were_are_none():
+async def test_lost_leases_are_a_standstill_and_leases_that_never_existed_are_not():
     loop = asyncio.get_running_loop()
     watched, told = vitals(utcnow=lambda: NOW + timedelta(seconds=loop.time())), list[list[bool]]()
     one = LeaseLag(lease="a", token="a", owner="w", transactions=0, oldest_age=None)  # noqa: S106

@@ -147,7 +147,7 @@ async def test_one_trace_leads_from_the_commit_to_the_subscriber_and_the_send_li
     assert dict.fromkeys(names_of(logging.ERROR), 0) == alarms
 
 
-async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_over_the_worker_to_those_who_receive(
+async def test_a_request_to_the_local_stack_is_one_trace_from_the_api_to_the_receivers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
@@ -346,7 +346,7 @@ def _plain(exposition: str) -> str:
 
 
 @pytest.mark.parametrize(("ceiling", "told"), [(None, []), (40.0, ["0.96", "7.0"])])
-def test_how_much_of_a_ceiling_is_used_and_for_how_long_it_holds_sends_back_is_told_where_there_is_one(
+def test_metrics_report_how_much_of_a_ceiling_is_used_and_how_long_sends_wait(
     ceiling: float | None, told: list[str]
 ):
     with open_telemetry(instance="w") as telemetry:

@@ -218,7 +218,7 @@ def test_the_lease_container_is_lost_where_the_first_start_was_now_and_what_wait
     assert 1 == place.topic["duplicates"]
 
 
-def test_a_processor_gets_another_name_and_a_start_of_now_and_what_the_old_one_left_is_named_until_it_is_sent(
+def test_a_renamed_processor_reports_the_events_of_the_old_one_until_they_are_sent(
     place: Place,
 ):
     place.commit("1")
@@ -265,9 +265,7 @@ def test_a_container_is_restored_as_a_new_one_and_read_from_its_beginning(place:
 
 
 @pytest.mark.parametrize(("killed", "read"), [(True, 1), (False, 0)])
-def test_now_is_the_beginning_of_a_new_container_where_a_worker_of_the_old_one_was_killed_lately(
-    place: Place, killed: bool, read: int
-):
+def test_a_start_of_now_reads_a_recreated_container_from_its_beginning(place: Place, killed: bool, read: int):
     """Its heartbeat names the container, not the resource id."""
     place.environment |= {"OUTBOX_START": "now"}
 

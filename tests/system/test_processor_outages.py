@@ -54,7 +54,7 @@ async def test_the_owner_of_a_lease_that_is_deleted_stops_and_a_worker_repairs_i
     assert [] == world.out_of_order()
 
 
-async def test_workers_that_sleep_while_the_container_is_created_again_read_the_new_one_from_its_start(
+async def test_workers_that_slept_while_the_container_was_recreated_read_it_from_its_start(
     world: World,
 ):
     workers = await started(world, "a", "b")

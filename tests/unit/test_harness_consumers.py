@@ -184,7 +184,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_where_that_leaves_no_prog
 
 
 @pytest.mark.parametrize("sessions", [True, False])
-async def test_a_message_waits_for_a_later_time_until_the_clock_is_there_and_is_parked_after_the_longest_wait(
+async def test_a_delayed_message_waits_for_its_time_and_is_parked_after_the_longest_wait(
     sessions: bool,
 ):
     # A clock that stands: on a busy machine the system's reaches the next attempt by itself.

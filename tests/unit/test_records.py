@@ -129,7 +129,7 @@ def failing(error: Exception) -> None:
         (MessageUnreadable("no JSON"), None, False),
     ],
 )
-def test_an_error_that_is_not_of_the_library_or_that_a_handler_raised_has_its_traceback_in_the_log(
+def test_foreign_errors_and_errors_of_handlers_are_logged_with_their_traceback(
     error: Exception, handler: str | None, has_traceback: bool, caplog: pytest.LogCaptureFixture
 ):
     with pytest.raises(type(error)):
@@ -145,7 +145,7 @@ def deep(error: Exception, levels: int) -> None:
     raise error
 
 
-def test_an_error_without_a_text_says_where_it_was_raised_and_of_many_calls_the_first_and_the_last_are_kept():
+def test_an_error_without_a_text_names_the_first_and_last_calls_of_its_traceback():
     assert "no text" == error_text(TimeoutError())
     for levels, kept in ((1, 3), (30, 8)):
         with pytest.raises(TimeoutError) as raised:

@@ -40,7 +40,7 @@ def test_the_document_of_an_entity_has_exactly_the_shape_of_the_contract():
     } == document_of(Note(id="n", text="x"), version=7)
 
 
-def test_the_documents_of_a_container_on_the_path_of_before_are_written_byte_for_byte_as_before():
+def test_documents_on_the_default_partition_key_path_are_written_byte_for_byte_as_before():
     note = Note(id="n", text="x")
     written = json.dumps(document_of(note, version=7), separators=(",", ":"))
     assert written == (

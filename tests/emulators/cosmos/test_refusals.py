@@ -63,7 +63,7 @@ def test_a_query_without_from_has_one_row_in_one_key_and_over_all_ranges(contain
     assert [] == list(container.query_items("SELECT 1 WHERE false", partition_key="k"))
 
 
-def test_of_the_ranges_that_a_client_visits_the_first_alone_has_the_row_of_a_query_without_from():
+def test_only_the_first_range_answers_a_query_without_from():
     driver = Driver(partitions=3)
     found = [driver.rows("SELECT VALUE 7", x_ms_documentdb_partitionkeyrangeid=number) for number in "012"]
     assert [[7], [], []] == found

@@ -214,7 +214,7 @@ UNDECIDED = (
         ),
     ],
 )
-def test_who_refuses_is_told_where_the_service_says_it_and_the_firewall_is_named_where_it_does_not(
+def test_an_error_names_who_was_refused_or_else_the_firewall(
     status: int, said: str, refused_by: str | None, advice: str
 ):
     body = json.dumps({"code": "Forbidden", "message": said})

@@ -92,7 +92,7 @@ def test_leases_of_a_live_owner_of_ours_are_asked_for_and_never_robbed():
     assert (0, 5) == (len(decided.take), len(decided.ask))
 
 
-def test_an_owner_that_is_late_to_renew_is_not_asked_as_a_request_would_renew_the_lease_of_a_dead_one():
+def test_an_owner_that_is_late_to_renew_is_not_asked_for_its_lease():
     late, fresh = a_lease(0, owner="b", age=30), a_lease(1, owner="b", age=20)
 
     assert (fresh,) == planned([late, fresh], "a").ask

@@ -210,7 +210,7 @@ async def test_the_lock_of_another_who_broke_ours_stays():
     assert theirs == await world.leases.read(f"{PREFIX}.lock", f"{PREFIX}.lock")
 
 
-async def test_a_fault_while_the_leases_are_created_delays_a_start_by_a_back_off_not_by_the_life_of_a_lock():
+async def test_a_fault_while_leases_are_created_delays_the_start_only_by_a_back_off():
     world = World()
     feed = Faulty(world.container)
     feed.failing["physical_ranges"] = StoreUnavailable
@@ -341,7 +341,7 @@ async def test_a_lease_created_later_begins_where_the_first_began_whatever_its_w
     assert [kept.properties] * 2 == [lease.properties for lease in await world.all_leases()]
 
 
-async def test_beside_a_marker_of_dotnet_a_lease_begins_where_its_worker_says_and_now_is_the_markers_time():
+async def test_beside_a_marker_of_dotnet_a_start_of_now_means_the_time_of_the_marker():
     world = World()
     await world.leases.create({"id": f"{PREFIX}.info"})
     created = virtual_utcnow()
@@ -471,7 +471,7 @@ async def test_no_range_is_left_without_a_lease_where_two_partitions_answer_with
     assert ["..0", "..1", "..2", ".info"] == await ids(world)
 
 
-async def test_a_range_that_splits_while_its_partition_is_asked_for_its_id_keeps_no_other_from_its_lease():
+async def test_a_range_that_splits_during_bootstrap_does_not_delay_the_leases_of_others():
     world = World(ranges=3)
 
     class Splitting(Faulty):

@@ -133,7 +133,7 @@ async def test_a_split_waits_for_a_part_of_its_own_that_cannot_be_read():
     await world.stop("a")
 
 
-async def test_a_lease_without_a_range_whose_partition_is_gone_is_told_of_and_does_not_hold_up_the_others():
+async def test_a_lease_whose_partition_is_gone_is_reported_and_the_other_leases_go_on():
     world, records = World(ranges=2), list[Record]()
     await create_leases(PREFIX, feed=world.container, store=world.leases, start=StartFrom.BEGINNING)
     await world.forget_ranges()

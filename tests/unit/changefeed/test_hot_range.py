@@ -173,7 +173,7 @@ async def test_a_range_that_was_deleted_is_not_created_at_once_because_another_i
     await world.stop_all()
 
 
-async def test_a_split_whose_one_child_is_hot_is_put_in_place_for_the_other_and_finished_as_soon_as_it_cools():
+async def test_a_split_serves_one_child_at_once_and_the_throttled_child_later():
     world = World(ranges=2)
     feed = Throttled(world)
     processor = world.start("a", feed=feed)

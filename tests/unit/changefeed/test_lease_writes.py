@@ -140,7 +140,7 @@ class StaleLeases(CountingLeases):
         return found if self.behind is None else dict(self.behind)
 
 
-async def test_a_read_that_is_older_than_what_refused_us_is_repeated_at_leisure_until_it_shows_the_truth():
+async def test_an_owner_repeats_a_read_that_is_older_than_the_write_that_refused_it():
     store = StaleLeases(now=virtual_seconds)
     mine = await acquired_from(store)
     stale = await store.read("p..0", "p..0")

@@ -52,7 +52,7 @@ async def test_what_waited_while_all_leases_were_deleted_under_a_running_fleet_i
 
 
 @pytest.mark.parametrize(("proof", "handled"), [("it parked keys", ["earlier", "later"]), (None, ["later"])])
-async def test_a_new_worker_that_would_begin_now_begins_at_the_beginning_where_something_shows_an_earlier_life(
+async def test_a_worker_with_start_now_reads_from_the_beginning_if_workers_ran_before(
     proof: str | None, handled: list[str]
 ):
     world, records = World(), list[Record]()

@@ -181,7 +181,7 @@ async def standstills(world: World) -> list[str | None]:
     ]
 
 
-async def test_within_a_minute_a_lease_says_why_its_owner_makes_no_progress_and_no_longer_when_it_does():
+async def test_within_a_minute_a_lease_names_the_cause_of_a_standstill_or_its_end():
     world = World()
     broken = True
 

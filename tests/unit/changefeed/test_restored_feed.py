@@ -145,7 +145,7 @@ async def test_a_position_that_was_set_back_below_the_mark_is_gone_on_from(
     assert ('"20"', False) == (lease.continuation, BEHIND in lease.properties)
 
 
-async def test_a_range_that_falls_back_for_a_moment_and_grows_past_the_position_is_read_from_its_lowest():
+async def test_a_range_that_fell_back_is_read_again_from_the_lowest_position_it_showed():
     world, records = World(), list[Record]()
     world.start("a", hooks=[records.append])
     await world.write_many(1000)

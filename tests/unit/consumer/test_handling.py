@@ -246,7 +246,7 @@ def losing(world: World) -> Consumer:
     return consumer
 
 
-async def test_a_message_that_no_process_comes_to_an_end_with_is_parked_before_the_broker_dead_letters_it():
+async def test_a_message_that_no_process_finishes_is_parked_before_the_broker_dead_letters_it():
     world = World(invoicing())
     world.consumer = losing(world)
     world.__post_init__()
@@ -274,7 +274,7 @@ async def test_a_message_that_was_delivered_too_often_is_parked_while_others_wai
     assert "DeliveredTooOften" == world.of(MessageGivenUp, "parked")[-1].reason
 
 
-async def test_deliveries_count_only_of_the_first_message_of_a_hold_as_those_behind_it_were_delivered_ahead():
+async def test_only_the_first_message_of_a_session_counts_its_deliveries():
     world = World(invoicing(on_failure="dead_letter"))
     for number in range(3):
         ahead = message(OrderPaid(order_id="o1", total=number))

@@ -50,7 +50,7 @@ def seating(**options: Any) -> Consumer:
     return consumer
 
 
-async def test_in_a_container_of_hierarchical_keys_the_effect_lies_under_the_key_that_the_session_names():
+async def test_with_hierarchical_keys_the_session_id_names_the_partition_key_of_the_effect():
     world = await ran(
         seating(),
         message(OrderPaid(order_id="o1", id="m1"), session=key_text(("a", 5))),
@@ -81,7 +81,7 @@ async def test_in_a_container_of_one_path_the_session_is_the_key_whatever_it_loo
     assert [session] == [invoice["partitionKey"] for invoice in world.documents("invoice")]
 
 
-async def test_a_copy_that_comes_while_its_key_is_parked_has_no_effect_however_late_the_key_is_released():
+async def test_a_copy_that_arrives_while_its_key_is_parked_has_no_effect_after_the_release():
     now = [1_000_000_000.0]
     world = World(invoicing(attempts=1), container=MemoryContainer(ranges=1, now=lambda: now[0]))
     once, bad = message(OrderPaid(order_id="o1")), message(OrderPaid(order_id="o1", total=-1))
@@ -215,7 +215,7 @@ async def test_a_handler_that_fails_on_the_effect_of_its_own_message_parks_nothi
         ({"body": b'{"orderId": "o1", "createdAt": 17}'}, 1),
     ],
 )
-async def test_a_copy_has_no_second_effect_and_reaches_a_handler_only_where_the_broker_would_have_dropped_it(
+async def test_a_copy_has_no_second_effect_and_reaches_a_handler_only_if_the_broker_would_drop_it(
     copy: dict[str, Any], calls: int
 ):
     called: list[str] = []
@@ -256,7 +256,7 @@ async def test_a_conflict_of_another_document_is_a_failure_of_the_handler():
     assert ["Conflict"] == [parked.reason for parked in world.of(MessageGivenUp, "parked")]
 
 
-async def test_a_release_that_died_before_it_took_a_message_off_has_no_second_effect_however_late_the_next_is():
+async def test_a_release_after_a_crashed_release_has_no_second_effect_however_late_it_runs():
     now = [1_000_000_000.0]
     consumer, mended = Consumer("c", attempts=1), []
 
@@ -310,7 +310,7 @@ async def test_a_message_that_was_dropped_once_and_fails_again_is_dead_lettered_
 
 
 @pytest.mark.parametrize("purged", [False, True])
-async def test_a_message_that_was_dropped_and_comes_again_while_its_key_is_parked_waits_and_takes_effect(
+async def test_a_dropped_message_that_comes_again_while_its_key_is_parked_waits_and_takes_effect(
     purged: bool,
 ):
     bad = {"m1", "m2"}
@@ -365,7 +365,7 @@ async def test_a_copy_of_a_message_that_was_dropped_is_said_to_be_dropped_and_no
     assert () == (await world.keys.show("o1")).held
 
 
-async def test_a_message_that_was_dropped_once_and_fails_while_its_key_is_parked_again_is_not_said_to_wait():
+async def test_a_message_that_an_operator_dropped_is_not_reported_as_waiting_when_it_fails_again():
     consumer, world = Consumer("c", attempts=1), None
 
     @consumer.on(OrderPaid)

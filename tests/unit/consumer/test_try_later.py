@@ -120,7 +120,7 @@ async def test_what_is_permanent_for_a_handler_or_is_not_waited_for_fails_all_th
     assert [1] == [parked.attempts for parked in world.of(MessageGivenUp, "parked")]
 
 
-async def test_a_message_that_asks_for_longer_than_it_may_is_parked_with_all_that_is_known_and_can_be_released():
+async def test_a_message_that_waits_beyond_its_limit_is_parked_and_can_be_released():
     fault = away_until(540, TimeoutError)
     world = World(charging(fault, waits_for=TimeoutError, longest_wait=6 * MINUTES, attempts=2))
     deliver(world, "o1", 1, 2)
@@ -141,7 +141,7 @@ async def test_a_message_that_asks_for_longer_than_it_may_is_parked_with_all_tha
     assert [1, 2] == totals(world)
 
 
-async def test_once_all_keys_ask_one_message_at_a_time_tries_and_the_first_effect_has_all_of_them_handled():
+async def test_once_all_keys_ask_for_later_one_message_probes_and_its_success_resumes_all():
     calls = list[float]()
     asks = away_until(120, lambda: calls.append(now()) or TryLater("the bank is away"))  # type: ignore[func-returns-value]
     consumer = charging(asks)
@@ -186,7 +186,7 @@ async def test_a_message_that_tries_for_others_and_fails_leaves_the_next_one_its
     assert [1] * 5 == totals(world)
 
 
-def test_a_message_that_was_never_tried_tries_a_second_later_and_those_that_asked_after_a_back_off():
+def test_a_new_message_probes_after_a_second_and_one_that_asked_after_a_back_off():
     delays = []
     for _ in range(20):
         circuit = Circuit(TryLater())

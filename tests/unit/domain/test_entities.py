@@ -148,7 +148,7 @@ def test_a_copy_records_its_own_events_and_under_another_id_is_new():
     assert [3, 0, 3] == [copied.version for copied in (same, other, deep)]
 
 
-def test_a_method_that_deletes_without_being_softly_deletable_is_refused_because_the_repository_would_not_call_it():
+def test_an_entity_class_with_a_delete_method_must_be_soft_deletable():
     with pytest.raises(TypeError, match="SoftDeletable"):
 
         class Archived(Entity):

@@ -98,7 +98,7 @@ async def test_of_eight_equal_requests_at_once_one_is_carried_out_and_the_others
     assert ["OrderPaid"] == actions(container)
 
 
-async def test_the_same_key_of_another_caller_or_route_is_another_one_and_with_another_body_it_is_refused():
+async def test_an_idempotency_key_belongs_to_caller_and_route_and_another_body_is_refused():
     app = make_app(container := MemoryContainer())
     await place(app, "k")
     assert [201, 422] == [

@@ -126,7 +126,7 @@ async def test_what_is_no_error_is_left_to_fastapi():
 
 
 @pytest.mark.parametrize("status", [422, 400])
-async def test_an_invalid_request_is_answered_with_the_field_at_fault_under_the_status_that_was_asked_for(
+async def test_an_invalid_request_is_answered_with_the_configured_status_and_the_wrong_field(
     status: int,
 ):
     app = make_app(MemoryContainer(), **({} if status == 422 else {"invalid_status": status}))

@@ -80,7 +80,7 @@ async def test_nothing_is_sent_while_the_parked_store_does_not_say_which_keys_ar
     assert ["a/1", "b/2"] == sorted(topic.sent)
 
 
-async def test_without_a_parked_store_an_event_that_cannot_be_sent_fails_its_batch_and_other_keys_are_sent():
+async def test_without_a_parked_store_a_refused_event_fails_its_batch_and_other_keys_are_sent():
     topic = Topic()
     topic.reject("a/1")
     with pytest.raises(MessageRejected, match="'a/1' of partition key 'a'"):

@@ -26,7 +26,7 @@ class Paper(Entity):
 
 
 @pytest.mark.parametrize(("after", "sent"), [(timedelta(days=39), 1), (timedelta(days=41), 0)])
-async def test_a_parked_event_is_sent_while_its_payload_is_there_and_stops_its_release_when_that_is_gone(
+async def test_a_release_sends_a_parked_event_with_its_payload_and_stops_if_the_payload_is_gone(
     after: timedelta, sent: int
 ):
     now, broker = [1_800_000_000.0], MemoryBroker()

@@ -54,9 +54,7 @@ async def a_page_that_comes_again() -> World:
 PAGE = tuple(event("b", number) for number in (3, 4, 5, 6))
 
 
-async def test_an_owner_that_finds_its_events_held_by_another_knows_from_then_on_that_the_key_is_parked() -> (
-    None
-):
+async def test_an_owner_learns_that_a_key_is_parked_from_events_that_another_owner_parked() -> None:
     world = await a_page_that_comes_again()
     told: list[Record] = []
     late = owner(world, LooksLate(world.store), told)

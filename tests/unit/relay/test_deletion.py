@@ -225,7 +225,7 @@ class Others:
         return self.names
 
 
-async def test_nothing_is_deleted_while_another_processor_reads_the_container_and_that_is_told_each_minute():
+async def test_while_another_processor_reads_the_container_the_relay_deletes_nothing_and_reports_it():
     container, others, records = Container(), Others("audit"), list[Record]()
     await container.add(renamed(1))
     async with deleting(container, others=others, notify=records.append) as deletion:
@@ -257,7 +257,7 @@ async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_whether_another_processor_came_is_asked_every_30_s_at_most_and_noticed_between_two_batches():
+async def test_the_relay_looks_for_other_processors_every_30_s_at_most_and_between_batches():
     container, others = Container(), Others()
     await container.add(*map(renamed, range(1, 101)))
     async with deleting(container, others=others, notify=lambda _: None) as deletion:

@@ -80,9 +80,7 @@ async def test_a_relay_without_a_parked_store_does_not_say_that_no_key_is_parked
 # The topic
 
 
-async def test_workers_that_start_while_the_topic_refuses_everything_park_a_handful_of_a_lease_in_all() -> (
-    None
-):
+async def test_workers_that_start_while_the_topic_refuses_everything_park_few_keys_of_a_lease() -> None:
     world = World()
     world.broker.rejects = lambda message: True
     documents = [event(f"k{number}", 1, lsn=number) for number in range(60)]

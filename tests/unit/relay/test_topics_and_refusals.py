@@ -151,9 +151,7 @@ async def test_a_message_on_which_the_broker_fails_for_no_stated_reason_is_parke
     assert "amqp:internal-error" in parked.error
 
 
-async def test_the_only_message_there_is_does_not_stand_still_for_ever_because_the_broker_fails_at_it() -> (
-    None
-):
+async def test_the_only_message_is_parked_at_last_if_the_broker_always_fails_on_it() -> None:
     world = World(batch_size=100)
     world.broker.chokes = lambda message: True
     page = batch(event("b"))
@@ -163,9 +161,7 @@ async def test_the_only_message_there_is_does_not_stand_still_for_ever_because_t
     assert {"b"} == await parked_keys(world)
 
 
-async def test_a_worker_that_gets_its_lease_back_does_not_believe_what_it_held_of_a_page_it_never_finished() -> (
-    None
-):
+async def test_a_worker_that_regains_its_lease_forgets_the_parked_keys_of_an_unfinished_page() -> None:
     """The page halted after some of its keys were parked, so the notes of the lease do not name them."""
     world, saved = World(batch_size=100), Notes("[]")
     await world.relay(batch(event("calm"), tenure=1))

@@ -94,9 +94,7 @@ async def test_a_message_is_kept_before_it_is_delivered_again_with_its_lock_rene
     assert 19 <= world.subscription.renewals  # type: ignore[attr-defined]
 
 
-async def test_a_handler_that_raises_gets_the_message_again_after_a_back_off_until_the_broker_gives_up() -> (
-    None
-):
+async def test_a_failed_message_is_handled_again_after_a_back_off_until_the_broker_gives_up() -> None:
     world = World(subscription=MemorySubscription(max_deliveries=3))
     await world.play("a1", "a2", work=answers(*[ValueError("no")] * 3))
     assert ["a1", "a1", "a1", "a2"] == world.begun

@@ -192,9 +192,7 @@ class Refusing(Counting):
         return session
 
 
-async def test_while_nothing_can_be_settled_sessions_are_taken_with_a_back_off_and_it_is_not_receiving() -> (
-    None
-):
+async def test_while_nothing_can_be_settled_the_processor_accepts_sessions_with_a_back_off() -> None:
     world = World(subscription=(broker := Refusing()))
     world.deliver("a1", "b1")
     processor = world.start(

@@ -128,9 +128,7 @@ async def test_a_session_waits_for_a_slot_for_as_long_as_the_last_message_took_w
     await world.stop("free")
 
 
-async def test_sessions_accepted_ahead_are_no_more_than_slots_came_free_and_wait_no_longer_than_their_bound() -> (
-    None
-):
+async def test_the_processor_accepts_no_more_sessions_ahead_than_slots_come_free() -> None:
     world, most = World(subscription=(broker := Counting())), 0
     broker.opening_seconds = 0.5
     for number in range(400):

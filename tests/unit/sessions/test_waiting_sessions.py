@@ -90,9 +90,7 @@ async def test_keys_whose_attempts_last_leave_half_of_the_slots_to_the_others_an
     await world.kill()
 
 
-async def test_keys_that_recover_together_are_handled_as_fast_as_others_and_not_one_after_another_was_idle() -> (
-    None
-):
+async def test_keys_that_recover_together_are_handled_without_idle_timeouts_between_them() -> None:
     async def until_it_is_back(message: Message) -> Settlement | None:
         return Retry(after_seconds=1, counted=False) if now() < 40 else None
 

@@ -164,7 +164,7 @@ async def test_a_lost_answer_is_found_out_by_reading(
     assert (commits, ["NoteWritten"], 1) == (store.commits, actions(container), note.version)
 
 
-async def test_a_lost_answer_is_success_also_where_another_caller_changed_the_entity_since_and_then_the_etag_is_unknown():
+async def test_a_lost_answer_is_success_without_an_etag_if_another_caller_wrote_since():
     await written(container := MemoryContainer(), note := Note())
     store = Overtaken(container, F.LOST_AFTER, lambda: changed_by_another_caller(container, note.id))
     async with Outbox(store).unit_of_work() as uow:

@@ -50,7 +50,7 @@ async def test_a_record_is_committed_where_nothing_else_changed():
     assert ["r"] == [document["id"] for document in store.documents()]
 
 
-async def test_a_second_commit_for_the_same_is_refused_with_the_id_of_the_record_whatever_else_stands_against_it():
+async def test_a_second_commit_with_the_same_record_is_refused_with_the_id_of_the_record():
     outbox = Outbox(store := MemoryContainer())
     for _ in range(2):
         async with outbox.unit_of_work() as uow:

@@ -130,7 +130,7 @@ async def test_nothing_is_logged_where_nothing_is_left_or_the_caller_knows(
     assert ([], []) == (said, caplog.records)
 
 
-async def test_a_computed_field_that_follows_the_clock_beside_a_private_attribute_is_nothing_that_is_left(
+async def test_a_computed_field_that_follows_the_clock_is_no_uncommitted_change(
     caplog: pytest.LogCaptureFixture,
 ):
     ticks = itertools.count()

@@ -78,7 +78,7 @@ async def test_a_second_look_that_changes_nothing_commits_nothing(container: Mem
     assert [] == stored(container, "line")
 
 
-async def test_what_handlers_added_before_one_failed_is_undone_and_the_callers_changes_are_still_pending(
+async def test_a_failed_handler_undoes_the_changes_of_handlers_and_keeps_those_of_the_caller(
     container: MemoryContainer,
 ):
     outbox, failing = invoicing(container), [True]

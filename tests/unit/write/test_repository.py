@@ -230,7 +230,7 @@ async def test_an_id_that_no_document_can_have_is_not_asked_for():
 
 
 @pytest.mark.parametrize("data", [{}, {"id": "other"}])
-async def test_an_entity_has_the_id_of_its_document_also_where_another_program_left_it_out_of_the_data(
+async def test_an_entity_has_the_id_of_its_document_even_if_its_data_has_none(
     data: dict[str, str],
 ):
     container = MemoryContainer()
