@@ -253,10 +253,12 @@ class Fleet:
         return json.loads(output)
 
     async def stop(self, child: Child) -> None:
-        """Send SIGTERM, and wait until it has ended in order."""
+        """Send SIGTERM, wait until it has ended in order, and see that it kept no lease."""
         child.signal(signal.SIGTERM)
         await child.wait()
         assert 0 == child.exit_code, f"{child.name}: {child.state}\n{child.tail()}"
+        kept = (await self.owners())[child.name.removeprefix(f"{self._name}-")]
+        assert 0 == kept, f"{child.name} ended in order and kept {kept} leases"
 
     # Facts
 

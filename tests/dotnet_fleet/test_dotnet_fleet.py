@@ -23,6 +23,7 @@ from azure.servicebus import ServiceBusReceivedMessage
 
 from cosmos_outbox import NotFound, Outbox, PreconditionFailed
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
+from cosmos_outbox_testing.verify.child_processes import Child
 from examples.contacts.domain import Name
 from examples.contacts.service import ContactsUnitOfWork
 from tests.dotnet_fleet.fleet import NAME, RANGES, Emulators, Fleet, built, emulators
@@ -42,6 +43,7 @@ FOUND = {
     "owner": f"net, own share {RANGES} leases: (?!.*'own')",  # .NET sees no owner, and takes each again
     "continuation": "events are on the topic",
     "elsewhere": f"net, own share {RANGES} leases: (?=.*'net': {RANGES}).*'own'",  # all events for each
+    "kept": "ended in order and kept",  # .NET waits until they expire
 }
 TOPICS = {name: name != COPIES for name in ("fleet", *FOUND, *HOSTS, COPIES, "service", "page")}
 
@@ -137,7 +139,7 @@ async def audited(place: Emulators, mistake: str) -> str:
             fleet.patience = fleet.patience if mistake == "continuation" else SOON
             await fleet.shared("net", "own")
             await fleet.until_committed(50)
-            await own.kill()
+            await (fleet.stop if mistake == "kept" else Child.kill)(own)
             await fleet.gone("own")
             await fleet.until_committed(50)
         fleet.patience = SOON
