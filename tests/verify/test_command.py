@@ -22,6 +22,8 @@ from cosmos_outbox_emulators.servicebus.config import BrokerConfig
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify import command, cosmos_claims, service_bus_claims
 from cosmos_outbox_testing.verify.redaction import without_names, without_secrets
+from cosmos_outbox_testing.verify.report import write_report
+from cosmos_outbox_testing.verify.results import Held, Outcome
 from cosmos_outbox_worker.cli.app import app
 from cosmos_outbox_worker.settings import CommandSettings
 from tests.support.effort import LONG
@@ -97,6 +99,10 @@ def test_the_report_has_neither_secrets_nor_names_unless_names_are_asked_for(
         "shop-westeurope.documents.azure.com refused",
         "of account 'shop'",
         "amqps://SHOP-bus.servicebus.windows.net",
+        "Request blocked by Auth shop : Request is blocked because principal [0bad0bad-1111-4222-8333-444455556666] lacks it",
+        "the namespace shop-bus is being throttled",
+        "SystemTracker:shop-bus:Topic:verify",
+        "shop.privatelink.documents.azure.com",
         "key bG9uZyBlbm91Z2g=",
     ],
 )
@@ -109,8 +115,22 @@ def test_a_text_is_cleared_of_names_and_keys(text: str):
     )
     cleared = without_names(without_secrets(text, settings), settings).lower()
 
-    assert "shop" not in cleared
-    assert "bg9u" not in cleared
+    assert [] == [one for one in ("shop", "account-bus", "bg9u", "0bad") if one in cleared]
+    kept = "verify-0a1b2c3d-7 of a workshop"
+    assert kept == without_names(kept, settings, "verify-0a1b2c3d")
+
+
+def test_a_name_that_is_an_ordinary_word_is_cleared_of_what_a_service_said_alone(tmp_path: Path):
+    settings = CommandSettings.model_construct(cosmos_endpoint="https://verify.documents.azure.com:443/")
+    run = "verify-0a1b2c3d"
+    said = Outcome(
+        name="one", area="verify", held=Held.BROKEN, found=f"verify said no to {run}", meaning="verify"
+    )
+    write_report(tmp_path, {"run": run}, [said], lambda text: without_names(text, settings, run))
+    page = (tmp_path / "verify.md").read_text()
+
+    assert "# cosmos-outbox verify\n" in page
+    assert "- found: ACCOUNT said no to verify-0a1b2c3d\n- means: verify\n" in page
 
 
 def test_a_promise_that_breaks_is_exit_code_2_and_named(run: Run, verified: OutboxEmulators, tmp_path: Path):

@@ -157,9 +157,9 @@ class Site:
         return found
 
     def without_secrets(self, text: str) -> str:
-        """Return a text without credentials, and without the names of the account and of the namespace."""
+        """Return a text of a service without credentials, and without the names of the account and of the namespace."""
         settings = self.connection.settings
-        return without_names(without_secrets(text, settings), settings)
+        return without_names(without_secrets(text, settings), settings, self.run)
 
     async def clean(self) -> int:
         """Delete everything that the run wrote. Return how many documents and messages that were. What cannot be deleted expires."""
