@@ -8,7 +8,7 @@ message are one transactional batch; the message is completed only then.
 
     consumer             the handlers and the rules
       routes             the handler of a subject and version, and the event it is given
-      failure_policy     the rules
+      policy             the rules: attempts, times, what becomes of a failure
     handling             one message: is its key parked? have it take effect, wait for a store that is away, or give up
       attempts           is a message that failed tried again, and when?
       waiting_messages   what waits, since when, and for how long?
@@ -53,9 +53,9 @@ Limits: what a handler does outside of the unit of work is done again with each 
 """
 
 from cosmos_outbox.consumer.consumer import Consumer
-from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import HandlerStuck
+from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.errors import TryLater
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.received_cloudevents import CloudEvent

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cosmos_outbox import errors
-from cosmos_outbox.consumer.failure_policy import Policy
 from cosmos_outbox.consumer.inbox import HandlerStuck
+from cosmos_outbox.consumer.policy import Policy
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN_WRITERS = Backoff(initial_seconds=0.05, maximum_seconds=1.0)

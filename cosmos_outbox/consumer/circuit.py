@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS
+from cosmos_outbox.consumer.policy import HALT_AFTER_KEYS
 from cosmos_outbox.retries import Backoff
 
 _BETWEEN_PROBES = Backoff(initial_seconds=0.5, maximum_seconds=10.0)

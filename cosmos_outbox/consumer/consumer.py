@@ -13,9 +13,9 @@ from typing import Any, TypeVar, overload
 from opentelemetry import metrics, trace
 from pydantic import BaseModel
 
-from cosmos_outbox.consumer.failure_policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.handling import Handling
 from cosmos_outbox.consumer.inbox import Inbox
+from cosmos_outbox.consumer.policy import OnFailure, OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Route, Routes
 from cosmos_outbox.domain.events import DomainEvent, Upcaster, check_upcasters
 from cosmos_outbox.errors import ConfigurationError, UsageError, require

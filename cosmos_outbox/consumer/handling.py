@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 
 from cosmos_outbox import errors, records
 from cosmos_outbox.consumer.attempts import Attempts
-from cosmos_outbox.consumer.failure_policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.inbox import OUTAGES, Effect, Inbox
 from cosmos_outbox.consumer.parked_messages import ParkedMessage, message_of
+from cosmos_outbox.consumer.policy import HALT_AFTER_KEYS, OnFailure
 from cosmos_outbox.consumer.routes import unwrap
 from cosmos_outbox.consumer.waiting_messages import Waits
 from cosmos_outbox.message_format import Message

@@ -19,8 +19,8 @@ from typing import Any
 from opentelemetry import metrics, trace
 
 from cosmos_outbox import errors
-from cosmos_outbox.consumer.failure_policy import OnUnknown, Policy
 from cosmos_outbox.consumer.handler_threads import calls_of_handler
+from cosmos_outbox.consumer.policy import OnUnknown, Policy
 from cosmos_outbox.consumer.routes import Routes
 from cosmos_outbox.correlation import process_durations, processing_message, tracer_of
 from cosmos_outbox.domain.entities import INBOX_TYPE
@@ -30,8 +30,8 @@ from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guard
 from cosmos_outbox.sessions.held_session import cancel
 from cosmos_outbox.stored_documents import KEPT_FOREVER
-from cosmos_outbox.write.batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
+from cosmos_outbox.write.pending_commit import CommitRecord
 from cosmos_outbox.write.unit_of_work import commit_with, committer, run_event_handlers
 
 _LONGEST_NAME = 200

@@ -10,11 +10,12 @@ In the order of a commit, from the application down:
       application_documents   the same for models of the application's own, as they are
       change_tracking         one object for each document: what is known of it, and what will happen to it
       event_handlers          handlers inside the process, before the save
-      batch                   all that one commit writes, assembled once
+      pending_commit          all that one commit writes, assembled once
       commit                  sent, repeated where that is safe, resolved where an answer was lost
 
 And what a commit meets where it cannot go on as usual:
 
     unstorable_values         the refusal of a value that could not be read back as it is
-    event_sizes               what becomes of large events
+    event_sizes               the refusal of a large event, or its payload beside it
+    fresh_reads               the read of a document at least as new as its caller knows
 """

@@ -22,7 +22,7 @@ from cosmos_outbox.ports import Document, Store
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.stored_documents import first_error, json_bytes, strip_system
 from cosmos_outbox.write.change_tracking import Change, IdentityMap, Stored, Tracked
-from cosmos_outbox.write.new_enough import read_new_enough, too_old, version_of
+from cosmos_outbox.write.fresh_reads import read_new_enough, too_old, version_of
 from cosmos_outbox.write.unstorable_values import UNWRITABLE, unwritable
 
 ModelT = TypeVar("ModelT")

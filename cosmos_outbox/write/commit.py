@@ -20,7 +20,7 @@ from cosmos_outbox.domain.events import UNKNOWN_ETAG
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Deadline, RetryOptions, suspended_seconds
 from cosmos_outbox.stored_documents import Document, strip_system
-from cosmos_outbox.write.batch import PendingCommit
+from cosmos_outbox.write.pending_commit import PendingCommit
 
 _logger = logging.getLogger("cosmos_outbox.commit")
 

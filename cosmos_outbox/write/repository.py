@@ -18,7 +18,7 @@ from cosmos_outbox.ports import Page, Store
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox.stored_documents import Document, first_error
 from cosmos_outbox.write.change_tracking import Change, IdentityMap
-from cosmos_outbox.write.new_enough import read_new_enough, too_old, version_of
+from cosmos_outbox.write.fresh_reads import read_new_enough, too_old, version_of
 
 _logger = logging.getLogger("cosmos_outbox.repository")
 EntityT = TypeVar("EntityT", bound=Entity)

@@ -22,11 +22,11 @@ from cosmos_outbox.partition_key import broker_id
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.application_documents import DocumentMapper, Documents, JsonMapper
-from cosmos_outbox.write.batch import CommitRecord, PendingCommit, assemble
 from cosmos_outbox.write.change_tracking import IdentityMap
 from cosmos_outbox.write.commit import Submission
 from cosmos_outbox.write.event_handlers import Dispatch, EventHandlers
 from cosmos_outbox.write.event_sizes import EventSizes
+from cosmos_outbox.write.pending_commit import CommitRecord, PendingCommit, assemble
 from cosmos_outbox.write.repository import Repository
 
 EntityT = TypeVar("EntityT", bound=Entity)

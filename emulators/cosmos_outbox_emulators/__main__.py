@@ -9,10 +9,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from cosmos_outbox_emulators.control_commands import run_command
 from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
 from cosmos_outbox_emulators.process import CONTROL_PORT, HOST, serve
 from cosmos_outbox_emulators.servicebus import deviations as servicebus_deviations
-from cosmos_outbox_emulators.steering import run_command
 from cosmos_outbox_emulators.usage import OneLineParser, UsageError
 
 _PROGRAM = "cosmos-outbox-emulators"

@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from aiohttp import web
 
+from cosmos_outbox_emulators.active_deviation import Deviating
 from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
 from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.container import Container
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from cosmos_outbox_emulators.deviating import Deviating
 from cosmos_outbox_emulators.explorer import explorer_routes
 from cosmos_outbox_emulators.http_log import log
 from cosmos_outbox_emulators.keys import KeyPair

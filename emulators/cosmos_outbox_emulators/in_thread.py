@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Generic, TypeVar
 
+from cosmos_outbox_emulators.active_deviation import Deviating
 from cosmos_outbox_emulators.certificate import server_context
 from cosmos_outbox_emulators.cosmos import deviations as cosmos_deviations
 from cosmos_outbox_emulators.cosmos import offers
@@ -24,7 +25,6 @@ from cosmos_outbox_emulators.cosmos.clock import AdjustableClock
 from cosmos_outbox_emulators.cosmos.regions import fail_over
 from cosmos_outbox_emulators.cosmos.seed import plant
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from cosmos_outbox_emulators.deviating import Deviating
 from cosmos_outbox_emulators.servicebus import deviations as servicebus_deviations
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.server import ServiceBusServer

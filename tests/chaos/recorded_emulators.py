@@ -20,7 +20,7 @@ from cosmos_outbox_emulators.servicebus.connection import Connection
 from cosmos_outbox_emulators.servicebus.inbound import Inbound
 from cosmos_outbox_emulators.servicebus.message import parse_transfer
 from cosmos_outbox_emulators.servicebus.performatives import ACCEPTED
-from cosmos_outbox_emulators.servicebus.publishing import PublishLink
+from cosmos_outbox_emulators.servicebus.publish_link import PublishLink
 
 # Of each worker, and of each that takes its place
 _SIGNERS = [

@@ -17,12 +17,12 @@ from typing import Any
 
 from multidict import CIMultiDict
 
+from cosmos_outbox_emulators.active_deviation import Switch
 from cosmos_outbox_emulators.cosmos import batch_body, jsontext
 from cosmos_outbox_emulators.cosmos.documents import LARGEST_REQUEST_BYTES
 from cosmos_outbox_emulators.cosmos.errors import CosmosError, bad_request
 from cosmos_outbox_emulators.cosmos.protocol import WRITES, Reply, Request, RequestKind, Route
 from cosmos_outbox_emulators.cosmos.server import Answer, Around, CosmosServer
-from cosmos_outbox_emulators.deviating import Switch
 
 _LAG_S, _LATENCY_S, _AHEAD_S = 3.0, 0.2, 3600.0
 _LONGEST_KEY_HEADER = 2000  # a key of 2,047 bytes has a longer header, no ordinary key has

@@ -14,8 +14,8 @@ rules  sqlfilter  faults  config  message  sas     its values and decisions
   │
 primitives ── decoding, encoding ── performatives  AMQP types and frames
   │
-framing ── connection ── opening ── publishing, delivering, requests → management
-              │             └────── injection      what a fault does on the wire
+framing ── connection ── attach ── publish_link, delivery_link, requests → management
+              │            └────── injection       what a fault does on the wire
             channel (AMQP session, link ends)
   │
 server        the TCP port; it alone drives the timers

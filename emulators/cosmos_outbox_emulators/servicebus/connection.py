@@ -7,13 +7,13 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+from cosmos_outbox_emulators.servicebus.attach import open_link
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.channel import WINDOW, Channel
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.decoding import DecodeError
-from cosmos_outbox_emulators.servicebus.delivering import DeliveryLink
+from cosmos_outbox_emulators.servicebus.delivery_link import DeliveryLink
 from cosmos_outbox_emulators.servicebus.framing import MAX_FRAME_SIZE, Frames
-from cosmos_outbox_emulators.servicebus.opening import open_link
 from cosmos_outbox_emulators.servicebus.performatives import (
     HEARTBEAT,
     SASL_FRAME,

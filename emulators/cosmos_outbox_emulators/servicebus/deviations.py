@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from cosmos_outbox_emulators.deviating import Switch
+from cosmos_outbox_emulators.active_deviation import Switch
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError
 from cosmos_outbox_emulators.servicebus.entry import Entry, Receiver, Session

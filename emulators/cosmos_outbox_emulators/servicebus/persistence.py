@@ -17,7 +17,7 @@ from cosmos_outbox_emulators.servicebus.decoding import decode
 from cosmos_outbox_emulators.servicebus.encoding import encode
 from cosmos_outbox_emulators.servicebus.entry import Entry, Session
 from cosmos_outbox_emulators.servicebus.message import Message
-from cosmos_outbox_emulators.servicebus.noting import NotedDict
+from cosmos_outbox_emulators.servicebus.noted_containers import NotedDict
 from cosmos_outbox_emulators.servicebus.queue import Queue
 from cosmos_outbox_emulators.servicebus.rules import body_of, parse_rule
 from cosmos_outbox_emulators.servicebus.topic import Topic

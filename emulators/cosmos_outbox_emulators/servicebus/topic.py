@@ -12,7 +12,7 @@ from typing import Protocol
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
 from cosmos_outbox_emulators.servicebus.config import TopicConfig
 from cosmos_outbox_emulators.servicebus.message import Message
-from cosmos_outbox_emulators.servicebus.noting import NotedDeque, NotedDict
+from cosmos_outbox_emulators.servicebus.noted_containers import NotedDeque, NotedDict
 from cosmos_outbox_emulators.servicebus.queue import Queue
 from cosmos_outbox_emulators.servicebus.rules import DEFAULT_RULE, Rule
 from cosmos_outbox_emulators.servicebus.timers import Timer, Timers

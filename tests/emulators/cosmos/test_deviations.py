@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from cosmos_outbox_emulators.active_deviation import Deviating
 from cosmos_outbox_emulators.cosmos import hybrid_row
 from cosmos_outbox_emulators.cosmos.deviations import DEVIATIONS
 from cosmos_outbox_emulators.cosmos.errors import CosmosError
 from cosmos_outbox_emulators.cosmos.protocol import Reply, Request
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
-from cosmos_outbox_emulators.deviating import Deviating
 from tests.emulators.cosmos.driver import Driver, documents, put, substatus
 
 NUMBERS = {"Create": 0, "Replace": 5}  # of operations, in the rows of the SDK for .NET

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cosmos_outbox_emulators.deviating import Deviating
+from cosmos_outbox_emulators.active_deviation import Deviating
 from cosmos_outbox_emulators.servicebus.broker import Broker
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError
 from cosmos_outbox_emulators.servicebus.deviations import DEVIATIONS

@@ -12,9 +12,9 @@ from cosmos_outbox.domain.entities import progress_of
 from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, WriteKind
-from cosmos_outbox.write.batch import PendingCommit, assemble
 from cosmos_outbox.write.change_tracking import Change, IdentityMap
 from cosmos_outbox.write.event_sizes import EventSizes
+from cosmos_outbox.write.pending_commit import PendingCommit, assemble
 from tests.support.notes import Line, Note, NoteDeleted, NoteEvent, Remark
 
 PREMIUM = EventSizes(max_message_bytes=100 * 1024 * 1024)

@@ -1,4 +1,4 @@
-"""Failure policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all others wait."""
+"""Policy: what a consumer does with messages that it cannot handle or does not know, and when it lets all others wait."""
 
 from __future__ import annotations
 

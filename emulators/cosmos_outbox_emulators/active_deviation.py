@@ -1,4 +1,4 @@
-"""Deviating: at most one deviation from Azure is in force, by its name."""
+"""Active deviation: at most one deviation from Azure is in force, by its name."""
 
 from __future__ import annotations
 

@@ -6,10 +6,10 @@ from typing import Any
 
 from cosmos_outbox_emulators.servicebus.channel import Channel, Link, LinkEnd, Wire
 from cosmos_outbox_emulators.servicebus.conditions import AmqpError, Condition
-from cosmos_outbox_emulators.servicebus.delivering import DeliveryLink
+from cosmos_outbox_emulators.servicebus.delivery_link import DeliveryLink
 from cosmos_outbox_emulators.servicebus.management import MANAGEMENT, Management, base_path, put_token
 from cosmos_outbox_emulators.servicebus.performatives import Code
-from cosmos_outbox_emulators.servicebus.publishing import PublishLink
+from cosmos_outbox_emulators.servicebus.publish_link import PublishLink
 from cosmos_outbox_emulators.servicebus.requests import ReplyLink, ReplyRouter, RequestLink
 from cosmos_outbox_emulators.servicebus.sas import entity_path
 

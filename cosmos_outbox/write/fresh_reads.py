@@ -1,5 +1,5 @@
 """
-New enough: the read of one document that is no older than its caller knows it to be, such as from the message about it.
+Fresh reads: the read of one document that is no older than its caller knows it to be, such as from the message about it.
 
 A replica that is behind returns an old document, or none. Then the document is read again where writes go: nothing that was committed is
 missing there. So what is not found then is gone, and does not have to be waited for.
