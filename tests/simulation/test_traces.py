@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.traces import parked_trace_of, trace_of
+from tests.simulation.traces import consumer_trace_of, parked_trace_of, trace_of
 from tests.support.effort import LONG
 from tests.support.mistaken_code import run_with
 from tests.support.traces import TLC, Trace, check, needs_tlc
@@ -32,6 +32,8 @@ MISTAKES: list[tuple[str, int]] = [
     ("a release goes on after another took the key", 129),
     ("the document is taken off before the effect", 11),
     ("a missing key is believed without proof", 27),
+    ("a parked key's next message is handled", 5),
+    ("an effect leaves no record", 5),
 ]
 
 
@@ -55,6 +57,15 @@ def refused(trace: Trace) -> bool:
 @pytest.mark.parametrize("left_out", ["appends", "sent", "takes off", "proves"])
 def test_a_trace_of_a_key_is_refused_where_a_line_of_it_is_missing(left_out: str):
     trace = parked_trace_of(27)
+    at = next(n for n, line in enumerate(trace.lines) if line["action"] == left_out)
+    less = replace(trace, lines=[*trace.lines[:at], *trace.lines[at + 1 :]])
+    assert (False, True) == (refused(trace), refused(less))
+
+
+@needs_tlc
+@pytest.mark.parametrize("left_out", ["proves", "sends", "enters", "appends", "takes off", "sent"])
+def test_a_trace_of_a_session_is_refused_where_a_line_of_it_is_missing(left_out: str):
+    trace = consumer_trace_of(5)
     at = next(n for n, line in enumerate(trace.lines) if line["action"] == left_out)
     less = replace(trace, lines=[*trace.lines[:at], *trace.lines[at + 1 :]])
     assert (False, True) == (refused(trace), refused(less))

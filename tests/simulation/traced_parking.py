@@ -1,15 +1,13 @@
 """
 The simulation of relays as a trace of one partition key: what its owners send and hold, and what operators release, edit, drop and park.
 
-`models/TraceParked.tla` accepts a trace that is a behaviour of `models/Parked.tla`. What was done to the parked store is told by what a
-write changed there, whoever made it.
+`models/TraceParked.tla` accepts a trace that is a behaviour of `models/Parked.tla`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
-from contextvars import ContextVar
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -17,108 +15,16 @@ from typing import Any
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
 from cosmos_outbox.errors import NotFound
 from cosmos_outbox.message_format import OutboundMessage
-from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Parking, Released, Scope, SendResult
+from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.park import HoldResult
 from cosmos_outbox.parking.parked_documents import KEY_ID
 from cosmos_outbox.parking.release import Send
 from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Write, WriteKind
 from cosmos_outbox.stored_documents import Document
+from tests.simulation.key_traces import KeyTrace, Partition, TracedKeys, acting, is_late, traced_send
 from tests.simulation.relay import Act, Operator, Processor, Simulation
 from tests.simulation.relay_script import random_relay_script
 from tests.support.versioned_parked import Link, Service, Session
-
-_actor: ContextVar[str] = ContextVar("actor", default="an operator")
-_is_late: ContextVar[bool] = ContextVar("is_late", default=False)
-
-
-class KeyTrace:
-    """The trace of one key; `version` is that of its partition in the model."""
-
-    def __init__(self, count: int) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.say("begins", "all", count=count, holders=[], releases=[])
-        self.version, self._etags = 1, dict[str, int]()
-        self._seen: dict[str, int] = {}  # by actor, the version that it read or wrote last
-        self._partition = Partition((), int)
-
-    def say(self, action: str, actor: str | None = None, **values: object) -> None:
-        self.lines.append({"actor": actor or _actor.get(), "action": action, **values})
-
-    def takes(self, holder: str) -> None:
-        self.lines[0]["holders"].append(holder)
-        self.say("takes", holder)
-
-    def saw(self, key: Document) -> None:
-        self._seen[_actor.get()] = self._etags.get(key["_etag"], 0)
-
-    @property
-    def variety(self) -> tuple[int, int]:
-        return len({line["action"] for line in self.lines}), self.version
-
-    @property
-    def seen(self) -> int:
-        return self._seen.get(_actor.get(), 0)
-
-    def changed(self, writes: Sequence[Write], result: CommitResult, after: Partition) -> None:
-        """Hear of a batch that was applied."""
-        before, self._partition = self._partition, after
-        place = next((place for place, write in enumerate(writes) if write.id == KEY_ID), None)
-        appended = [number for number, at in after.held.items() if before.held.get(number) != at]
-        removed = [number for number in before.held if number not in after.held]
-        if place is None and not appended and not removed:
-            return  # one more reason in a record
-        seen = 0 if place is None else self._seen_by(writes[place])
-        if appended:
-            for number in appended:
-                if _is_late.get():
-                    self.say("parks late", number=number, seen=seen)
-                else:
-                    self.say("looks", number=number, seen=seen)
-                    self.say("appends", number=number)
-                self.version += 1
-                seen = self.version
-        else:
-            self._say_other(removed, seen, before, after)
-            self.version += 1
-        if place is not None and after.key is not None:
-            self._etags[str(result.etags[place])] = self.version
-        self._seen[_actor.get()] = self.version
-
-    def _seen_by(self, write: Write) -> int:
-        if write.etag is not None:
-            return self._etags.get(write.etag, 0)
-        return self.version if write.kind is WriteKind.CREATE else 0
-
-    def _say_other(self, removed: list[int], seen: int, before: Partition, after: Partition) -> None:
-        claim = after.key and after.key["claim"]
-        if after.key is None:
-            self.say("reads", due=[], seen=seen)
-            self.say("hands back")
-        elif before.key is None:
-            self.say("parks", seen=seen)
-        elif removed and after.dropped.issuperset(removed):
-            self.say("drops", number=removed[0], seen=seen)
-        elif removed:
-            self.say("takes off", numbers=removed, seen=seen)
-        elif claim == before.key["claim"]:
-            self.say("touches", seen=seen)
-        elif claim is None:
-            self.say("stops", seen=seen)
-        else:
-            self.lines[0]["releases"].append(_actor.get())
-            self.say("claims", seen=seen, edits=sorted(after.edited - before.edited))
-
-
-class Partition:
-    """What the parked store has of one key; events by their numbers, in the order of the queue."""
-
-    def __init__(self, documents: Sequence[Document], number: Callable[[str], int]) -> None:
-        self.key = next((one for one in documents if one["id"] == KEY_ID), None)
-        events = [one for one in documents if one["id"] != KEY_ID]
-        held = sorted((one for one in events if one["status"] == "held"), key=lambda one: one["position"])
-        self.held = {number(one["event"]["id"]): (one["epoch"], one["position"]) for one in held}
-        self.dropped = {number(one["event"]["id"]) for one in events if one["status"] == "dropped"}
-        self.edited = {number(one["event"]["id"]) for one in held if one.get("original") is not None}
 
 
 def _number(event_id: str) -> int:
@@ -167,7 +73,7 @@ class TracedParking(Simulation):
 
     def operator(self, processor: Processor, store: ParkedStore) -> ParkedKeys:
         keys = super().operator(processor, store)
-        return _Keys(self, store, keys._send, scope=keys._scope, retry=keys._retry)
+        return TracedKeys(self, store, keys._send, scope=keys._scope, retry=keys._retry)
 
     def sends(self, processor: Processor) -> Send:
         return traced_send(
@@ -176,7 +82,7 @@ class TracedParking(Simulation):
         )
 
     def took(self, processor: Processor, tenure: int) -> None:
-        _actor.set(f"t{tenure}")
+        acting.set(f"t{tenure}")
         for (name, _), trace in self.traces.items():
             if name == processor.name:
                 trace.takes(f"t{tenure}")
@@ -207,53 +113,6 @@ def _at_once(chance: Random) -> list[Operator]:
         )
         for _ in range(chance.randint(0, 4))
     ]
-
-
-def traced_send(send: Send, place: Callable[[ParkedEvent], tuple[KeyTrace, int]]) -> Send:
-    """Return what sends the events of a release, and says so in the trace of their key."""
-
-    async def traced(
-        held: Sequence[ParkedEvent], ensure_claimed: Callable[[], Awaitable[None]]
-    ) -> SendResult:
-        if not held:
-            return await send(held, ensure_claimed)
-        trace, numbers = place(held[0])[0], [place(event)[1] for event in held]
-        trace.say("reads", due=numbers, seen=trace.seen)
-        result = await send(held, ensure_claimed)
-        for number in numbers[: result.events]:
-            trace.say("sent", number=number)
-        if result.refusal is not None:
-            trace.say("refused", number=numbers[result.events])
-        return result
-
-    return traced
-
-
-class _Keys(ParkedKeys):
-    def __init__(self, run: Any, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._run = run
-
-    async def release(self, *args: Any, **options: Any) -> Released:
-        before = _actor.set(self._run.next_release())
-        try:
-            return await super().release(*args, **options)
-        finally:
-            _actor.reset(before)
-
-    async def drop(self, *args: Any, **options: Any) -> ParkedEvent:
-        before = _actor.set("an operator")
-        try:
-            return await super().drop(*args, **options)
-        finally:
-            _actor.reset(before)
-
-    async def park(self, *args: Any, **options: Any) -> Any:
-        before = _actor.set("an operator")
-        try:
-            return await super().park(*args, **options)
-        finally:
-            _actor.reset(before)
 
 
 class _Parking(Parking):
@@ -298,12 +157,12 @@ class _Broker(MemoryBroker):
             for message in batch:
                 self._say("sends late", message)
         await super().send(batch)
-        if _actor.get().startswith("t"):
+        if acting.get().startswith("t"):
             for message in batch:
                 self._say("accepted", message)
 
     def _arrive_late(self, batch: Sequence[OutboundMessage]) -> None:
-        _is_late.set(True)
+        is_late.set(True)
         super()._arrive_late(batch)
 
     def _store(self, batch: Sequence[OutboundMessage]) -> None:
@@ -312,12 +171,12 @@ class _Broker(MemoryBroker):
         for message in batch:
             # What the broker has behind it in one batch, it has
             before = ahead.get(message.session_id)
-            if before is not None and not _is_late.get() and _actor.get().startswith("t"):
+            if before is not None and not is_late.get() and acting.get().startswith("t"):
                 self._say("accepted", before)
             ahead[message.session_id] = message
             if message.message_id not in self._entered:
                 self._entered.add(message.message_id)
-                self._say("arrives late" if _is_late.get() else "enters", message)
+                self._say("arrives late" if is_late.get() else "enters", message)
 
 
 class _Session(Session):
@@ -332,7 +191,7 @@ class _Session(Session):
         return document
 
     def _send_late(self, partition_key: str, writes: Sequence[Write]) -> None:
-        _is_late.set(True)
+        is_late.set(True)
         super()._send_late(partition_key, writes)
 
 
@@ -346,7 +205,7 @@ class _Service(Service):
         try:
             result = await super().commit(partition_key, writes)
         except NotFound:
-            if [WriteKind.DELETE] == [write.kind for write in writes] and _actor.get().startswith("t"):
+            if [WriteKind.DELETE] == [write.kind for write in writes] and acting.get().startswith("t"):
                 trace.say("proves")
             raise
         found = [one for one in self.newest.documents() if one["partitionKey"] == partition_key]

@@ -2,7 +2,8 @@
 `python -m tests.simulation.traces`: traces of simulated runs, each of which has to be a behaviour of the model it is of (`models/`).
 
 An even seed is a run of units of work (`Commit`), and one of workers that take a lease from each other (`Leases`); an odd one of relays
-(`Relay`), of which one processor is looked at, and one of relays and operators (`Parked`), of which one key is. TLA2TOOLS names the jar of TLC. Where it or Java is missing, nothing is checked, which one line says.
+(`Relay`), of which one processor is looked at, and one of relays and operators (`Parked`), of which one key is. Every fourth seed is a run of
+consumers and operators too, of which one session is looked at. TLA2TOOLS names the jar of TLC. Where it or Java is missing, nothing is checked, which one line says.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import looptime
 
 from models.tlc import find_tlc, say, why_missing
 from tests.simulation.traced_commits import Commits
+from tests.simulation.traced_consumers import TracedConsumers
 from tests.simulation.traced_leases import TracedLeases
 from tests.simulation.traced_parking import TracedParking
 from tests.simulation.traced_relay import TracedRelays
@@ -59,6 +61,14 @@ def parked_trace_of(seed: int) -> Trace:
     )
 
 
+def consumer_trace_of(seed: int) -> Trace:
+    """Return the trace of a seed, of the session that most kinds of things happen to."""
+    run = TracedConsumers(random.Random(seed))
+    failure = _played(seed, run.play)
+    key, trace = max(run.traces.items(), key=lambda found: found[1].variety)
+    return Trace(name=f"consumer {seed} {key}", module="TraceConsumer", lines=trace.lines, failure=failure)
+
+
 def _played(seed: int, play: Callable[[], Coroutine[Any, Any, None]]) -> str | None:
     """Play on virtual time, and return how that failed; None if it did not."""
     random.seed(seed)  # jitter and back-off draw from the module's generator
@@ -84,7 +94,8 @@ def main() -> int:
     seeds = range(options.first, options.first + options.seeds)
     of_leases = (leases_trace_of(seed) for seed in seeds if seed % 2 == 0)
     of_keys = (parked_trace_of(seed) for seed in seeds if seed % 2)
-    return 0 if check_all(chain(map(trace_of, seeds), of_leases, of_keys), tlc) else 1
+    of_consumers = (consumer_trace_of(seed) for seed in seeds if seed % 4 == 1)
+    return 0 if check_all(chain(map(trace_of, seeds), of_leases, of_keys, of_consumers), tlc) else 1
 
 
 if __name__ == "__main__":
