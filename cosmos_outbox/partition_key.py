@@ -89,7 +89,7 @@ def key_of_text(text: str, *, levels: int = 1) -> PartitionKey:
         return text
     if found is None or len(found) != levels or not all(map(_is_part, found)):
         raise ValueError(
-            f'{text[:_SHOWN]!r} names no partition key of {levels} levels, as ["t1","u1"] does of two.'
+            f'{text[:_SHOWN]!r} is no partition key of {levels} levels; write one as ["t1","u1"] for two levels.'
         )
     return tuple(found)
 
@@ -156,7 +156,7 @@ class KeyPaths:
         key = (text,) if found is None else tuple(found)
         if (why := self.problem(key)) is not None:
             example = json.dumps([names[-1] for names in self.levels], separators=(",", ":"))
-            raise ValueError(f"{text[:_SHOWN]!r} names no partition key, for {why}; write it as {example}.")
+            raise ValueError(f"{text[:_SHOWN]!r} is no partition key, for {why}; write it as {example}.")
         return key
 
 

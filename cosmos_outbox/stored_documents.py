@@ -245,7 +245,7 @@ def size_on_wire(document: Mapping[str, Any], *, finite: bool = False) -> int:
     has_many_digits = finite and _MANY_DIGITS in text.translate(_ALL_ZEROS)
     if has_many_digits and any(True for _ in find(document, is_rounded)):
         raise ValueError(
-            "Cosmos DB keeps whole numbers of 64 bits, and longer ones as 64-bit floats, which do not hold this one: store it as text"
+            "Cosmos DB would change this number: it stores whole numbers over 64 bits as floats; store it as text"
         )
     if text.isascii() and not (finite and (b"NaN" in text or b"Infinity" in text)):
         return len(text)  # several times as fast as the general way

@@ -71,8 +71,8 @@ class Portal(Generic[OpenedT]):
             os.getpid(),
         ):  # checked before the lock, which a thread of the parent process may have held at the fork
             raise UsageError(
-                f"This process was forked from process {self._pid}, which had opened the outbox; neither its thread nor its "
-                "connections came along. Use the outbox for the first time after the fork."
+                f"This process was forked from process {self._pid}, which had opened the outbox, and has neither its thread "
+                "nor its connections. Use the outbox for the first time after the fork."
             )
         with self._lock:
             if self._loop is None:
@@ -219,6 +219,6 @@ def _check_thread() -> None:
     with suppress(RuntimeError):
         asyncio.get_running_loop()
         raise UsageError(
-            "A blocking call would stop the event loop that runs in this thread. In async code, use Outbox; in an event handler, "
-            "the unit of work that it is given (`async def` lets it read)."
+            "A blocking call would stop the event loop that runs in this thread. In async code, use Outbox. In an event "
+            "handler, use the unit of work that it receives; an `async def` handler can also read with it."
         )

@@ -309,9 +309,9 @@ async def own_prefix(container: MonitoredContainer, *, processor_name: str, leas
     if others:
         raise errors.ConfigurationError(
             f"Processor {processor_name!r} has leases under {', '.join(others)}, another name of the account "
-            f"{container.account_host}: workers of each name would send every event. Stop the workers, delete the documents of "
-            f"the lease container whose ids begin with {processor_name + others[0]!r}, and start the workers at a time before "
-            "the last write of those leases: what was sent since is sent again."
+            f"{container.account_host}: workers under each name would send every event. Stop all workers. Delete the "
+            f"documents of the lease container whose ids begin with {processor_name + others[0]!r}. Start the workers at a "
+            "time before the last write of those leases; they send again what was sent since."
         )
     return lease_prefix(processor_name, container)
 

@@ -156,8 +156,8 @@ class OwnedLeases:
         (placed,), silent = await locate([lease], physical, self._worker.feed)
         if placed.range is None:
             gone = errors.ConfigurationError(
-                f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone; "
-                "delete the lease, its changes are then read again from the start of the new ranges."
+                f"Lease {lease.id!r} has no FeedRange and its physical partition {lease.token!r} is gone. Delete the "
+                "lease: workers then read its changes again from the start of the new ranges."
             )
             self.report_failure(lease.id, next(iter(silent.values()), gone))
         return placed

@@ -49,7 +49,7 @@ def ahead_of(lease: str, position: str | None, lowest: int | None) -> Configurat
     """Return the message for a lease that lies ahead of its range: what is wrong, and how to mend it."""
     newest = "lower" if lowest is None else f"only {lowest}"
     return ConfigurationError(
-        f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a restore or a "
-        "failover: what is committed below would be skipped. Stop the workers, reset the leases to a "
-        "time before that, and start them."
+        f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a "
+        f"restore or a failover: the worker would skip changes up to {position}. Stop the workers, reset the "
+        "leases to a time before the restore, and start them."
     )

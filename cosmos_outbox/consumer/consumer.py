@@ -108,7 +108,7 @@ class Consumer:
         if record_ttl < _SHORTEST_RECORD_TTL:
             raise ConfigurationError(
                 f"record_ttl must be at least {_SHORTEST_RECORD_TTL}, not {record_ttl}: the broker may deliver a message "
-                "again for so long, and without its record it would take effect again."
+                "again within that time, and without a record the message would take effect again."
             )
         said = f"A consumer takes an Outbox(await open_store(client, database, container)), not a {type(outbox).__name__}."
         require(outbox is None or isinstance(outbox, Outbox), said, ConfigurationError)
@@ -188,13 +188,13 @@ class Consumer:
         """
         if not (isinstance(event_type, type) and issubclass(event_type, BaseModel)):
             raise TypeError(
-                f"`on` takes the class of an event, as in `@consumer.on(OrderPaid)`, and perhaps `subject=` beside it, not {event_type!r}."
+                f"`on` takes the class of an event, as in `@consumer.on(OrderPaid)`, and optionally `subject=`; it was given {event_type!r}."
             )
         if issubclass(event_type, DomainEvent) and event_type is not DomainEvent:
             subject, version = subject or event_type.action, version or event_type.schema_version
             upcasters = event_type.upcasters if upcasters is None else upcasters
         if subject is None:
-            raise TypeError(f"{event_type.__name__} is no DomainEvent: name the subject of its messages.")
+            raise TypeError(f"{event_type.__name__} is no DomainEvent: pass `subject=` too.")
         check_upcasters(event_type.__name__, upcasters or {}, leading_to=version or 1)
         errors = _errors_of("permanent", permanent)
 
@@ -253,7 +253,7 @@ class Consumer:
         outbox, outbox_of = self._outbox or self._bound, self._outbox_of
         if outbox_of is None:
             if outbox is None:
-                raise UsageError(f"The consumer {self.name!r} has no outbox: give it one, or `bind` it.")
+                raise UsageError(f"The consumer {self.name!r} has no outbox: pass `outbox=` or call `bind`.")
             outbox_of = lambda message: outbox  # noqa: E731 - one line says it
         inbox = Inbox(
             self.name,
@@ -287,7 +287,7 @@ def _errors_of(name: str, said: type[Exception] | tuple[type[Exception], ...]) -
 
 def _check_handler(handler: Callable[..., object], event: type, kind: type) -> None:
     if not inspect.iscoroutinefunction(inspect.unwrap(handler)):
-        raise TypeError(f"A handler is an `async def`, and {handler!r} is none.")
+        raise TypeError(f"A handler must be an `async def`, and {handler!r} is none.")
     try:
         inspect.signature(handler).bind(None, None, None)
     except TypeError:
@@ -302,5 +302,5 @@ def _check_handler(handler: Callable[..., object], event: type, kind: type) -> N
         said = known.get(said) if isinstance(said, str) and said != given.__name__ else said
         if isinstance(said, type) and issubclass(said, _GIVEN) and not issubclass(given, said):
             raise TypeError(
-                f"{handler!r} says `{one.name}: {said.__name__}`, and is given {given.__name__} there: a handler takes (event, message, uow), in this order, the event of the class that `on` names, and the unit of work of `kind=`."
+                f"{handler!r} declares `{one.name}: {said.__name__}`, but receives {given.__name__} there. A handler takes (event, message, uow) in this order: the event of the class that `on` names, and the unit of work of `kind=`."
             )

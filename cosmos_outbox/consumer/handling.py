@@ -65,8 +65,8 @@ class Handling:
     def __init__(self, inbox: Inbox, parking: Parking | None) -> None:
         if parking is None and inbox.policy.on_failure is OnFailure.PARK:
             raise errors.ConfigurationError(
-                f"The consumer {inbox.name!r} parks messages that it cannot handle, and has no parked store: name one "
-                'or say on_failure="dead_letter".'
+                f"The consumer {inbox.name!r} has to park messages that it cannot handle, but has no parked store: "
+                "name one, or choose on_failure='dead_letter'."
             )
         self._inbox, self._parking = inbox, parking
         self._name, self._routes, self._policy = inbox.name, inbox.routes, inbox.policy

@@ -99,7 +99,7 @@ def message_of(document: Mapping[str, Any], *, edited: bool) -> Message:
         )
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise ParkingError(
-            f"The document {document.get('id')!r} in the parked store holds no message ({error!r}): drop it, or correct it."
+            f"The document {document.get('id')!r} in the parked store is no readable message ({error!r}): drop it, or correct it."
         ) from error
 
 
@@ -136,7 +136,7 @@ def _fits(value: Any, levels: int) -> bool:
 
 def _exact(digits: str) -> int:
     if abs(number := int(digits)) > _EXACT:
-        raise ValueError(f"{digits} is stored as another number")
+        raise ValueError(f"Cosmos DB would store {digits} as another number")
     return number
 
 
@@ -144,7 +144,7 @@ def _finite(digits: str) -> float | int:
     if not isfinite(number := float(digits)):
         raise ValueError(f"{digits} is no number in JSON")
     if Decimal(digits) != Decimal(repr(number)):
-        raise ValueError(f"{digits} is stored as another number")
+        raise ValueError(f"Cosmos DB would store {digits} as another number")
     # JSON would return 1.0 as 1
     return int(number) if number.is_integer() and abs(number) <= _EXACT else number
 

@@ -98,7 +98,7 @@ class Routes:
         versions = self._routes.setdefault(subject, {})
         if versions and (route.version in versions or None in (route.version, *versions)):
             raise TypeError(
-                f"The subject {subject!r} has a handler for version {route.version or 'any'} already."
+                f"Another handler already takes the subject {subject!r}, version {route.version or 'any'}."
             )
         versions[route.version] = route
 

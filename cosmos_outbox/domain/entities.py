@@ -68,8 +68,8 @@ class Entity(BaseModel):
             _check_mark(cls)
         elif hasattr(cls, "delete"):
             raise TypeError(
-                f"{cls.__name__} has a method `delete`, which no repository would call: `repository.delete()` removes the "
-                "document. Derive the class from SoftDeletable to keep it, marked as deleted, or rename the method."
+                f"{cls.__name__} has a method `delete`, which no repository would call: `repository.delete()` removes the document. Rename "
+                "the method; or derive the class from SoftDeletable, and the document stays, marked as deleted."
             )
         said = f"{cls.__name__}.ttl has to be None or a timedelta of 1 s to {MAX_TTL.days} days, such as timedelta(days=1), not {cls.ttl!r}."
         lives = isinstance(cls.ttl, timedelta) and MIN_TTL <= cls.ttl <= MAX_TTL
@@ -223,8 +223,8 @@ def kinds_of(kind: type[EntityT], known: dict[str, type[Entity]]) -> dict[str, t
         known[kind.entity_type] = kind
     elif not issubclass(kind, other):
         raise UsageError(
-            f"{kind.__qualname__} and {other.__qualname__} are both stored with the type {kind.entity_type!r}, so each would be "
-            "read as the other: give one of them another `entity_type`, or derive one from the other."
+            f"{kind.__qualname__} and {other.__qualname__} are both stored with the type {kind.entity_type!r}, so a read could "
+            "not tell them apart: give one of them another `entity_type`, or derive one from the other."
         )
     found: dict[str, type[EntityT]] = {}
     for subclass in kind.__subclasses__():
@@ -236,8 +236,8 @@ def _check_type(cls: type[Entity]) -> None:
     name: object = cls.entity_type
     if isinstance(name, str) and name in RESERVED_TYPES:
         raise TypeError(
-            f"A {cls.__name__} cannot be stored with the type {name!r}, which this library gives to documents of its own: it would "
-            "be taken for one of them. Give the class another `entity_type`."
+            f"A {cls.__name__} cannot be stored with the type {name!r}, which this library gives to documents of its own: "
+            "the library would take it for one of them. Give the class another `entity_type`."
         )
     said = f"{cls.__name__}.entity_type has to be a text that is not empty, such as 'order', not {name!r}."
     # the type is a property: each object has its own
@@ -250,8 +250,8 @@ def _check_key_fields(cls: type[Entity]) -> None:
     one_key = names == Entity.key_fields or cls.partition_key is Entity.partition_key
     if not (of_fields and one_key and 1 <= len(cls.key_fields) <= MOST_LEVELS):
         raise TypeError(
-            f"{cls.__name__}.key_fields has to be a tuple of 1 to {MOST_LEVELS} names of its fields, in the order of the container's "
-            f"partition key, and the class has no `partition_key` of its own beside it; it is {names!r}."
+            f"{cls.__name__}.key_fields is {names!r}. It has to be a tuple of 1 to {MOST_LEVELS} field names, in the order of "
+            "the container's partition key, and the class must not define `partition_key` as well."
         )
 
 
@@ -259,8 +259,8 @@ def _check_mark(cls: type[Entity]) -> None:
     field = cls.model_fields["deleted"]
     if field.annotation is not bool or (field.serialization_alias or "deleted") != "deleted":
         raise TypeError(
-            f'The store finds that a {cls.__name__} is deleted by `"deleted": true`: `deleted` must be a field of type bool '
-            "that is stored under that name."
+            f'The store recognizes a deleted {cls.__name__} by `"deleted": true` in its document: `deleted` must '
+            "be a field of type bool that is stored under that name."
         )
 
 

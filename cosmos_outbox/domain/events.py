@@ -120,7 +120,7 @@ class DomainEvent(BaseModel):
         # `__init__` of its own.
         if not type(self).__pydantic_custom_init__ and (naive := next(find(self.__dict__, _is_naive), None)):
             raise ValueError(
-                f"The time {naive!r} of {type(self).__name__} has no UTC offset, and is another one elsewhere: make it as datetime.now(UTC)."
+                f"The time {naive!r} of {type(self).__name__} has no UTC offset, so other machines would read another moment: make it as datetime.now(UTC)."
             )
 
     __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
@@ -136,9 +136,9 @@ class DomainEvent(BaseModel):
             kinds = "alias", "validation_alias", "serialization_alias"
             if taken := _ENVELOPE & names_in(name, *(getattr(said, kind, None) for kind in kinds)):
                 raise TypeError(
-                    f"{cls.__name__} cannot have a field named {max(taken)!r} of its own, nor read or write {name!r} under that "
-                    "name: each event has one, by which it is recognized when it comes again. Give the field another "
-                    "name, in the payload too."
+                    f"{cls.__name__} cannot have a field {name!r} that is named {max(taken)!r} in Python or in the "
+                    "payload: every event has a field of that name, which identifies it when it is delivered again. Give "
+                    "the field another name, in the payload too."
                 )
         if "action" not in cls.__dict__:
             cls.action = cls.__name__
@@ -182,8 +182,8 @@ def check_upcasters(model: str, upcasters: Mapping[int, Upcaster], *, leading_to
     """
     if unused := upcasters.keys() - range(1, leading_to):
         raise TypeError(
-            f"{model} takes schema version {leading_to}; an upcaster leads to it from an earlier one, not from {max(unused, key=str)!r}. "
-            "Name the version that it takes, and raise it with each change of the shape."
+            f"{model} takes schema version {leading_to}, so its upcasters start at earlier versions, not at "
+            f"{max(unused, key=str)!r}. Name the version that the class takes, and raise it with each change of its fields."
         )
 
 
@@ -245,8 +245,8 @@ class Progress:
         timed = isinstance(deliver_at, datetime) and not _is_naive(deliver_at)
         if deliver_at is not None and not (timed and _FIRST <= deliver_at <= _LAST):
             raise UsageError(
-                f"{event.action} cannot be delivered at {deliver_at!r}, which is no time with a UTC offset, or is beyond those of UTC: "
-                "give one such as datetime.now(UTC) + timedelta(hours=1)."
+                f"{event.action} cannot be delivered at {deliver_at!r}: that is no time with a UTC offset within the "
+                "years 1 to 9999. Give one such as datetime.now(UTC) + timedelta(hours=1)."
             )
         event = event.frozen()
         self.deliver_at[event.id] = deliver_at

@@ -162,7 +162,7 @@ class ParkedKeys:
             UsageError: the key is an empty text.
         """
         if not partition_key:
-            raise UsageError("An empty text is no partition key: name the one to park.")
+            raise UsageError("An empty text is no partition key: name the key to park.")
         failure = Failure(event_id="", reason=BY_HAND, error=reason, attempts=0)
         partition = self._scope.partition_of(partition_key)
 
@@ -207,9 +207,9 @@ class ParkedKeys:
             PublishError: the topic did not answer; what was not sent is still held.
         """
         if self._send is None:
-            raise UsageError("A release needs a `send`, as `resending(publisher)` returns it.")
+            raise UsageError("A release needs `send`: pass resending(publisher).")
         if edited is not None and event_id is None:
-            raise UsageError("An edited payload is for one event: name it, as event_id.")
+            raise UsageError("`payload` replaces the payload of one event: pass its event_id.")
         if edited is not None and not _is_kept(dict(edited)):
             raise UsageError("The payload has a value that is no JSON: write it as text.")
         release = Release(

@@ -355,6 +355,6 @@ def _read(kind: TypeAdapter[ValueT], names: frozenset[str], document: Mapping[st
             first = error.errors()[0]
             wrong = f"{first['loc'][0]} is {str(first['input'])[:100]!r}: {first['msg']}"
         raise ParkingError(
-            f"The document {document.get('id')!r} of partition key {key!r} in the parked store cannot be read ({wrong}): "
-            "a newer version wrote it, or it was edited. Upgrade this program, or correct it."
+            f"The document {document.get('id')!r} of partition key {key!r} in the parked store cannot be read ({wrong}): a "
+            "newer version wrote it, or it was edited. Upgrade this program, or correct the document."
         ) from error

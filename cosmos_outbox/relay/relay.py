@@ -141,8 +141,8 @@ class Relay:
             )
         if self._parking is None and len(lease.parked):
             raise ParkingError(
-                f"Lease {batch.lease!r} names {len(lease.parked)} parked keys, whose events would be overtaken; name the parked "
-                "store again, and release them first."
+                f"Lease {batch.lease!r} has {len(lease.parked)} parked keys, whose new events would overtake the held "
+                "ones. Name the parked store again, and release the keys first."
             )
         streams: Streams = group_by_key(page.events, accepted=lease.accepted)
         scope = Scope(processor=batch.processor, container=batch.container_rid)
@@ -167,8 +167,8 @@ class Relay:
             delivery, error, _ = progress.unsendable[0]
             key, event_id = delivery.key
             raise MessageRejected(
-                f"Event {event_id!r} of partition key {key!r} cannot be sent, and lease {batch.lease!r} goes no further "
-                f"({len(progress.unsendable)} such partition keys in this page): {error}"
+                f"Event {event_id!r} of partition key {key!r} cannot be sent, so lease {batch.lease!r} stops at this page "
+                f"({len(progress.unsendable)} of its partition keys have such an event): {error}"
             ) from error
         if before & (handled := {delivery.key for delivery in page.events}):
             # This page may be shorter than when it was read before: then the next page has the rest.
@@ -202,7 +202,7 @@ class Relay:
                     await names.poll(self._parking, scope)
         except (OutboxError, TimeoutError) as error:
             silent = StoreUnavailable(
-                f"The parked keys: Cosmos DB gave no answer in {POLL_TIMEOUT_SECONDS:g} s."
+                f"Cosmos DB did not return the parked keys in {POLL_TIMEOUT_SECONDS:g} s."
             )
             said = error if isinstance(error, OutboxError) else silent
             self._notify(records.WatchFailed(subject="what is parked", error=said))

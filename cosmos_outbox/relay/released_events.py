@@ -51,8 +51,8 @@ def resending(
             event = stored_event(document, paths)
             if event is None:
                 raise UsageError(
-                    f"Event {parked.event_id!r} in the parked store is no event of a container partitioned on {paths}: give "
-                    "`resending` its container or, if the document was damaged, drop it."
+                    f"Event {parked.event_id!r} in the parked store does not fit a container partitioned on {paths}: pass its "
+                    "own container to `resending`. If its document is damaged, drop it."
                 )
             messages.append(message_of(event))
         sent = await _send_in_order(publisher, messages, backoff or Backoff(), ensure_claimed)
@@ -71,7 +71,7 @@ async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions)
     if events is None:
         if parked.referenced:
             raise UsageError(
-                f"Event {parked.event_id!r} was too large to be copied; give `resending` its container."
+                f"The payload of event {parked.event_id!r} was too large for a copy: pass its container to `resending`."
             )
         return parked.event
     try:
@@ -88,8 +88,8 @@ async def _whole(parked: ParkedEvent, events: Store | None, retry: RetryOptions)
         document = await retry_reads(lambda: events.read(parked.event_id, partition_key), retry)
     except NotFound:
         raise MessageRejected(
-            f"The payload of event {parked.event_id!r} is gone: it was not copied, and its container no longer has it, for it was "
-            "deleted or its time to live is over. Drop the event, or release it with a payload of your own."
+            f"The payload of event {parked.event_id!r} is lost: it was too large for a copy in the parked store, and its "
+            "container has deleted it since. Drop the event, or release it with a payload of your own."
         ) from None
     return {**document, "_lsn": parked.event.get("_lsn", 0)}
 

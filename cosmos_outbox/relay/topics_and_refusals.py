@@ -242,7 +242,7 @@ class Refusals:
                 ) from error
         if first or await self._accepts_another(send):
             raise errors.MessageRejected(
-                f"The broker failed {attempts} times with {condition} on the same messages, while it takes others: {error}",
+                f"The broker failed {attempts} times with {condition} on the same messages, and accepted others meanwhile: {error}",
                 accepted=error.accepted,
             ) from error
 

@@ -183,7 +183,7 @@ class SessionProcessor:
         # This process lost the session unnoticed: the old handler must not run beside the new one.
         for task, held in [*self._serving.items()]:
             if held.id == session is not None and task is not asyncio.current_task():
-                held.error = LockLost("The broker gave the session away, then to this process again.")
+                held.error = LockLost("This process lost the session, and received it again.")
                 task.cancel()
                 await asyncio.wait({task})
 

@@ -53,7 +53,7 @@ class JsonMapper(Generic[ModelT]):
         if not (issubclass(model_type, dict | BaseModel) or is_dataclass(model_type)):
             name = model_type.__name__
             raise UsageError(
-                f"How an instance of {name} is stored is not known: it is no dict, dataclass or pydantic model. Pass a mapper, an object with the methods of "
+                f"The library cannot store instances of {name}, which is no dict, dataclass or pydantic model. Pass a mapper, an object with the methods of "
                 f"DocumentMapper (`to_document`, `from_document`): `uow.documents({name}, mapper).save(…)`; a read takes the same mapper."
             )
         self._type = model_type
@@ -221,8 +221,8 @@ class Documents(Generic[ModelT]):
         if isinstance(model, Entity):
             name = type(model).__name__
             raise UsageError(
-                f"`save` was given the {name} {model.id!r}, which is an entity, and would store it without its version and its events. "
-                f"Give it to the repository: `uow.repository({name}).create(…)`, or `update(…)`.",
+                f"`save` would store the entity {name} {model.id!r} without its version and its events. Pass it to "
+                f"its repository: `uow.repository({name}).create(…)`, or `update(…)`.",
                 document_id=model.id,
                 partition_key=model.partition_key,
             )
@@ -235,8 +235,8 @@ class Documents(Generic[ModelT]):
         own = TrackedModel(model, self._mapper, self._key_of)
         if own.kind in RESERVED_TYPES and own.content().get("type") == own.kind:
             raise UsageError(
-                f"The document {own.id!r} has the type {own.kind!r}, which this library gives to documents of its own: it would be taken "
-                "for one of them. Give it another `type`; an event is recorded (`uow.record(event, about=…)`).",
+                f"The document {own.id!r} has the type {own.kind!r}, which this library gives to documents of its own: the library would take "
+                "it for one of them. Give it another `type`; to record an event, call `uow.record(event, about=…)`.",
                 document_id=own.id,
             )
         if etag is not None:

@@ -220,7 +220,7 @@ class IdentityMap:
         self.check()
         if commits and self.committing:
             raise UsageError(
-                "An event handler called commit(); what it adds to the unit of work is committed anyway."
+                "An event handler called commit(). Remove the call: the commit that runs the handler writes its changes too."
             )
         before = self._user, self.committing
         self._user, self.committing = _current_task(), commits or self.committing
@@ -239,8 +239,8 @@ class IdentityMap:
         """
         if self._ended:
             raise UsageError(
-                "This unit of work has ended with its `async with` block, and what was not committed is forgotten. Open another one "
-                "(`outbox.unit_of_work()`) and read the entities in it."
+                "This unit of work has ended with its `async with` block, and its uncommitted changes are lost. Open "
+                "another one (`outbox.unit_of_work()`) and read the entities in it."
             )
         if self._user is not None and self._user is not _current_task():
             raise SharedUnitOfWork

@@ -37,8 +37,8 @@ class EventHandlers:
         """
         if (known := self.public.get(event_type)) is not None:
             raise TypeError(
-                f"publishes({event_type.__name__}, {_name(mapping)}): {_name(known)} maps it already; have one mapping return "
-                "all the events."
+                f"publishes({event_type.__name__}, {_name(mapping)}): {_name(known)} already maps this event; have "
+                "one mapping return all the events."
             )
         self.public[event_type] = mapping
 

@@ -45,7 +45,7 @@ class Repository(Generic[EntityT]):
         self, entity_type: type[EntityT], *, store: Store, entities: IdentityMap, options: RetryOptions
     ) -> None:
         if not (isinstance(entity_type, type) and issubclass(entity_type, Entity)):
-            raise UsageError(f"{entity_type!r} is no class of an Entity; `uow.documents` takes others.")
+            raise UsageError(f"{entity_type!r} is no class of an Entity; use `uow.documents` for it.")
         self._type, self._kinds = entity_type, kinds_of(entity_type, entities.kinds)
         self._store, self._entities, self._options = store, entities, options
 
@@ -103,8 +103,8 @@ class Repository(Generic[EntityT]):
                 entity = tracked.model
             else:
                 raise UsageError(
-                    f"This unit of work has {tracked} as an object of {type(tracked.model).__qualname__}, so it cannot be one of "
-                    f"{self._type.__qualname__} too: read it as one of them.",
+                    f"This unit of work read {tracked} as {type(tracked.model).__qualname__}, so it cannot read it as "
+                    f"{self._type.__qualname__} too: use one class for it.",
                     document_id=entity_id,
                     partition_key=tracked.key,
                 )
@@ -180,8 +180,8 @@ class Repository(Generic[EntityT]):
                 entity.delete()
                 if not entity.deleted:
                     raise UsageError(
-                        f"{type(entity).__name__}.delete did not mark {entity.entity_type} {entity_id!r} as deleted, so it would stay as "
-                        "it is: call `super().delete()` in it, or set `deleted`.",
+                        f"{type(entity).__name__}.delete did not mark {entity.entity_type} {entity_id!r} as deleted, so the document "
+                        "would stay as it is: call `super().delete()` in that method, or set `deleted`.",
                         document_id=entity.id,
                         partition_key=entity.partition_key,
                     )
@@ -271,7 +271,7 @@ class Repository(Generic[EntityT]):
         if not isinstance(entity, self._type):
             said = f"`uow.repository({self._type.__name__})` takes objects of that class, not of {type(entity).__name__}"
             raise UsageError(
-                f"{said}: use the repository of their own; `uow.save(…)` takes dicts and models of yours."
+                f"{said}: use their own repository, or `uow.save(…)` for dicts and models of yours."
             )
 
     async def _fetch(
@@ -369,8 +369,8 @@ class Repository(Generic[EntityT]):
         made = f"{self._type.__name__}.key_of({', '.join(self._type.key_fields)})"
         how = made if self._type.partition_key is Entity.partition_key else "…"
         return UsageError(
-            f"The partition key of {self._type.__name__} is not its id, and no `partition_key` says where {entity_id!r} lies, so it "
-            f"would never be found: pass `partition_key={how}`.",
+            f"The partition key of {self._type.__name__} is not its id, so {entity_id!r} cannot be found without "
+            f"it: pass `partition_key={how}`.",
             document_id=entity_id,
         )
 

@@ -97,8 +97,8 @@ class UnitOfWork:
         self._entities.check()
         if self._entered:
             raise errors.UsageError(
-                "This unit of work is entered already, and a second `async with` would end it. In a handler use it as it is: what "
-                "called the handler commits it."
+                "This unit of work is open already, and a second `async with` would end it. In a handler, use it "
+                "without `async with`: the caller of the handler commits it."
             )
         self._entered = True
         return self
@@ -201,8 +201,8 @@ class UnitOfWork:
         self._entities.check()
         if self._entities.committing:
             raise errors.UsageError(
-                "An event handler called rollback(): the commit that runs it would write nothing, and report nothing. Raise an "
-                "error: the commit fails with it, and writes nothing either."
+                "An event handler called rollback(): the commit that runs the handler would write nothing, and report "
+                "success. Raise an error instead: the commit then fails with it, and writes nothing."
             )
         self._entities.clear()
         self._dispatch = self._unresolved = None
@@ -235,9 +235,9 @@ class UnitOfWork:
         """
         if (owner := committer.get()) is not None:
             raise errors.UsageError(
-                f"A handler called commit(). {owner} commits what it adds to the unit of work that it was given, in one batch "
-                "with the record that it was handled; what another unit of work commits would take effect again with each "
-                "delivery or repetition. Use the unit of work of the handler."
+                f"A handler called commit(). {owner} commits the unit of work that the handler receives, in one batch with the "
+                "record that it was handled. Changes that another unit of work commits would take effect again with each "
+                "delivery or repetition. Remove the call, and use the unit of work of the handler."
             )
         return await self._commit(None)
 

@@ -216,11 +216,9 @@ class Faults:
         """
         check_fault(operation, fault, OPERATIONS)
         if key is not None and operation not in _WITH_KEYS:
-            raise ValueError(f"{operation!r} has no key; {', '.join(_WITH_KEYS)} have one.")
+            raise ValueError(f"{operation!r} has no key to choose; {', '.join(_WITH_KEYS)} have one.")
         if (times is not None and times < 1) or skip < 0:
-            raise ValueError(
-                f"times={times!r}, skip={skip!r}: at least one call fails, and none or more go well before."
-            )
+            raise ValueError(f"times={times!r}, skip={skip!r}: `times` is at least 1, and `skip` at least 0.")
         self._rules.append(
             _Rule(
                 operation=operation,

@@ -106,10 +106,10 @@ def test_where_the_code_of_an_entity_is_not_at_hand_its_route_is_not_known(folde
     ("module", "said"),
     [
         ("nowhere", "There is no module 'nowhere'."),
-        ("empty", "empty: there is no DomainEvent and no Consumer to describe."),
-        ("wrong", "wrong: ZeroDivisionError('division by zero') in"),
-        ("lacking", "lacking: ModuleNotFoundError"),
-        ("ends", "ends: SystemExit(0) in"),
+        ("empty", "empty: the module has no DomainEvent and no Consumer."),
+        ("wrong", "wrong: the import raised ZeroDivisionError('division by zero') in"),
+        ("lacking", "lacking: the import raised ModuleNotFoundError"),
+        ("ends", "ends: the import raised SystemExit(0) in"),
         ("vague", "A class has no JSON Schema: `Vague` is not fully defined"),
     ],
 )

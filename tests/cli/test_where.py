@@ -86,7 +86,7 @@ def test_a_key_of_several_levels_is_named_as_elsewhere(outbox: Local, events: li
     for name in (ADA, '["t1", 1]'):
         found = outbox.json("where", name, **VARIABLES)
         assert (ADA, ["held", "held"]) == (found["key"], states(found))
-    assert "names no partition key" in outbox.run("where", "t1", code=2, **VARIABLES).stderr
+    assert "is no partition key" in outbox.run("where", "t1", code=2, **VARIABLES).stderr
 
 
 def test_of_a_consumer_it_says_what_was_handled_and_what_is_parked(outbox: Local):

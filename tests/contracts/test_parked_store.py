@@ -63,7 +63,7 @@ class TestParkedStore(ParkedStoreContract):
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        ({"partition_key": PartitionKey("/id")}, "has to be on /partitionKey"),
+        ({"partition_key": PartitionKey("/id")}, "create one with partition key /partitionKey"),
         ({"default_ttl": 3600}, "deletes its documents after 3600 s"),
     ],
 )

@@ -326,7 +326,7 @@ async def test_a_release_that_does_not_know_the_container_says_so(container: Con
     broker = MemoryBroker(rejects=lambda message: True)
     parked, scope = await relayed(container, broker)
     keys = ParkedKeys(parked, resending(broker.publisher()), scope=scope)
-    with pytest.raises(UsageError, match="give `resending` its container"):
+    with pytest.raises(UsageError, match="pass its own container to `resending`"):
         await keys.release(shape.sessions[0])
 
 

@@ -145,7 +145,7 @@ async def test_a_parked_key_shows_in_the_log_the_metrics_and_on_the_page():
     ("name", "variables", "said"),
     [
         ("idle", {}, "'idle' has no handler"),
-        ("wrongly_made", {}, "should return a Consumer"),
+        ("wrongly_made", {}, "has to return a Consumer"),
         ("session_of", {}, "line 63 in session_of"),
         ("consumer", {"OUTBOX_PARKED_CONTAINER": None}, "OUTBOX_PARKED_CONTAINER"),
         ("consumer", {"OUTBOX_PARKED_CONTAINER": "missing"}, "'missing'"),

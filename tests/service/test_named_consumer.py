@@ -27,8 +27,8 @@ def test_a_name_stands_for_a_consumer_or_for_a_function_that_makes_one():
         ("nowhere:consumer", "There is no module 'nowhere'"),
         ("tests.service.nowhere:consumer", "There is no module 'tests.service.nowhere'"),
         (f"{MODULE}:consumr", f"Did you mean {MODULE}:consumer?"),
-        (f"{MODULE}:number", "is 3, and should be a Consumer"),
-        (f"{MODULE}:Invoice", "should be a Consumer"),
+        (f"{MODULE}:number", "is 3, and has to be a Consumer"),
+        (f"{MODULE}:Invoice", "has to be a Consumer"),
         (f"{MODULE}:awaited", "plain function"),
     ],
 )

@@ -84,11 +84,11 @@ async def test_each_way_to_open_a_publisher_gives_one(name: str):
     [
         (MODULE, "say package.module:publisher"),
         (f"{MODULE}:plane", f"Did you mean {MODULE}:plain?"),
-        (f"{MODULE}:number", "is 3, and should be a function that takes the topic and the lanes"),
+        (f"{MODULE}:number", "is 3, and has to be a function that takes the topic and the lanes"),
         (f"{MODULE}:failing", "raised KeyError('BROKER_URL') in"),
         (f"{MODULE}:nothing", "opened None, which is no publisher"),
         (f"{MODULE}:Blocking", "and `async def publish(lane, messages)`"),
-        (f"{MODULE}:without_lanes", "which is no publisher: that has `lanes`, one or more"),
+        (f"{MODULE}:without_lanes", "which is no publisher: one has `lanes`, at least 1"),
     ],
 )
 async def test_a_name_that_cannot_be_used_is_one_sentence_and_exit_code_2(name: str, said: str):

@@ -202,5 +202,5 @@ async def test_a_fault_that_struck_no_call_is_told():
 
 @pytest.mark.parametrize("wrong", [{"times": 0}, {"times": -1}, {"skip": -1}])
 def test_a_fault_that_could_not_strike_is_refused(wrong: dict[str, Any]):
-    with pytest.raises(ValueError, match="at least one call fails"):
+    with pytest.raises(ValueError, match="`times` is at least 1"):
         OutboxHarness().fail("commit", "conflict", **wrong)

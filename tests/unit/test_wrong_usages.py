@@ -177,12 +177,12 @@ async def a_key_that_no_fields_make() -> None:
     Order.key_of("t")
 
 
-@wrong(TypeError, "Stall.key_fields", "a tuple of 1 to 3 names of its fields", "it is 'hall'")
+@wrong(TypeError, "Stall.key_fields", "a tuple of 1 to 3 field names", "is 'hall'")
 async def a_key_of_fields_that_is_a_text() -> None:
     type("Stall", (Seat,), {"__module__": __name__, "key_fields": "hall"})
 
 
-@wrong(TypeError, "Stall.key_fields", "no `partition_key` of its own beside it")
+@wrong(TypeError, "Stall.key_fields", "must not define `partition_key` as well")
 async def a_key_that_is_said_twice() -> None:
     type("Stall", (Seat,), {"__module__": __name__, "partition_key": Order.partition_key})
 
@@ -217,7 +217,7 @@ async def a_class_in_place_of_its_event() -> None:
     Order(id="o1").record(OrderPaid)  # type: ignore[arg-type]
 
 
-@wrong(UsageError, "OrderPaid'> is no class of an Entity; `uow.documents` takes others")
+@wrong(UsageError, "OrderPaid'> is no class of an Entity; use `uow.documents`")
 async def a_repository_of_events() -> None:
     an_outbox().unit_of_work().repository(OrderPaid)  # type: ignore[type-var]
 
@@ -232,17 +232,17 @@ async def a_document_of_a_type_that_the_library_reads() -> None:
     an_outbox().unit_of_work().save({"id": "d1", "partitionKey": "t", "type": "domainEvent"})
 
 
-@wrong(UsageError, "the Order 'o1', which is an entity", "`uow.repository(Order).create(…)`")
+@wrong(UsageError, "the entity Order 'o1'", "`uow.repository(Order).create(…)`")
 async def an_entity_that_is_saved_as_a_document() -> None:
     an_outbox().unit_of_work().save(Order(id="o1"))
 
 
-@wrong(UsageError, "an instance of Invoice", "no dict, dataclass or pydantic model", *MAPPER)
+@wrong(UsageError, "cannot store instances of Invoice", "no dict, dataclass or pydantic model", *MAPPER)
 async def a_class_of_attrs_that_is_saved_without_a_mapper() -> None:
     an_outbox().unit_of_work().save(Invoice(id="i1", partitionKey="t"))
 
 
-@wrong(UsageError, "an instance of Invoice", *MAPPER)
+@wrong(UsageError, "cannot store instances of Invoice", *MAPPER)
 async def a_class_of_attrs_that_is_read_without_a_mapper() -> None:
     an_outbox().unit_of_work().documents(Invoice)
 
@@ -283,7 +283,7 @@ async def a_deletion_without_super() -> None:
 @wrong(
     UsageError,
     "repository(Order)` takes objects of that class, not of Customer",
-    "use the repository of their own",
+    "use their own repository",
 )
 async def an_entity_that_is_given_to_the_repository_of_another() -> None:
     an_outbox().unit_of_work().repository(Order).create(Customer())  # type: ignore[arg-type]
@@ -294,7 +294,7 @@ async def an_update_in_the_repository_of_another() -> None:
     an_outbox().unit_of_work().repository(Order).update(Customer())  # type: ignore[arg-type]
 
 
-@wrong(UsageError, "not of dict", "`uow.save(…)` takes dicts")
+@wrong(UsageError, "not of dict", "`uow.save(…)` for dicts")
 async def a_dict_that_is_given_to_a_repository() -> None:
     an_outbox().unit_of_work().repository(Order).create({"id": "o1"})  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ def consumer_named(name: str) -> ConsumerSource:
     usable = callable(found) and not inspect.isclass(found) and not inspect.iscoroutinefunction(found)
     if not isinstance(found, Consumer) and not usable:
         raise ConfigurationError(
-            f"{name} is {found!r}, and should be a Consumer, or a plain function that takes the Outbox and returns one."
+            f"{name} is {found!r}, and has to be a Consumer, or a plain function that takes the Outbox and returns one."
         )
     return found
 
@@ -48,6 +48,6 @@ def resolve_consumer(source: ConsumerSource, outbox: Outbox) -> Consumer:
             "Where it is a handler, name the Consumer that has it."
         ) from error
     if not isinstance(consumer, Consumer):
-        raise ConfigurationError(f"{named} returned {consumer!r}, and should return a Consumer.")
+        raise ConfigurationError(f"{named} returned {consumer!r}, and has to return a Consumer.")
     consumer.bind(outbox)
     return consumer

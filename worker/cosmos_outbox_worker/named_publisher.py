@@ -39,14 +39,14 @@ async def open_publisher(name: str, topic: str, *, lanes: int) -> AsyncIterator[
             raise ConfigurationError(f"OUTBOX_PUBLISHER: {error}") from error
         except Exception as error:  # the caller's code may raise anything
             raise ConfigurationError(
-                f"OUTBOX_PUBLISHER: {name} was to open a publisher to topic {topic!r} with lanes={lanes}, and raised {raise_text(error)}."
+                f"OUTBOX_PUBLISHER: {name} raised {raise_text(error)} when it was called to open a publisher to topic {topic!r} with lanes={lanes}."
             ) from error
         publish: Any = getattr(opened, "publish", None)
         returns = getattr(publish, "__annotations__", {}).get("return", publish)
         blocks = returns in (None, "None") and not inspect.iscoroutinefunction(inspect.unwrap(publish))
         if blocks or not callable(publish) or not getattr(opened, "lanes", 0):
             raise ConfigurationError(
-                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: that has `lanes`, one or more, and `async def publish(lane, messages)`."
+                f"OUTBOX_PUBLISHER: {name} opened {opened!r}, which is no publisher: one has `lanes`, at least 1, and `async def publish(lane, messages)`."
             )
         yield opened
 
@@ -55,6 +55,6 @@ def _source_named(name: str) -> Callable[..., Any]:
     source = object_named(name, "publisher")
     if not callable(source):
         raise ConfigurationError(
-            f"{name} is {source!r}, and should be a function that takes the topic and the lanes and returns a publisher."
+            f"{name} is {source!r}, and has to be a function that takes the topic and the lanes and returns a publisher."
         )
     return asynccontextmanager(source) if inspect.isasyncgenfunction(source) else source

@@ -181,8 +181,8 @@ def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Acco
         account_id = None
     if not isinstance(account_id, str) or not account_id:
         raise ConfigurationError(
-            f"The server at {url!r} does not return the id of a Cosmos DB account, so its leases cannot be named; "
-            "is it the endpoint of an account, and azure-cosmos a version that this library was tested with?"
+            f"The server at {url!r} returned no account id, which the names of leases contain. Give the endpoint of a Cosmos "
+            "DB account, and install a version of azure-cosmos that this library was tested with."
         )
     return Account(
         host=global_host(account_id, endpoints=(*endpoints, url)),
@@ -198,8 +198,8 @@ def _without_retries() -> ConnectionPolicy:
         policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
     except (AttributeError, TypeError) as error:
         raise ConfigurationError(
-            "The retries of this version of azure-cosmos cannot be switched off, so it would send writes twice; install one that "
-            "this library was tested with."
+            "This version of azure-cosmos repeats requests, and the library cannot switch that off: a write "
+            "could happen twice. Install a version that this library was tested with."
         ) from error
     return policy
 
@@ -224,7 +224,7 @@ def _ensure_readable(url: str, credential: object) -> None:
             b64decode(credential, validate=True)
         except ValueError:
             raise ConfigurationError(
-                "The Cosmos DB account key cannot be read; copy it again, to its end."
+                "The Cosmos DB account key is no valid base64: copy the whole key again."
             ) from None
 
 

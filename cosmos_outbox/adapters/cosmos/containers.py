@@ -43,8 +43,8 @@ def usable_key_paths(properties: Mapping[str, Any]) -> KeyPaths:
         return key_paths_of((properties.get("partitionKey") or {}).get("paths") or ())
     except ValueError as error:
         raise ConfigurationError(
-            f"The container {properties['id']!r} cannot hold an outbox, for {error}. Create another one; the paths cannot be "
-            "changed later."
+            f"The container {properties['id']!r} cannot hold an outbox: {error}. Create another container, "
+            "because the partition key paths of this one cannot be changed."
         ) from None
 
 

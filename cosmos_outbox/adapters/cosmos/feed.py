@@ -139,7 +139,7 @@ class CosmosChangeFeed:
         if not documents and response.status != _NOT_MODIFIED and not response.lists_nothing:
             # The answer's headers may be right while its documents were lost on the way.
             raise StoreUnavailable(
-                f"The change feed answered {response.status} without a list of documents; the page is read again."
+                f"The change feed answered {response.status} without a list of documents; the worker reads the page again."
             )
         if documents and (continuation is not None or not isinstance(start, datetime)):
             # The SDK's own iterator reads the next page at less cost. After a start at a time it cannot be used: it

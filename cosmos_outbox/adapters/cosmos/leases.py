@@ -36,8 +36,8 @@ class CosmosLeases:
                 properties = await self._container.read()
                 if (properties.get("defaultTtl") or 0) > 0:
                     raise ConfigurationError(
-                        f"The lease container {self._container.id!r} deletes documents {properties['defaultTtl']} s after their "
-                        "last write, and with them the positions of workers that are down; set its default time to live to -1."
+                        f"The lease container {self._container.id!r} deletes documents {properties['defaultTtl']} s after their last write. "
+                        "Workers that are down longer would lose their positions: set its default time to live to -1."
                     )
                 paths = properties["partitionKey"]["paths"]
                 if paths not in (["/id"], ["/partitionKey"]):
@@ -104,4 +104,4 @@ def _check_stored(document: Any) -> Document:
     match document:
         case {"id": str(), "_etag": str(), "_ts": int(ts)} if 0 <= ts < 1 << 37:  # and a datetime can hold it
             return dict(document)
-    raise ValueError(f"no stored document: {document!r:.300}")
+    raise ValueError(f"not a stored document: {document!r:.300}")

@@ -83,11 +83,11 @@ async def open_parked(client: CosmosClient, database: str, container: str) -> Co
     paths, seconds = properties["partitionKey"]["paths"], properties.get("defaultTtl")
     if paths != ["/partitionKey"]:
         raise ConfigurationError(
-            f"The container {container!r} is partitioned on {', '.join(paths)}; it has to be on /partitionKey."
+            f"The container {container!r} is partitioned on {', '.join(paths)}; create one with partition key /partitionKey."
         )
     if seconds is not None and seconds != -1:
         raise ConfigurationError(
-            f"The container {container!r} deletes its documents after {seconds} s, and with them held events; "
+            f"The container {container!r} deletes its documents after {seconds} s, and held events would be lost: "
             "switch its time to live off."
         )
     return CosmosParked(proxy)

@@ -170,8 +170,8 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
     key_paths = usable_key_paths(properties)
     if properties.get("defaultTtl") is None:
         raise errors.ConfigurationError(
-            f"Time to live is off on the container {container!r}, so events and what a consumer remembers would never be "
-            "deleted; set its default time to live to -1."
+            f"Time to live is off on the container {container!r}, so Cosmos DB would never delete events and the "
+            "records of handled messages; set its default time to live to -1."
         )
     return CosmosStore(proxy, key_paths)
 

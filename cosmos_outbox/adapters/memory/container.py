@@ -142,7 +142,7 @@ class MemoryContainer:
 
     async def query(self, sql: str, parameters: Mapping[str, Any], **where: object) -> ports.Page:
         raise errors.UsageError(
-            "A MemoryContainer evaluates no SQL: test what uses this query on the Cosmos DB emulator of cosmos-outbox-emulators."
+            "A MemoryContainer evaluates no SQL: test code with this query on the Cosmos DB emulator of cosmos-outbox-emulators."
         )
 
     # ChangeFeed

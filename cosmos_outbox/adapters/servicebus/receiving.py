@@ -27,7 +27,7 @@ def check_options(*, sessions: bool, prefetch: int, lock_duration: timedelta) ->
     if lock_duration.total_seconds() < _SHORTEST_LOCK_SECONDS:
         raise ConfigurationError(f"lock_duration must be at least 5 s, not {lock_duration}.")
     if prefetch and not sessions:
-        raise ConfigurationError("prefetch needs sessions: the locks of messages end while they wait.")
+        raise ConfigurationError("prefetch needs sessions: without one, a waiting message loses its lock.")
 
 
 def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: float) -> float:

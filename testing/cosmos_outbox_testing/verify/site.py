@@ -144,7 +144,7 @@ class Site:
         """Return the result of a request. A throttled request is sent again."""
         said, returned = await self.answer_of(call)
         if said != "ok":
-            raise RuntimeError(f"A request of the probe itself was answered with {said}.") from returned
+            raise RuntimeError(f"The service answered a request of the probe with {said}.") from returned
         return returned
 
     async def all_of(self, listed: Callable[[], AsyncIterable[dict[str, Any]]]) -> list[dict[str, Any]]:

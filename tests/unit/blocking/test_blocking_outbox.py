@@ -159,7 +159,7 @@ def test_a_handler_that_calls_the_blocking_outbox_is_refused_instead_of_waiting_
 ):
     inner.on(NoteWritten, lambda event, uow: call(outbox))
 
-    with pytest.raises(UsageError, match="in an event handler, the unit of work that it is given"):
+    with pytest.raises(UsageError, match="In an event handler, use the unit of work that it receives"):
         add_note(outbox)
 
 

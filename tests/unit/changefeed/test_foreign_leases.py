@@ -144,7 +144,7 @@ async def test_a_lease_whose_partition_is_gone_is_reported_and_the_other_leases_
 
     assert ["1"] == [status.token for status in processor.status()]
     assert any(
-        "delete the lease" in str(r.error)
+        "Delete the lease" in str(r.error)
         for r in records
         if isinstance(r, LeasesBalanced) and r.outcome == "failed"
     )

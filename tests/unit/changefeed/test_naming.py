@@ -48,7 +48,7 @@ async def leases_under(*heads: str) -> MemoryLeases:
 async def test_leases_under_another_name_of_the_account_are_refused_with_what_to_do(host: str):
     leases = await leases_under(f"p{GLOBAL}", f"p{host}")
     with pytest.raises(
-        ConfigurationError, match=f"delete the documents.*begin with 'p{host}'.*a time before"
+        ConfigurationError, match=f"Delete the documents.*begin with 'p{host}'.*a time before"
     ):
         await own_prefix(ACCOUNT, processor_name="p", leases=leases)
 

@@ -368,7 +368,7 @@ async def test_the_idempotency_key_is_the_same_at_each_attempt_and_another_for_e
 
 def test_a_consumer_refuses_what_cannot_work():
     consumer = invoicing()
-    with pytest.raises(TypeError, match="has a handler for version 1 already"):
+    with pytest.raises(TypeError, match=r"already takes the subject .*version 1"):
         consumer.on(OrderPaid)(_handler)
     with pytest.raises(TypeError, match="`async def`"):
         consumer.on(InvoiceIssued)(lambda event, message, uow: None)  # type: ignore[arg-type,return-value]

@@ -70,7 +70,7 @@ async def test_a_session_that_names_no_key_of_the_container_parks_its_message_wi
     )
 
     (parked,) = world.of(MessageGivenUp, "parked")
-    assert "'o1' names no partition key" in str(parked.error)
+    assert "'o1' is no partition key" in str(parked.error)
     assert str(parked.error).endswith('write it as ["row","number"]. Or give `partition_key=`.')
 
 
@@ -327,9 +327,8 @@ async def test_a_dropped_message_that_comes_again_while_its_key_is_parked_waits_
     world.subscription.deliver(first)
     await world.run()
     await world.keys.drop("o1", "m1", reason="by mistake", by="ann")
-    world.subscription.deliver(
-        first
-    )  # its completion may have been lost, so it stays dropped as long as the key is parked
+    # Its completion may have been lost, so it stays dropped as long as the key is parked.
+    world.subscription.deliver(first)
     await world.run()
     assert () == (await world.keys.show("o1")).held
     if purged:

@@ -118,9 +118,7 @@ async def test_an_upcaster_that_returns_nothing_is_named_with_its_version():
 
 @pytest.mark.parametrize("version", [0, 2, 3])
 def test_an_upcaster_that_leads_nowhere_is_refused_where_it_is_declared(version: int):
-    said = (
-        f"takes schema version 2; an upcaster leads to it from an earlier one, not from {version}. Name the"
-    )
+    said = f"takes schema version 2, so its upcasters start at earlier versions, not at {version}. Name the"
     with pytest.raises(TypeError, match=f"Repriced {said}"):
 
         class Repriced(OrderPaid):
@@ -129,5 +127,5 @@ def test_an_upcaster_that_leads_nowhere_is_refused_where_it_is_declared(version:
 
     with pytest.raises(TypeError, match=f"ForeignPriced {said}"):
         Consumer("c").on(ForeignPriced, subject="p", version=2, upcasters={version: in_cents})
-    with pytest.raises(TypeError, match="ForeignPriced takes schema version 1; "):
+    with pytest.raises(TypeError, match="ForeignPriced takes schema version 1, "):
         Consumer("c").on(ForeignPriced, subject="p", upcasters={1: in_cents})

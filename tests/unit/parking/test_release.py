@@ -196,7 +196,7 @@ async def test_a_payload_is_sent_as_the_event_that_it_was_written_for_and_as_no_
     first = await world.operator.first_held("b")
     assert first is not None
     await asyncio.sleep(2.5)
-    with pytest.raises(UsageError, match="name it, as event_id"):
+    with pytest.raises(UsageError, match="pass its event_id"):
         await world.operator.release("b", edited={"mended": True})
     with pytest.raises(UsageError, match="is 'b/101' now, not 'b/2'"):
         await world.operator.release("b", edited={**first.data, "mended": True}, event_id=first.event_id)

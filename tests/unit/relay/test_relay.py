@@ -144,7 +144,7 @@ async def test_every_rejected_event_is_told_with_its_partition_key() -> None:
     world = World()
     world.reject("b/2", "c/1")
     documents = [event(key, number) for number in (1, 2, 3) for key in ("a", "b", "c")]
-    with pytest.raises(MessageRejected, match="2 such partition keys"):
+    with pytest.raises(MessageRejected, match="2 of its partition keys"):
         await world.relay(batch(*documents))
     rejected = [record for record in world.told if isinstance(record, EventRejected)]
     assert {("b/2", "b"), ("c/1", "c")} == {(record.event_id, record.partition_key) for record in rejected}

@@ -66,7 +66,7 @@ async def test_a_lease_that_names_parked_keys_is_not_relayed_without_the_parked_
     world = await parked(later=0)
     world.reject()
     relay = Relay(world.broker.publisher(), notify=world.told.append)
-    with pytest.raises(ParkingError, match="name the parked store again"):
+    with pytest.raises(ParkingError, match="Name the parked store again"):
         await relay(world.page(event("b", 3), tenure=3))
     assert ["b/1"] == world.ids
 
@@ -247,7 +247,7 @@ async def test_a_parked_store_that_gives_no_answer_is_named_under_the_poll_that_
     (told,) = world.told_of(WatchFailed)
     assert isinstance(told, WatchFailed)
     assert ("what is parked", StoreUnavailable) == (told.subject, type(told.error))
-    assert "The parked keys: Cosmos DB gave no answer" in str(told.error)
+    assert "Cosmos DB did not return the parked keys" in str(told.error)
 
 
 async def test_a_parked_store_that_hangs_costs_a_page_a_second_and_few_pages_at_all() -> None:

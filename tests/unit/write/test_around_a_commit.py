@@ -181,7 +181,7 @@ async def test_one_domain_event_is_published_as_several_with_ids_that_a_retry_re
 def test_a_second_mapping_of_an_event_type_is_refused(container: MemoryContainer):
     outbox = Outbox(container)
     outbox.publishes(NoteTagged, lambda _: None)
-    with pytest.raises(TypeError, match=r"publishes\(NoteTagged.*maps it already.*one mapping"):
+    with pytest.raises(TypeError, match=r"publishes\(NoteTagged.*already maps this event.*one mapping"):
         outbox.publishes(NoteTagged, lambda event: event)
 
 

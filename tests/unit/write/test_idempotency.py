@@ -199,9 +199,9 @@ async def test_what_the_answer_would_not_cover_is_refused():
         return Answer(body=uow.repository(Note).create(Note(id="x")))
 
     container = MemoryContainer()
-    with pytest.raises(UsageError, match=r"handler called commit\(\)\. The request commits what it adds"):
+    with pytest.raises(UsageError, match=r"handler called commit\(\)\. The request commits the unit of work"):
         await once(container, commits)
-    with pytest.raises(UsageError, match=r"handler called commit\(\)\. The request commits what it adds"):
+    with pytest.raises(UsageError, match=r"handler called commit\(\)\. The request commits the unit of work"):
         await once(container, nested)
     with pytest.raises(
         MixedPartitionKeys, match=r"the `partition_key` that it names. Let it record an event"

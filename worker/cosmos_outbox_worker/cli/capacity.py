@@ -69,7 +69,7 @@ def number(value: float | None) -> str:
 def _check_numbers(table: str, given: Mapping[str, Any]) -> dict[str, Any]:
     rules, prices = _RULES[table], table == "prices"
     if unknown := given.keys() - rules:
-        raise UsageError(f"No {table} are {', '.join(unknown)}; there are {', '.join(rules)}.")
+        raise UsageError(f"There are no {table} {', '.join(unknown)}, only {', '.join(rules)}.")
     values = {name: given.get(name, default) for name, (default, _) in rules.items()}
     for name, (default, most) in rules.items():
         some = prices or default == 0 or values[name]

@@ -144,7 +144,7 @@ async def release(
     choice = Choice(key=key, all=every, error=error, file=file)
     data = None if edited is None else _object(edited)
     if data is not None and choice.key is None:
-        raise UsageError("An edited payload is for one event: name its key.")
+        raise UsageError("--edited replaces the payload of one event: name its key.")
     async with open_owner(consumer) as owner:
         noun, chosen, event_id = owner.noun, await _choose_keys(choice, owner), ""
         if dry_run:
@@ -257,7 +257,7 @@ async def drop(
     """
     choice = Choice(key=key, all=every, error=error, file=file)
     if (choice.key is None) != (event is None):
-        raise UsageError("Name the key and the event; of many keys, what each failed on is dropped.")
+        raise UsageError("Name an event together with its key; without both, give --all, --error or --file.")
     async with open_owner(consumer) as owner:
         noun, chosen = owner.noun, await _choose_keys(choice, owner)
         if dry_run:
@@ -371,7 +371,7 @@ def _require_named(data: Mapping[str, Any], event: ParkedEvent, noun: str) -> No
     if missing:
         names = " and ".join(f"`{name}` ({committed[name]!r})" for name in missing)
         raise UsageError(
-            f"The payload lacks {names} of {noun} {event.event_id!r}; name all of `data`, as `parked show --json` has it."
+            f"The edited payload lacks {names}, which {noun} {event.event_id!r} has: write the whole `data`, as `parked show --json` prints it."
         )
 
 

@@ -102,7 +102,7 @@ async def _measure_load(outbox: Connection, seconds: int) -> dict[str, float]:
                 break  # a busy range never ends: more changes keep coming
     if not (count := keys.total()):
         raise UsageError(
-            f"No event was written in the last {seconds} s: measure more of them, or say --events."
+            f"No event was written in the last {seconds} s: measure a longer time, or give --events."
         )
     workers = sum(not one.silent for one in await outbox.fleet.heartbeats())
     found = {"events": count / seconds, "event_bytes": size / count, "keys": len(keys)}

@@ -41,7 +41,7 @@ def import_declarations(names: Sequence[str]) -> Declarations:
     except OutboxError:
         raise
     except (Exception, SystemExit) as error:  # the code of a module may raise any error
-        raise ConfigurationError(f"{', '.join(names)}: {raise_text(error)} prevents the import.") from error
+        raise ConfigurationError(f"{', '.join(names)}: the import raised {raise_text(error)}.") from error
     within = {one for one in sys.modules if any(f"{one}.".startswith(f"{name}.") for name in names)}
     members = {id(one): one for name in sorted(within) for one in vars(sys.modules[name]).values()}.values()
     consumers = sorted((one for one in members if isinstance(one, Consumer)), key=lambda one: one.name)
@@ -55,7 +55,7 @@ def import_declarations(names: Sequence[str]) -> Declarations:
         if kinds or not (event in handled or event.__subclasses__()):
             events[event] = sorted(kind for kind in kinds if isinstance(kind, str))
     if not events and not consumers:
-        raise ConfigurationError(f"{', '.join(names)}: there is no DomainEvent and no Consumer to describe.")
+        raise ConfigurationError(f"{', '.join(names)}: the module has no DomainEvent and no Consumer.")
     info = {"title": ", ".join(names), "version": str(getattr(first, "__version__", "1.0.0"))}
     return Declarations(info, events, consumers)
 
