@@ -1,6 +1,7 @@
 """
 The main job on one machine: real processes, real HTTP, a worker and a consumer killed, and an audit of what arrived.
 
-`child_processes` runs the processes, `stack` says which ones there are, `load` drives the API. The
-`audit` of the test kit compares what the API answered with what the subscriber received (`received`), `effects` with what the consumers made of it, `view` and `report` show it, `job` puts them in order.
+`stack` lists the processes, `child_processes` runs them, and `load` sends requests to the API. The `audit` of the test kit compares
+the answers of the API with the messages that the subscriber received (`received`), and `effects` compares them with the events that
+the consumers recorded. `view` shows progress, `report` the result, and `job` calls all of them in order.
 """

@@ -67,7 +67,7 @@ def run(*, port: Port = 8000, partitions: Partitions = 2, workers: Workers = 2) 
     try:
         socket.create_server(
             ("127.0.0.1", port)
-        ).close()  # report a taken port now, before everything has started
+        ).close()  # reports a taken port before the other processes start
     except OSError as error:
         raise typer.BadParameter(str(error), param_hint="--port") from error
     _bypass_proxies()

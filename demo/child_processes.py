@@ -1,4 +1,4 @@
-"""The work that child processes do for a command: ended by a signal, and explained by the ends of their logs."""
+"""Runs a command's work with its child processes: a signal ends them, and on a failure it prints the ends of their logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cosmos_outbox_testing.verify.child_processes import Child, ChildDied, Child
 
 
 class DemoFailed(Exception):
-    """The job could not be done. `culprits` are the processes whose logs may say why."""
+    """The main job failed. `culprits` are the processes whose logs may say why."""
 
     def __init__(self, message: str, culprits: Sequence[Child] = ()) -> None:
         super().__init__(message)
@@ -55,7 +55,7 @@ def show_tails(children: list[Child] | tuple[Child, ...], console: Console) -> N
 
 
 async def _until_signalled(work: Coroutine[Any, Any, int], children: Children) -> int:
-    # The work is a task of its own, so that a signal cancels it, and not the stopping of the children after it.
+    # The work is a task of its own: a signal cancels the work, and not the end of the children afterwards.
     task = asyncio.ensure_future(work)
     received: list[int] = []
 

@@ -1,4 +1,4 @@
-"""The two long commands, `demo` and `run`: what they print, and the exit code."""
+"""The commands `demo` and `run`: run the job or the stack, print, and return the exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLLOW_SECONDS = 0.2
 
 
 async def demo(options: DemoOptions, *, as_json: bool) -> int:
-    """Do the main job. Return 0 only if nothing was lost, duplicated or out of order, and no process died by itself."""
+    """Do the main job. Return 0 only if no event was lost, duplicated or out of order, and no process died by itself."""
     # With --json, stdout carries the one object and nothing else.
     console = Console(stderr=True, force_terminal=False) if as_json else Console()
 
@@ -97,7 +97,7 @@ async def _follow(stack: Stack, console: Console) -> None:
 
 
 def exports(environment: Mapping[str, str]) -> str:
-    """Return the lines with which a shell gives its commands the settings of a stack."""
+    """Return the `export` lines with the settings of a stack, for a shell."""
     settings = {name: text for name, text in environment.items() if name.startswith("OUTBOX_")}
     return "".join(f"export {name}={shlex.quote(text)}\n" for name, text in sorted(settings.items()))
 

@@ -1,5 +1,5 @@
 """
-The effects: what the company directory, or any other consumer, made of the events, read from its own container.
+The effects of events in the company directory, or in any other consumer, read from the consumer's container.
 
 Every handler records one event, whose cause is the message that it handled. So the stored events of a consumer tell which message
 took effect, how often, and in which order.
@@ -70,7 +70,7 @@ def effects_of(committed: Sequence[CommittedEvent], recorded: Sequence[Mapping[s
 
 
 async def counted_up_to(wanted: int, count: Callable[[], Awaitable[int]], *, stalled_seconds: float) -> int:
-    """Return the result of `count` once it reaches the expected number, or has not grown for so long."""
+    """Return the result of `count` once it reaches the expected number, or has stopped growing for a while."""
     counted, deadline = -1, 0.0
     while counted < wanted:
         found = await count()

@@ -38,7 +38,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The audit, and other things that must not happen."""
+    """The result of the audit, and other failures of the run."""
 
     audit: Audit
     effects: Effects
@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def passed(self) -> bool:
-        """Say whether all went as promised."""
+        """Say whether every promise held."""
         return self.audit.passed and self.effects.passed and not self.problems
 
 
@@ -58,8 +58,8 @@ async def run_demo(options: DemoOptions, children: Children, directory: Path, pr
     Do the main job on a stack of its own.
 
     Raises:
-        ChildDied: a process ended that should live.
-        DemoFailed: the job could not be done to its end.
+        ChildDied: a process ended by itself.
+        DemoFailed: the job could not reach its end.
     """
     progress.children = children.all
     async with open_stack(children, directory, options.stack) as stack:
@@ -231,7 +231,7 @@ class _Job:
         alive = [worker for worker in self._stack.workers if not worker.killed]
         await self._stack.children.stop(alive)
         received = -1
-        while received != len(self._received):  # late copies would come now
+        while received != len(self._received):  # wait for late copies
             received = len(self._received)
             await asyncio.sleep(QUIET_SECONDS)
             self._read_record()

@@ -26,10 +26,10 @@ async def wait_for_owners(
     container: ContainerProxy, satisfied: Callable[[Owners], bool], *, timeout_seconds: float
 ) -> Owners:
     """
-    Return the owners as soon as they satisfy.
+    Wait until the owners satisfy a condition, and return them.
 
     Raises:
-        TimeoutError: they do not in time.
+        TimeoutError: they do not satisfy it in time.
     """
     async with asyncio.timeout(timeout_seconds):
         while True:

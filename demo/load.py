@@ -98,7 +98,7 @@ def _company(chance: random.Random, number: int) -> dict[str, str]:
 
 async def drive(url: str, load: Load, on_commit: OnCommit) -> None:
     """
-    Send the load. Report the events of each successful response at once.
+    Send the load. Report the events of each response as soon as it succeeded.
 
     Raises:
         LoadFailed: a response was no success, or the API could not be reached.

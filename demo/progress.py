@@ -1,4 +1,4 @@
-"""What the demo knows while it runs, for the view."""
+"""The counters of a running demo, which the view shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from demo.leases import Owners
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Counters and states as of now; the job writes, a view reads."""
+    """Current counters and states: the job writes them, a view reads them."""
 
     contacts_wanted: int
     phase: str = "starting"
@@ -24,5 +24,5 @@ class Progress:
 
     @property
     def lag(self) -> int:
-        """Return how many committed events were not seen by the subscriber yet."""
+        """Return how many committed events the subscriber has not received yet."""
         return max(0, self.committed - self.delivered)

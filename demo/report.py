@@ -1,4 +1,4 @@
-"""Say how it ended: a table for people, or one JSON object for programs."""
+"""The report of a demo: a table for people, or one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def table(outcome: Outcome) -> Table:
 
 
 def explain(outcome: Outcome, console: Console) -> None:
-    """Name what went wrong, as far as that helps to find the cause."""
+    """Return the failures, with the details that help to find the cause."""
     for problem in outcome.problems:
         console.print(problem, style="red", highlight=False)
     for name, ids in _wrong(outcome).items():

@@ -1,5 +1,5 @@
 """
-The local stack: emulators, API, workers, subscriber and consumers as separate processes, wired by their environment alone.
+The local stack: emulators, API, workers, subscriber and consumers as separate processes that only their environment connects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TOPICS = {
             "dedup_window_s": 600,
             "subscriptions": [
                 {"name": "all", **_SUBSCRIPTION, "lock_s": 30},
-                # As short a lock as Service Bus has: a consumer that is frozen keeps its sessions for so long.
+                # The shortest lock of Service Bus, because a frozen consumer keeps its sessions for as long as the lock.
                 {"name": DIRECTORY, **_SUBSCRIPTION, "lock_s": 5},
             ],
         },
@@ -41,7 +41,7 @@ _TOPICS = {
         },
     ]
 }
-# Microsoft's Service Bus emulator takes ten in all: two workers' lanes, and the receivers.
+# Microsoft's Service Bus emulator accepts ten connections in all: the lanes of two workers, and the receivers.
 _FEW_LANES = {"OUTBOX_LANES": "2"}
 _FEW_RECEIVERS, _RECEIVERS = "4", "200"
 
@@ -49,7 +49,7 @@ _FEW_RECEIVERS, _RECEIVERS = "4", "200"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTimes:
     """
-    How fast workers notice one another; far shorter than the defaults, so that a demo need not wait for a minute.
+    The intervals of the leases. They are far shorter than the defaults, so that a demo need not wait for a minute.
     """
 
     expiration_seconds: float = 4
@@ -70,15 +70,16 @@ class Accounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
-    """What may be chosen about the stack."""
+    """The options of a stack."""
 
-    accounts: Accounts | None = None  # None: our own emulators, with so many partitions
-    emulators: tuple[str, ...] = ("-m", "cosmos_outbox_emulators")  # what Python runs
+    accounts: Accounts | None = None  # None: start this project's emulators, with so many `partitions`
+    # The arguments for Python that start the emulators.
+    emulators: tuple[str, ...] = ("-m", "cosmos_outbox_emulators")
     partitions: int = 2
     workers: int = 2
-    consumers: int = 2  # of the directory; none on accounts that run already
+    consumers: int = 2  # consumers of the directory; none on accounts that run already
     consumer: str = DIRECTORY_CONSUMER
-    receiver: str = "sdk"  # of the consumers
+    receiver: str = "sdk"  # the receiver of the consumers
     sdk_only: bool = False
     api_port: int = 0  # 0: any free port
     leases: LeaseTimes = LeaseTimes()
@@ -86,7 +87,7 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The running stack: where to reach it, and its processes."""
+    """The running stack: its addresses and its processes."""
 
     api_url: str
     cosmos: str
@@ -96,7 +97,7 @@ class Stack:
     children: Children
     workers: tuple[Child, ...]
     consumers: tuple[Child, ...]
-    # Of every process but the emulators; workers and consumers have their names in addition
+    # The environment of every process but the emulators; workers and consumers also get a name
     environment: Mapping[str, str]
     leases: ContainerProxy
     directory: ContainerProxy
@@ -150,7 +151,7 @@ async def open_stack(children: Children, directory: Path, options: StackOptions)
     await children.start(
         "subscriber",
         ("-m", "examples.contacts", "subscriber", "--record", str(record)),
-        # A session costs a receiver about two seconds, whatever it holds, and the load opens some fifty a second.
+        # A receiver spends about two seconds on a session, however few messages it has, and the load opens some fifty a second.
         env={**env, "OUTBOX_RECEIVERS": _FEW_RECEIVERS if options.accounts else _RECEIVERS},
     )
     workers = [
@@ -214,13 +215,13 @@ def _environment(cosmos: str, servicebus: str, options: StackOptions) -> dict[st
         "OUTBOX_SUBSCRIPTION": "all",
         "OUTBOX_PROCESSOR_NAME": "outbox",
         "OUTBOX_SDK_ONLY": str(options.sdk_only).lower(),
-        "OUTBOX_HEALTH_PORT": "0",  # any free one, for the workers share this machine; each logs its own
+        "OUTBOX_HEALTH_PORT": "0",  # any free port, for the workers share this machine; each logs its port
         "OUTBOX_LEASE_EXPIRATION_SECONDS": str(leases.expiration_seconds),
     }
 
 
 async def _wait_until_healthy(api_url: str) -> None:
-    # The socket listens before the application has started, so one request waits as long as it takes.
+    # The socket listens before the application has started, so one request waits for the start.
     timeout = aiohttp.ClientTimeout(total=60)
     async with (
         aiohttp.ClientSession(api_url, timeout=timeout, raise_for_status=True) as session,

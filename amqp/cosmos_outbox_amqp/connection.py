@@ -1,8 +1,9 @@
 """
-Connection: one connection that speaks AMQP, over TCP or TLS, and the channels of it.
+Connection: one AMQP connection over TCP or TLS, and its channels.
 
-Every call that waits for the peer fails when the connection is lost. A channel is closed when its answer is overdue, and the
-connection when the peer is silent or does not end that channel: nothing waits for ever, and no call needs a timer of its own.
+Every call that waits for the peer fails when the connection is lost. This side closes a channel when an
+answer on it is overdue, and the connection when the peer is silent or does not end that channel. So no call waits for ever, and
+no call needs a timer of its own.
 """
 
 from __future__ import annotations
@@ -20,24 +21,25 @@ from cosmos_outbox_amqp.namespace import Namespace
 AMQP_HEADER = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER = b"AMQP\x03\x01\x00\x00"
 HEARTBEAT = b"\x00\x00\x00\x08\x02\x00\x00\x00"
-MAX_FRAME_SIZE = 1 << 18  # the largest that this side reads
+MAX_FRAME_SIZE = 1 << 18  # the largest frame that this side reads
 _SMALLEST_FRAME_SIZE = 512  # every peer reads frames up to this size
-ANSWER_SECONDS = 30.0  # the peer's time for each answer
+ANSWER_SECONDS = 30.0  # how long the peer may take for each answer
 _SILENT_SECONDS = 60.0  # the connection ends after so long without a byte from the peer
-_TICK_SECONDS, _LEAST_TICK_SECONDS = 5.0, 0.05  # as the peer's idle time-out asks
+# How often the timer runs: four times in the peer's idle time-out, within these limits.
+_TICK_SECONDS, _LEAST_TICK_SECONDS = 5.0, 0.05
 _CLOSE_SECONDS = 5.0
-_CHANNEL_MAX = 4999  # the highest number
-_ANY_SIZE = 2**32 - 1  # of a frame: the default of the specification
-_SASL_DENIED = 1  # of the outcomes; all others but 0 are faults of the peer's
-_KEPT_CHANNELS = 2  # for what renews tokens and locks
-WINDOW = 2**31 - 1  # frames that each side may send: credit is what limits messages
-_MECHANISM = "ANONYMOUS"  # the token follows over $cbs and says who signs in
+_CHANNEL_MAX = 4999  # the highest number of a channel
+_ANY_SIZE = 2**32 - 1  # the largest frame of a peer that names no limit, as the specification says
+_SASL_DENIED = 1  # this SASL outcome refuses the credentials; others but 0 are faults of the peer
+_KEPT_CHANNELS = 2  # channels that sessions leave to the renewal of tokens and locks
+WINDOW = 2**31 - 1  # frames that each side may send: so large that only credit limits messages
+_MECHANISM = "ANONYMOUS"  # the identity follows over $cbs, with the token
 _HEADER_SIZE = 8
-_HEAD = struct.Struct(">IBxH").unpack_from  # of a frame
+_HEAD = struct.Struct(">IBxH").unpack_from  # reads the head of a frame
 
 
 class Endpoint(Protocol):
-    """This side's end of one channel: a session of AMQP, which is not one of Service Bus."""
+    """This side's end of one channel. A channel is a session of AMQP, which is no session of Service Bus."""
 
     needed_by_all: bool
     """Whether the loss of this channel makes all others of the connection useless."""
@@ -48,31 +50,32 @@ class Endpoint(Protocol):
         ...
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
-        """Take a performative of this channel."""
+        """Handle a performative that the peer sent on this channel."""
         ...
 
     def on_lost(self, error: AmqpError) -> None:
-        """Hear that the channel is gone."""
+        """Learn that the channel has ended, and fail the calls that wait on it."""
         ...
 
 
 class Connection(asyncio.Protocol):
-    """Made by `connect`. Writes of one turn of the loop go out together."""
+    """An AMQP connection; `connect` makes it. Writes of one turn of the event loop go out together."""
 
     def __init__(self, host: str) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[None] = self._loop.create_future()
         self.lost: AmqpError | None = None
-        self._closing = False  # lost because this side says goodbye: the peer's answer is still read
+        self._closing = False  # this side is closing the connection, and still reads the peer's answer
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
-        self._header = SASL_HEADER  # the header that the peer must answer with; empty after both
+        self._header = SASL_HEADER  # the protocol header that the peer sends next; empty after both
         self._unread: list[bytes] = []
-        self._size, self._needed = 0, _HEADER_SIZE  # bytes of what is unread, and before it is worth a look
+        # Unread bytes, and how many are needed before parsing makes sense.
+        self._size, self._needed = 0, _HEADER_SIZE
         self._out: list[bytes] = []
-        self._endpoints: dict[int, Endpoint] = {}  # by this side's channel
-        self._by_peer: dict[int, int] = {}  # this side's channel by the peer's
+        self._endpoints: dict[int, Endpoint] = {}  # by the number of this side's channel
+        self._by_peer: dict[int, int] = {}  # the number of this side's channel, by the peer's
         # Channels that this side has ended, and since when the peer has to
         self._ending: dict[int, float] = {}
         self._free: list[int] = []
@@ -81,7 +84,7 @@ class Connection(asyncio.Protocol):
         self._tick: asyncio.TimerHandle | None = None
         self.peer_frame_size = _ANY_SIZE
         self._channel_max = _CHANNEL_MAX
-        self._own = {  # what is about the connection itself
+        self._own = {  # handlers of the frames that concern the whole connection
             Code.SASL_MECHANISMS: self._on_mechanisms,
             Code.SASL_OUTCOME: self._on_outcome,
             Code.OPEN: self._on_open,
@@ -109,7 +112,7 @@ class Connection(asyncio.Protocol):
         return number
 
     def end(self, number: int) -> None:
-        """End a channel; its endpoint hears no more."""
+        """End a channel. Its endpoint receives no more frames."""
         if self._endpoints.pop(number, None) is not None:
             self._ending[number] = self._loop.time()
             self.write(number, performative(Code.END))
@@ -134,10 +137,11 @@ class Connection(asyncio.Protocol):
     def is_made(self) -> bool:
         return self._transport is not None
 
-    # The events of the transport
+    # Called by asyncio's transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's are not derived from it
+        # Uvloop's transports are not derived from asyncio.Transport.
+        self._transport = cast("asyncio.Transport", transport)
         self._tick = self._loop.call_later(self._tick_seconds, self._on_tick)
         self._write(SASL_HEADER)
 
@@ -162,7 +166,7 @@ class Connection(asyncio.Protocol):
             length, words, channel = _HEAD(data, position)
             offset = 4 * words
             if not _HEADER_SIZE <= offset <= length <= MAX_FRAME_SIZE:
-                raise ProtocolError(f"A frame has {length} bytes and begins at {offset}.")
+                raise ProtocolError(f"A frame declares {length} bytes and a body at byte {offset}.")
             if size - position < length:
                 self._needed = length
                 break
@@ -181,14 +185,14 @@ class Connection(asyncio.Protocol):
             self._ended.set_result(None)
 
     def abort(self, error: AmqpError) -> None:
-        """Give the connection up, at once."""
+        """Close the connection at once, without a goodbye."""
         self._lose(error)
         self._end()
         if self._transport is not None:
             self._transport.abort()
 
     async def close(self) -> None:
-        """Say goodbye, and return when the peer has taken what was written before."""
+        """Say goodbye, and return when the peer has read all earlier writes."""
         if self.lost is None:
             self._write(frame(0, performative(Code.CLOSE)))
             self._flush()
@@ -208,14 +212,14 @@ class Connection(asyncio.Protocol):
             self._tick.cancel()
         if not self.opened.done():
             self.opened.set_exception(error)
-            self.opened.exception()  # it may be that no call waits for it any more
+            self.opened.exception()  # marks the error as seen: perhaps no call waits for it any more
         endpoints, self._endpoints = [*self._endpoints.values()], {}
         for endpoint in endpoints:
             endpoint.on_lost(error)
 
     def _on_tick(self) -> None:
         now = self._loop.time()
-        # An overdue answer closes its channel. A broker that does not answer this end either loses the whole connection.
+        # An overdue answer closes its channel. If the broker does not answer that end either, this side closes the whole connection.
         unanswered = now - min(self._ending.values(), default=now)
         if now - self._heard_at > _SILENT_SECONDS or unanswered > ANSWER_SECONDS:
             self.abort(AmqpError("", "The broker does not answer."))
@@ -228,7 +232,7 @@ class Connection(asyncio.Protocol):
             self._write(HEARTBEAT)
         self._tick = self._loop.call_later(self._tick_seconds, self._on_tick)
 
-    # The frames of the peer
+    # Frames from the peer
 
     def _on_header(self, header: bytes) -> None:
         if header != self._header:
@@ -274,7 +278,7 @@ class Connection(asyncio.Protocol):
         self._ending.pop(mine, None)
         if endpoint is not None:
             self.write(mine, performative(Code.END))
-            endpoint.on_lost(error or AmqpError("", "The broker ended the session of AMQP."))
+            endpoint.on_lost(error or AmqpError("", "The broker ended the AMQP session."))
 
     def _on_mechanisms(self, fields: list[Any]) -> None:
         offered = fields[0] if isinstance(fields[0], list) else [fields[0]]
@@ -286,7 +290,7 @@ class Connection(asyncio.Protocol):
     def _on_outcome(self, fields: list[Any]) -> None:
         if fields[0] != 0:
             condition = Condition.UNAUTHORIZED_ACCESS if fields[0] == _SASL_DENIED else ""
-            raise AmqpError(condition, f"SASL ended with {fields[0]!r:.20}.")
+            raise AmqpError(condition, f"The broker refused the sign-in: SASL {fields[0]!r:.20}.")
         self._header = AMQP_HEADER
         self._write(AMQP_HEADER)
 
@@ -318,10 +322,10 @@ class Connection(asyncio.Protocol):
 
 async def connect(namespace: Namespace) -> Connection:
     """
-    Return a connection that is open: over TLS, whose certificate must name the host, unless there is no context.
+    Return an open connection. With a TLS context, the peer's certificate must name the host; without one, it is plain TCP.
 
     Raises:
-        AmqpError: it cannot be made, or the peer refuses it.
+        AmqpError: the peer cannot be reached, or refuses the connection.
     """
     host, port, tls = namespace.host, namespace.port, namespace.tls
     connection = Connection(host)
@@ -331,13 +335,13 @@ async def connect(namespace: Namespace) -> Connection:
                 lambda: connection, host, port, ssl=tls, server_hostname=host if tls else None
             )
             await connection.opened
-    except (OSError, TimeoutError) as error:  # those of TLS are among them
+    except (OSError, TimeoutError) as error:  # errors of TLS are OSErrors too
         failure = AmqpError("", f"No connection to {host}:{port}: {str(error) or 'no answer'}.")
         if isinstance(error, TimeoutError) and connection.is_made:
             failure = Unanswered()
         connection.abort(failure)
         raise failure from error
     except BaseException:
-        connection.abort(AmqpError("", "The connection was not waited for."))
+        connection.abort(AmqpError("", "The wait for the connection ended."))
         raise
     return connection

@@ -1,7 +1,7 @@
 """
 Decoding: bytes of AMQP 1.0 as values of Python.
 
-Whatever the bytes are, the result is a value or a `ProtocolError`, after work in proportion to their number.
+Any bytes give a value or a `ProtocolError`, after work in proportion to their number.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _NUMBERS = {  # for each format of `struct`: the AMQP codes of the numbers that 
 _CONSTANTS = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _BYTES_OF_KIND = {4: 0, 5: 1, 6: 2, 7: 4, 8: 8, 9: 16}  # the first half of a code says how its value is sized
 _SMALL_KINDS = (0xA, 0xC, 0xE)
-_UNKNOWN = 0x01  # no code of a value
-# The interpreter's own limit is how deep values in values are read.
+_UNKNOWN = 0x01  # AMQP gives this code to no value
+# Python's recursion limit decides how deep nested values are read.
 MALFORMED = (IndexError, KeyError, ValueError, TypeError, RecursionError, struct.error)
 
 
 class Described(NamedTuple):
     """
-    A value and what says its meaning: a number of the AMQP specification, or the name that a vendor gave a type of its own.
+    A value and the descriptor of its meaning: a number of the AMQP specification, or the name of a vendor's own type.
     """
 
     descriptor: Any
@@ -44,39 +44,39 @@ def decode(data: bytes, position: int = 0) -> _Decoded:
     Whole numbers and timestamps (in milliseconds) are int, symbols are str, arrays are lists, decimals stay bytes.
 
     Raises:
-        ProtocolError: there is none, or one that AMQP does not know.
+        ProtocolError: no value begins there, or AMQP does not know its type.
     """
     try:
         return decode_at(data, position)
     except MALFORMED as error:
-        raise ProtocolError(f"What the peer sent is not AMQP: {error!r:.200}") from error
+        raise ProtocolError(f"The peer sent bytes that are no AMQP: {error!r:.200}") from error
 
 
 def decode_at(data: bytes, position: int) -> _Decoded:
-    """Do as `decode`, but fail with one of `MALFORMED`."""
+    """Do as `decode`, but raise one of `MALFORMED` for wrong bytes."""
     return _DECODE[data[position]](data, position + 1)
 
 
 def end_of(data: bytes, position: int) -> int:
-    """Return where the value at a position ends, whatever is in it; fail with one of `MALFORMED`."""
+    """Return where the value at a position ends, without reading it. Raise one of `MALFORMED` for wrong bytes."""
     due = 1
     while due:
         code, position, due = data[position], position + 1, due - 1
         if code == 0:
-            due += 2  # its descriptor, and what that describes
+            due += 2  # the descriptor, and the value that it describes
         elif code >> 4 in _BYTES_OF_KIND:
             position += _BYTES_OF_KIND[code >> 4]
         else:
             start = position + (1 if code >> 4 in _SMALL_KINDS else 4)
             position = start + int.from_bytes(data[position:start], "big")
     if position > len(data):
-        raise IndexError("a value ends behind the end")
+        raise IndexError("a value is longer than its data")
     return position
 
 
 def readable_pairs(data: bytes, position: int) -> dict[Any, Any]:
     """
-    Return the pairs of a map; None for a value that is too deep or claims too much, so that the others are read all the same.
+    Return the pairs of a map. A value that is nested too deep or claims too many bytes becomes None, so that the others are still read.
     """
     start, end, _ = _extent(data, position + 1, {0xC1: 1, 0xD1: 4}[data[position]])
     found = {}
@@ -105,27 +105,27 @@ def _raw(convert: Callable[[bytes], Any], size: int = 0, *, width: int = 0) -> _
         start = position + width
         end = start + (int.from_bytes(data[position:start], "big") if width else size)
         if end > len(data):
-            raise IndexError("a value ends behind the end")
+            raise IndexError("a value is longer than its data")
         return convert(data[start:end]), end
 
     return read
 
 
 def _text(raw: bytes) -> str:
-    # A message with a broken character must not cut the connection again and again.
+    # A broken character must not end the connection each time the broker delivers the message.
     return raw.decode("utf-8", "replace")
 
 
 def _extent(data: bytes, position: int, width: int) -> tuple[int, int, int]:
-    # Where the values of a list, a map or an array begin and end, and how many there are
+    # Returns where the values of a list, a map or an array begin and end, and how many there are
     if width == 1:
         end, count, position = position + 1 + data[position], data[position + 1], position + 2
     else:
         size, count = _SIZE_AND_COUNT(data, position)
         end, position = position + 4 + size, position + 8
-    # Values of a type without bytes are as many as the count says: no more of them than there are bytes.
+    # A type without bytes would let a small frame claim millions of values: allow no more values than there are bytes.
     if end > len(data) or count > end - position:
-        raise IndexError("a value ends behind the end")
+        raise IndexError("a value is longer than its data")
     return position, end, count
 
 
@@ -133,16 +133,14 @@ def _items(width: int, *, alike: bool = False) -> _Decode:
     def read(data: bytes, position: int) -> _Decoded:
         position, end, count = _extent(data, position, width)
         read_one: _Decode = decode_at
-        if (
-            alike
-        ):  # an array; not of described values, for a descriptor of a descriptor would apply to every value
+        if alike:  # an array; this client reads none of described values, where one descriptor applies to every value
             read_one, position = _DECODE[data[position] or _UNKNOWN], position + 1
         values = []
         for _ in range(count):
             value, position = read_one(data, position)
             values.append(value)
         if position != end:
-            raise ValueError("values and their size differ")
+            raise ValueError("values do not fill the declared size")
         return values, end
 
     return read

@@ -20,7 +20,7 @@ class Symbol(str):
 
 
 class Encoded(bytes):
-    """A value of a type that Python does not tell from others, as `ubyte` and its like encode it."""
+    """A value that is encoded already, because Python has no type of its own for it: `ubyte` and its like make it."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ def timestamp(milliseconds: int) -> Encoded:
 
 def encode(value: Any) -> bytes:
     """
-    Return the bytes of a value: a number as uint, and a descriptor as a number of the AMQP specification.
+    Return the bytes of a value: a number becomes a uint, and a descriptor a number of the AMQP specification.
     """
     return _ENCODE[type(value)](value)
 

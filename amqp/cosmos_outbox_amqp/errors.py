@@ -1,4 +1,4 @@
-"""Errors: the error conditions of a peer, and the errors of the port that stand for them."""
+"""Errors: the error conditions that a peer sends, and which error of the port each becomes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cosmos_outbox.errors import LockLost, SubscriptionError, SubscriptionUnavai
 
 
 class Condition(StrEnum):
-    """The conditions of AMQP and of Service Bus that mean more than "refused" and "try again"."""
+    """The conditions of AMQP and of Service Bus that this client treats differently from a plain refusal or a plain retry."""
 
     DECODE_ERROR = "amqp:decode-error"
     MESSAGE_LOCK_LOST = "com.microsoft:message-lock-lost"
@@ -37,9 +37,9 @@ _RETRY_AFTER: dict[str, float] = {
 
 class AmqpError(Exception):
     """
-    The peer refused, or ended a link or the connection; or the connection is gone.
+    The peer refused a request, or ended a link or the connection.
 
-    condition: of AMQP or of the service; empty where there was none.
+    condition: the error condition of AMQP or of the service; empty where the peer named none.
     """
 
     def __init__(self, condition: str, description: str = "") -> None:
@@ -51,21 +51,21 @@ class AmqpError(Exception):
 
 
 class ProtocolError(AmqpError):
-    """The peer sent what AMQP does not allow."""
+    """The peer sent bytes or frames that AMQP does not allow."""
 
     def __init__(self, description: str) -> None:
         super().__init__(Condition.DECODE_ERROR, description)
 
 
 class Unanswered(AmqpError):
-    """The peer is there, and did not answer in time."""
+    """The peer still sends bytes, but did not answer a request in time."""
 
     def __init__(self) -> None:
         super().__init__("", "The broker does not answer.")
 
 
 def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
-    """Return this library's error for what the peer said."""
+    """Return the port's error for an error of the peer."""
     if error.condition in _LOST:
         return LockLost(f"{entity}: {error}")
     if error.condition == Condition.UNAUTHORIZED_ACCESS:
@@ -81,5 +81,5 @@ def receive_error(error: AmqpError, *, entity: str) -> SubscriptionError:
 
 
 def denial_condition(status: Any) -> str:
-    """Return the condition of a reply that has only a status: to $cbs, which answers as HTTP does."""
+    """Return the condition for a reply of $cbs, which has only a status, as in HTTP."""
     return _OF_STATUS.get(status, "")

@@ -1,4 +1,4 @@
-"""Frames: the performatives that peers exchange over a connection, and the errors in them."""
+"""Frames: the performatives that both sides exchange, and the errors that they carry."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from cosmos_outbox_amqp.encoding import encode
 from cosmos_outbox_amqp.errors import AmqpError, ProtocolError
 
 _HEAD = struct.Struct(">IBBH").pack
-_FIELDS = 14  # of the longest performative, an attach
-RECEIVING, SENDING = True, False  # roles of this side on a link
-SETTLED, CLOSED = True, True  # flags of a disposition, and of a detach
+_FIELDS = 14  # an attach is the longest performative, with so many fields
+RECEIVING, SENDING = True, False  # the role of this side on a link
+SETTLED, CLOSED = True, True  # the flags of a disposition and of a detach
 
 
 class Code:
     """
     The descriptors of the AMQP specification that this library reads or writes.
 
-    Plain numbers: for each frame some are compared, and looking up a member of an enumeration costs ten times as much.
+    Plain numbers: every frame is compared with some, and to look up a member of an enumeration costs ten times as much.
     """
 
     OPEN: Final = 0x10
@@ -59,10 +59,10 @@ def frame(channel: int, body: bytes, *, sasl: bool = False) -> bytes:
 
 def read_performative(data: bytes, position: int = 0) -> tuple[int, list[Any], int]:
     """
-    Return the code of a performative, its fields with those that were left out, and where its payload begins.
+    Return the code of a performative, its fields (None for those left out), and where its payload begins.
 
     Raises:
-        ProtocolError: there is none.
+        ProtocolError: the bytes are no performative.
     """
     value, position = decode(data, position)
     fields = fields_of(value)
@@ -83,5 +83,5 @@ def read_error(value: Any) -> AmqpError | None:
 
 
 def fields_of(value: Any) -> list[Any]:
-    """Return the fields of a described value, such as an outcome or a source; none of anything else."""
+    """Return the fields of a described value, such as an outcome or a source; no fields for any other value."""
     return value.value if isinstance(value, Described) and isinstance(value.value, list) else []

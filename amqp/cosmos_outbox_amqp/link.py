@@ -1,8 +1,8 @@
 """
-Link: what delivers the messages of one session of Service Bus; a channel of its own.
+Link: delivers the messages of one session of Service Bus, on a channel of its own.
 
-Messages come on credit that this side grants. Credit that is not used is taken back by a *drain*: the broker answers that
-nothing more comes, so an empty session is known for empty, and between two calls nothing arrives unasked.
+The broker sends messages on credit that this side grants. A *drain* takes unused credit back: the broker answers that it
+sends no more. So this side knows an empty session, and no message arrives between two calls.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from cosmos_outbox_amqp.frames import CLOSED, RECEIVING, SETTLED, Code, fields_o
 
 _SESSION_FILTER, _LOCKED_UNTIL = "com.microsoft:session-filter", "com.microsoft:locked-until-utc"
 _TIMEOUT, _DEAD_LETTER = Symbol(Condition.TIMEOUT), Symbol("com.microsoft:dead-letter")
-_FILTERS = 8  # field of a source
-_LARGEST = 101 << 20  # message: Service Bus takes 100 MB
+_FILTERS = 8  # the place of the filters among the fields of a source
+_LARGEST = 101 << 20  # bytes of a message: Service Bus takes 100 MB
 _SERIAL = 2**32 - 1
 _HANDLE, _UNSETTLED, _SECOND = 0, ubyte(0), ubyte(1)
 
@@ -31,13 +31,13 @@ DEFERRED = Described(Code.MODIFIED, [True, True])
 
 
 def dead_lettered(reason: str, description: str) -> Described:
-    """Return the outcome that has a message moved to the dead-letter queue."""
+    """Return the outcome that makes the broker move a message to the dead-letter queue."""
     info = {Symbol("DeadLetterReason"): reason, Symbol("DeadLetterErrorDescription"): description}
     return Described(Code.REJECTED, [Described(Code.ERROR, [_DEAD_LETTER, None, info])])
 
 
 class Delivery(NamedTuple):
-    """A message as it came."""
+    """A message as the broker delivered it."""
 
     number: int
     payload: bytes
@@ -55,10 +55,10 @@ class Link:
     One receiving link, attached at once.
 
     Args:
-        connection: that it is one of.
-        address: of the entity.
-        wait_seconds: how long the broker may look for a session that has messages, whichever it is.
-        ahead: how many messages it may deliver ahead.
+        connection: carries the link.
+        address: of the subscription or queue.
+        wait_seconds: how long the broker may look for any session that has messages.
+        ahead: how many messages the broker may deliver ahead.
     """
 
     needed_by_all = False
@@ -69,10 +69,10 @@ class Link:
         self.name = str(uuid4())
         self.error: AmqpError | None = None
         self._wanted = max(1, ahead)
-        self._credit = self._received = 0  # of credit: what is granted, and not used
-        self._frames = 0  # the number of the next transfer frame
+        self._credit = self._received = 0  # the unused credit, and the messages received
+        self._frames = 0  # the number of the next transfer frame of the broker
         self._ready: deque[Delivery] = deque()
-        self._first: int | None = None  # number of a message that is still coming
+        self._first: int | None = None  # the number of a message whose frames have not all come
         self._parts: list[bytes] = []
         self._size = 0
         self._attached: asyncio.Future[Attached] = self._loop.create_future()
@@ -98,21 +98,21 @@ class Link:
 
     async def wait_attached(self) -> Attached:
         """
-        Return what the broker gave.
+        Wait for the broker's answer to the attach, and return it.
 
         Raises:
-            AmqpError: the broker gave nothing, and why.
+            AmqpError: the broker gave no session; the error says why.
         """
         return await self._attached
 
     async def receive(self, wait_seconds: float) -> Delivery | None:
         """
-        Return the next message; None if none came in time, and then none comes until the next call.
+        Return the next message, or None if none came in time. After None, none comes until the next call.
 
         Raises:
             AmqpError: the link is gone.
         """
-        if self._drained is not None:  # by a call that was cancelled
+        if self._drained is not None:  # a cancelled call began this drain
             await asyncio.shield(self._drained)
         ready = self._ready
         if self.error is None and self._credit + len(ready) <= self._wanted // 2:
@@ -135,7 +135,7 @@ class Link:
             self._arrival = None
 
     async def drain(self) -> None:
-        """Take back the credit that is not used; return when nothing more can come."""
+        """Take back unused credit. Return when the broker can send no more messages."""
         if self._credit and self._drained is None and self.error is None:
             self._drained = self._loop.create_future()
             self.waiting_since = self._loop.time()
@@ -145,12 +145,13 @@ class Link:
 
     async def settle(self, number: int, outcome: Described) -> None:
         """
-        Settle a message; return when the broker confirmed it.
+        Settle a message. Return when the broker confirmed the settlement.
 
         Raises:
-            AmqpError: it did not.
+            AmqpError: the broker did not confirm it.
         """
-        if self._drained is not None:  # by a call that was cancelled; each of the two has a time of its own
+        # A cancelled call began this drain; the drain and the settlement each have their own time limit.
+        if self._drained is not None:
             await asyncio.shield(self._drained)
         if self.error is not None:
             raise self.error
@@ -164,9 +165,9 @@ class Link:
             self._settling = self.waiting_since = None
 
     def detach(self) -> None:
-        """Give back what is not settled, and the session; nothing is waited for."""
+        """Give back the session and its unsettled messages, without waiting for the broker."""
         if self.error is None:
-            self._give_up(AmqpError(Condition.SESSION_LOCK_LOST, "The session was given back."))
+            self._give_up(AmqpError(Condition.SESSION_LOCK_LOST, "This receiver gave the session back."))
 
     def _give_up(self, error: AmqpError) -> None:
         self._write(Code.DETACH, _HANDLE, CLOSED)
@@ -178,7 +179,7 @@ class Link:
         window = self._frames & _SERIAL, WINDOW, 0, WINDOW
         self._write(Code.FLOW, *window, _HANDLE, self._received, credit, 0, drain)
 
-    # The frames of the broker
+    # Frames from the broker
 
     def on_frame(self, code: int, fields: list[Any], payload: bytes) -> None:
         match code:
@@ -192,7 +193,7 @@ class Link:
                 if fields[9]:
                     self._grant(self._credit, drain=self._drained is not None)
             case Code.BEGIN:
-                self._frames = int(fields[1])  # the number of the first
+                self._frames = int(fields[1])  # the number of the broker's first frame
             case Code.ATTACH:
                 self._on_attach(fields)
             case Code.DETACH:
@@ -208,7 +209,7 @@ class Link:
         given = (filters or {}).get(_SESSION_FILTER)
         session = given.value if isinstance(given, Described) else given
         if not isinstance(session, str):
-            return  # refused: a detach that says why follows
+            return  # the broker refused; a detach that says why follows
         self.waiting_since = None
         if not self._attached.done():
             ticks = properties.get(_LOCKED_UNTIL)
@@ -228,7 +229,7 @@ class Link:
         if self._parts:
             payload = b"".join((*self._parts, payload))
         number, self._first, self._parts, self._size = self._first, None, [], 0
-        if fields[9]:  # taken back half-way
+        if fields[9]:  # the broker took the message back half-way
             return
         self._received = (self._received + 1) & _SERIAL
         self._credit -= 1
@@ -239,7 +240,7 @@ class Link:
             self._no_credit()
 
     def _on_drained(self, received: int) -> None:
-        # As many as were granted: the rest was used up by the drain.
+        # All credit was used: by messages, and by the drain.
         if (self._received + self._credit - received) & _SERIAL == 0:
             self._received, self._credit = received, 0
             self._no_credit()
@@ -250,7 +251,8 @@ class Link:
             self._drained = self.waiting_since = None
 
     def _on_disposition(self, role: bool, first: int, last: int | None, settled: bool, state: Any) -> None:
-        if self._settling is None or role or not settled:  # without `settled` it says how far the broker is
+        # Without `settled`, the broker only reports its progress.
+        if self._settling is None or role or not settled:
             return
         number, outcome, answer = self._settling
         if (number - first) & _SERIAL > ((first if last is None else last) - first) & _SERIAL:
@@ -272,16 +274,16 @@ class Link:
         for asking in (self._attached, self._settling and self._settling[2]):
             if asking is not None and not asking.done():
                 asking.set_exception(error)
-                asking.exception()  # it may be that no call waits for it any more
+                asking.exception()  # marks the error as seen: perhaps no call waits for it any more
 
 
 def _refusal(state: Any, outcome: Described) -> AmqpError | None:
     said = fields_of(state)
     error = read_error(said[0]) if said and state.descriptor == Code.REJECTED else None
     if error is not None and outcome.descriptor == Code.REJECTED and error.condition == _DEAD_LETTER:
-        return None  # it repeats what this side asked for
+        return None  # the broker repeats the requested outcome
     if error is None and outcome == ACCEPTED and getattr(state, "descriptor", Code.ACCEPTED) != Code.ACCEPTED:
-        return AmqpError("", "The broker settled the message in another way.")
+        return AmqpError("", "The broker settled the message otherwise than requested.")
     return error
 
 

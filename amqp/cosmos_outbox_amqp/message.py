@@ -13,8 +13,8 @@ from cosmos_outbox_amqp.frames import Code
 
 ENQUEUED_AT, SEQUENCE_NUMBER = "x-opt-enqueued-time", "x-opt-sequence-number"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DELIVERY_COUNT = 4  # field of a header
-_FIELDS = 13  # of the properties
+_DELIVERY_COUNT = 4  # the place of the delivery count among the fields of a header
+_FIELDS = 13  # the number of fields of the properties
 _MAPS = (Code.MESSAGE_ANNOTATIONS, Code.APPLICATION_PROPERTIES)
 _BODY: dict[int, type] = {Code.DATA: bytes, Code.SEQUENCE: list, Code.VALUE: object}
 _READ: dict[int, type] = {Code.HEADER: list, Code.PROPERTIES: list, **dict.fromkeys(_MAPS, dict), **_BODY}
@@ -28,9 +28,9 @@ class Sections:
     def __init__(self, payload: bytes) -> None:
         """
         Raises:
-            ProtocolError: the payload is no message.
+            ProtocolError: the payload is no encoded message.
         """
-        self.body: list[Any] = []  # what is in each section of it
+        self.body: list[Any] = []  # one value for each section of the body
         found: dict[int, Any] = {}
         position = 0
         try:
@@ -56,8 +56,8 @@ def _section(payload: bytes, position: int) -> tuple[int, Any, int]:
         raise ValueError("a section without a descriptor")
     code, start = decode_at(payload, position + 1)
     if not isinstance(code, int):
-        raise TypeError(f"a section that is called {code!r:.80}")
-    if code not in _READ:  # such as delivery annotations: the lock token is the tag
+        raise TypeError(f"a section whose descriptor is {code!r:.80}")
+    if code not in _READ:  # such as delivery annotations, whose lock token is also the delivery tag
         return code, None, end_of(payload, start)
     try:
         return code, *decode_at(payload, start)
@@ -68,7 +68,7 @@ def _section(payload: bytes, position: int) -> tuple[int, Any, int]:
 
 
 def message_of(sections: Sections) -> Message:
-    """Return the message of the port."""
+    """Return the port's message for an encoded one."""
     properties, annotations, header = sections.properties, sections.annotations, sections.header
     return Message(
         message_id=amqp_id(properties[0]) or "",
@@ -85,10 +85,10 @@ def message_of(sections: Sections) -> Message:
 
 
 def moment(milliseconds: Any) -> datetime | None:
-    """Return the time of a timestamp of AMQP; None where there is none."""
+    """Return the time of an AMQP timestamp; None for None."""
     try:
         return None if milliseconds is None else _EPOCH + timedelta(0, 0, 0, milliseconds)
-    except (TypeError, ValueError, OverflowError):  # no time that Python has
+    except (TypeError, ValueError, OverflowError):  # a time beyond those of Python
         return None
 
 

@@ -18,7 +18,7 @@ from cosmos_outbox.adapters.servicebus.publisher import tls_context
 from cosmos_outbox.errors import ConfigurationError
 
 _TLS_PORT, _PLAIN_PORT = 5671, 5672
-# Of the SDK's client; without one of them, no start.
+# Attributes of the SDK's client. Without one of them this receiver does not start.
 _PRIVATE = "_config", "_ssl_context", "_credential"
 _SCOPE = "https://servicebus.azure.net/.default"
 
@@ -28,8 +28,8 @@ class Namespace:
     """
     A Service Bus namespace, and how to sign in to it.
 
-    tls: None only where a connection string says that it is one of an emulator.
-    credential: of the SDK's client; it signs what a shared key is for, or asks Microsoft Entra ID.
+    tls: None only where the connection string is that of an emulator.
+    credential: of the SDK's client. It signs tokens with a shared key, or asks Microsoft Entra ID for them.
     """
 
     host: str
@@ -43,11 +43,11 @@ class Namespace:
         Return the namespace of a client that `open_service_bus_client` made.
 
         Raises:
-            ConfigurationError: it is to be reached over WebSockets.
+            ConfigurationError: the client uses WebSockets.
         """
         config, tls, credential = (getattr(client, name) for name in _PRIVATE)
         if config.transport_type is not TransportType.Amqp:
-            raise ConfigurationError("The lean receiver does not speak AMQP over WebSockets, the SDK's does.")
+            raise ConfigurationError("The lean receiver cannot use AMQP over WebSockets: choose the SDK's.")
         address = urlsplit(f"sb://{client.fully_qualified_namespace}")
         return cls(
             host=str(address.hostname),
@@ -58,9 +58,9 @@ class Namespace:
 
     @property
     def kind(self) -> str:
-        """Return the kind of its tokens."""
+        """Return the kind of the credential's tokens, as $cbs names it."""
         return getattr(self.credential, "token_type", b"jwt").decode()
 
     async def token_for(self, audience: str) -> AccessToken:
-        """Return a token for one entity, or for all of the service."""
+        """Return a token. A shared key signs it for one entity; Microsoft Entra ID issues it for the whole service."""
         return await self.credential.get_token(_SCOPE if self.kind == "jwt" else audience)

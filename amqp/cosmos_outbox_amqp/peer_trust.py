@@ -1,4 +1,4 @@
-"""Trust: whether this client and its peer understand each other, by what went wrong between them."""
+"""Trust: counts faults, to decide whether this client and the broker still understand each other."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import asyncio
 from cosmos_outbox.errors import SubscriptionError
 from cosmos_outbox_amqp.errors import AmqpError, Condition, Unanswered, receive_error
 
-_MOST = 3  # faults
+_MOST = 3  # faults that end the trust
 _WITHIN_SECONDS = 600.0
-_APART_SECONDS = 5.0  # one fault of a connection fails all of its sessions
+# Closer errors count as one fault, for one fault of a connection fails all of its sessions.
+_APART_SECONDS = 5.0
 
 
 class Trust:
     """
-    Lost for good after three faults in ten minutes without a settled message in between.
+    Trust in this client. It is lost for good after three faults in ten minutes without a settled message in between.
 
-    A fault is what another client may not have: bytes that one side cannot read, or a question that a peer which is there leaves
-    unanswered. A refusal and a peer that cannot be reached are none: both would meet any client.
+    A fault is an error that another client may not meet: bytes that one side cannot read, or a request that a connected peer
+    does not answer. A refusal and an unreachable peer are no faults, because they would meet any client.
 
     Args:
         name: of the subscription or queue, for errors.
@@ -42,5 +43,5 @@ class Trust:
             self.lost_by = error
 
     def on_settled(self) -> None:
-        """Hear that a message was settled, so all of the dialogue works."""
+        """Forget earlier faults: a settled message proves that the whole dialogue works."""
         self._faults.clear()

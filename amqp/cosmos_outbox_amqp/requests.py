@@ -1,4 +1,4 @@
-"""Requests: questions and answers over a pair of links, as $cbs and $management take them."""
+"""Requests: sends requests to $cbs or $management over a pair of links, and returns the answers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from cosmos_outbox_amqp.errors import AmqpError, ProtocolError, denial_condition
 from cosmos_outbox_amqp.frames import RECEIVING, SENDING, SETTLED, Code, fields_of, performative, read_error
 from cosmos_outbox_amqp.message import Sections
 
-_SENDER, _RECEIVER = 0, 1  # handles of this side; those of the peer are its own
+_SENDER, _RECEIVER = 0, 1  # the handles of this side's two links; the peer numbers its own
 _CREDIT = 1000
 _OK = range(200, 300)
 _SERIAL = 2**32 - 1
-_HEAD_OF_FRAME = 64  # and of the transfer in it, at most
-_LARGEST = 1 << 20  # answer
+_HEAD_OF_FRAME = 64  # bytes of a frame's head and of its transfer, at most
+_LARGEST = 1 << 20  # bytes of an answer
 
 
 class _Asked(NamedTuple):
-    """A request that waits for its answer, also after the call that made it was cancelled."""
+    """A request that waits for its answer, even after the call that sent it was cancelled."""
 
     since: float
     delivery: int
@@ -41,11 +41,12 @@ class Requests:
         self._reply_to = f"{address}-{uuid4()}"
         self._names = {str(uuid4()): _SENDER, str(uuid4()): _RECEIVER}
         self._sender: int | None = None  # the peer's handle of the link that requests go over
-        self._waiting: dict[UUID, _Asked] = {}  # the oldest first
+        self._waiting: dict[UUID, _Asked] = {}  # requests without an answer, the oldest first
         self._unsent: deque[bytes] = deque()
-        self._asked = self._sent = self._begun = 0  # requests, and bytes of the first that is unsent
-        self._limit = 0  # of requests that the peer gave credit for
-        self._written, self._window = 0, 0  # frames, and how many the peer takes
+        # Requests taken, requests sent, and the bytes that are sent of the next one.
+        self._asked = self._sent = self._begun = 0
+        self._limit = 0  # how many requests the peer gave credit for
+        self._written, self._window = 0, 0  # frames written, and how many the peer accepts
         self._frames = self._answers = 0
         self._parts: list[bytes] = []
         self.error: AmqpError | None = None
@@ -126,7 +127,7 @@ class Requests:
                 self.on_lost(error)
 
     def _on_flow(self, fields: list[Any]) -> None:
-        # Both counts are told as of what the peer had seen.
+        # The peer's flow counts from the frames and requests that it had seen.
         self._window = int(fields[0] or 0) + int(fields[1])
         if fields[4] is not None and fields[4] == self._sender:
             self._limit = int(fields[5] or 0) + int(fields[6] or 0)
@@ -173,7 +174,7 @@ def value_in(answer: Sections) -> Any:
     Return the value in an answer.
 
     Raises:
-        AmqpError: it is a refusal.
+        AmqpError: the answer is a refusal.
     """
     said = answer.application_properties
     status = said.get("statusCode", said.get("status-code"))

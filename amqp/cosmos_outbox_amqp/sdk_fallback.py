@@ -1,5 +1,5 @@
 """
-FallbackSubscription: the lean receiver, and the SDK's for the rest of the process once trust in the lean one is lost.
+FallbackSubscription: receives with the lean receiver; once trust in it is lost, with the SDK's until the process ends.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from cosmos_outbox_amqp.subscription import AmqpSubscription
 
 class FallbackSubscription:
     """
-    Receives sessions over the lean receiver; then, once trust in it is lost, over the SDK's.
+    Receives sessions with the lean receiver and, once trust in it is lost, with the SDK's.
 
-    The lean sessions are closed before: the locks are the broker's, and so is the order. A message that was not settled comes again.
+    Before the change it closes the lean sessions. The broker keeps locks and order, and delivers unsettled messages again.
 
     Args:
         client: made by `open_service_bus_client`; stays open.
-        entity: the topic, or the queue if there is no subscription.
-        subscription: its name.
+        entity: the topic; or the queue, where `subscription` is None.
+        subscription: the name of the topic's subscription.
         sessions: must be True.
-        receivers: of the SDK, as for `ServiceBusSubscription`.
-        prefetch, lock_duration: as for either.
-        notify: receives a `SdkFallback`. Defaults to logging it.
+        receivers: how many receivers the SDK opens, as for `ServiceBusSubscription`.
+        prefetch, lock_duration: as for `AmqpSubscription` and `ServiceBusSubscription`.
+        notify: receives a `SdkFallback` at the change. Defaults to logging it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FallbackSubscription:
         **options: Any,
     ) -> None:
         if not sessions:
-            raise ConfigurationError("The lean receiver receives sessions only; choose the SDK's.")
+            raise ConfigurationError("The lean receiver needs sessions; choose the SDK's receiver.")
         self._lean = AmqpSubscription(client, entity, subscription, **options)
         self._sdk = ServiceBusSubscription(client, entity, subscription, receivers=receivers, **options)
         self._receiver: AmqpSubscription | ServiceBusSubscription = self._lean

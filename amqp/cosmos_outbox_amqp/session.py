@@ -23,7 +23,7 @@ _logger = logging.getLogger("consumer")
 
 
 class AmqpSession:
-    """A session that is locked."""
+    """A session whose lock this receiver holds."""
 
     def __init__(
         self, signed_in: SignedIn, link: Link, attached: Attached, *, trust: Trust, lock_seconds: float
@@ -32,7 +32,7 @@ class AmqpSession:
         self._lock_seconds = lock_seconds
         self._loop = asyncio.get_running_loop()
         self.id = attached.session_id
-        self._delivery: Delivery | None = None  # received, and not settled
+        self._delivery: Delivery | None = None  # the message that is received and not settled yet
         ticks = attached.locked_until
         until = None if ticks is None else moment((ticks - _TICKS_AT_EPOCH) / _TICKS_IN_MILLISECOND)
         self.trusted_until = self._trust_end(self._loop.time(), until)
@@ -45,7 +45,7 @@ class AmqpSession:
                 except (
                     ProtocolError,
                     RecursionError,
-                ) as error:  # no receiver can read it, and it would be delivered for ever
+                ) as error:  # no receiver can read this message, so the broker would deliver it for ever
                     _logger.warning("servicebus.unreadable became a dead letter: %s", error)
                     await self._link.settle(delivery.number, dead_lettered("unreadable", str(error)))
                     continue
@@ -75,7 +75,7 @@ class AmqpSession:
         except AmqpError as error:
             if (
                 error.condition == Condition.NOT_FOUND
-            ):  # what is not found is the lock: the link has its entity
+            ):  # "not found" means the lock here, for the link has found its entity
                 error = AmqpError(Condition.MESSAGE_LOCK_LOST, error.description)
             raise self._trust.translate(error) from error
         self._trust.on_settled()

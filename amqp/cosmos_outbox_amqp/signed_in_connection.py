@@ -1,4 +1,4 @@
-"""SignedIn: a connection on which a token for one entity is valid, and stays so."""
+"""SignedIn: a connection with a valid token for one entity, which it renews."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from cosmos_outbox_amqp.errors import AmqpError, Condition
 from cosmos_outbox_amqp.namespace import Namespace
 from cosmos_outbox_amqp.requests import Requests
 
-_RENEW_AT = 0.75  # of what is left of a token
+_RENEW_AT = 0.75  # renew after this part of a token's remaining time
 _SIGNATURE = re.compile(r"sig=[^&\s]+")
-_PAUSE_SECONDS = 5.0  # the least time between two tokens
+_PAUSE_SECONDS = 5.0  # the least time between two renewals
 
 _logger = logging.getLogger("consumer")
 
 
 class SignedIn:
-    """Create it with `open`. The caller closes its links."""
+    """A connection that is signed in; `open` makes it. The caller closes its links."""
 
     def __init__(self, connection: Connection, namespace: Namespace, path: str) -> None:
         self.connection = connection
@@ -56,10 +56,10 @@ class SignedIn:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 token, expires = await self._namespace.token_for(audience)
-        except Exception as error:  # broadly: credentials read files and ask other services
+        except Exception as error:  # any error: credentials read files and call other services
             refused = isinstance(error, ClientAuthenticationError)
             condition = Condition.UNAUTHORIZED_ACCESS if refused else ""
-            raise AmqpError(condition, f"No token: {str(error) or 'no answer'}") from error
+            raise AmqpError(condition, f"Credential without token: {str(error) or 'no answer'}") from error
         kind, until = self._namespace.kind, timestamp(int(expires * 1000))
         try:
             properties = {"type": kind, "name": audience, "expiration": until}
@@ -68,11 +68,11 @@ class SignedIn:
             hidden = _SIGNATURE.sub("sig=…", error.description.replace(token, "…"))
             if hidden == error.description:
                 raise
-            raise AmqpError(error.condition, hidden) from None  # it quoted the token
+            raise AmqpError(error.condition, hidden) from None  # the broker's text quotes the token
         return expires
 
     def _at(self, address: str) -> Requests:
-        # The broker detaches links that are idle for long.
+        # The broker detaches a link that was idle for long: open a new one.
         known = self._requests.get(address)
         if known is None or known.error is not None:
             known = self._requests[address] = Requests(self.connection, address)
@@ -83,7 +83,7 @@ class SignedIn:
             await asyncio.sleep(max((expires - time.time()) * _RENEW_AT, _PAUSE_SECONDS))
             try:
                 expires = await self._sign_in()
-            except AmqpError as error:  # once the token is out, the broker detaches the links
+            except AmqpError as error:  # the broker itself detaches the links when the token expires
                 _logger.warning("servicebus.token-not-renewed %s", error)
 
     async def manage(self, operation: str, link: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +91,7 @@ class SignedIn:
         Send a management request about a link, and return the broker's answer.
 
         Raises:
-            AmqpError: it refused, or is gone.
+            AmqpError: the broker refused, or the connection is lost.
         """
         requests, named = self._at(f"{self._path}/$management"), {"associated-link-name": link}
         answer = await requests.ask(f"com.microsoft:{operation}", named, body)

@@ -31,12 +31,12 @@ class AmqpSubscription:
                 await SessionProcessor(subscription, handler).run()
 
     Args:
-        client: made by `open_service_bus_client`; it says where the namespace is, and how to sign in.
-        entity: the topic, or the queue if there is no subscription.
-        subscription: its name.
-        prefetch: messages that the broker delivers ahead, for each session: its lock holds for them, and a session that is given back
-            counts no delivery of them. Defaults to 20.
-        lock_duration: of the subscription, or less: a lock is trusted for no longer. Defaults to 60 s, as Service Bus does.
+        client: made by `open_service_bus_client`; has the host of the namespace and the credential.
+        entity: the topic; or the queue, where `subscription` is None.
+        subscription: the name of the topic's subscription.
+        prefetch: how many messages the broker delivers ahead for each session. The lock of the session covers them, and to give the
+            session back counts no delivery of them. Defaults to 20.
+        lock_duration: that of the subscription, or less: this receiver trusts a lock for no longer. Defaults to 60 s, Service Bus's own default.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AmqpSubscription:
         self.name = entity if subscription is None else f"{entity}/{subscription}"
         self.trust = Trust(self.name)
         self._lock_seconds = lock_duration.total_seconds()
-        self._opening: asyncio.Task[SignedIn] | None = None  # or open
+        self._opening: asyncio.Task[SignedIn] | None = None  # opens the connection, or has opened it
         self._closing = Background()
 
     async def __aenter__(self) -> Self:
@@ -80,13 +80,13 @@ class AmqpSubscription:
                 raise
             return AmqpSession(signed_in, link, attached, trust=self.trust, lock_seconds=self._lock_seconds)
         except AmqpError as error:
-            # After a search this means that no session has a message. An answer at once, or before the search, means a busy broker.
+            # After a search, this error means that no session has a message. Sooner, it means that the broker is busy.
             if error.condition == Condition.TIMEOUT and loop.time() - began >= wait_seconds / 2:
                 return None
             raise self.trust.translate(error) from error
 
     async def _sign_in(self) -> SignedIn:
-        # Calls that wait side by side share one attempt; when it failed, the next call makes another.
+        # Concurrent calls share one attempt to connect. After a failure the next call makes another.
         task = self._opening
         if task is not None and task.done() and (task.exception() or task.result().connection.lost):
             self._opening = None
@@ -98,7 +98,7 @@ class AmqpSubscription:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled():  # by a close, which is not what the caller of this was asked
+            if task.cancelled():  # `close` cancelled the attempt, and not the caller of this
                 raise AmqpError("", "The connection is closed.") from None
             raise
 

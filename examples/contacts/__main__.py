@@ -60,7 +60,7 @@ def api(
     url = f"http://{host}:{listener.getsockname()[1]}"
     sys.stdout.write((json.dumps({"url": url}) if as_json else f"{url}/docs") + "\n")
     sys.stdout.flush()
-    # After its own clean stop uvicorn raises the signal again; without this the exit code would say "killed".
+    # After a clean stop uvicorn raises the signal again. Without this handler the exit code would say "killed".
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     server = uvicorn.Server(uvicorn.Config(application, access_log=False, log_config=None))
     with exporting("contacts-api", application, signs_in=settings.cosmos_endpoint is not None):
@@ -115,7 +115,7 @@ def _read(kind: type[S]) -> S:
 def _log_to_stderr() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("azure").setLevel(logging.WARNING)
-    # In an outage they warn of each retry; the API logs each request that failed.
+    # In an outage these loggers warn of each retry, while the API logs each failed request.
     logging.getLogger("azure.cosmos").setLevel(logging.CRITICAL)
 
 

@@ -1,4 +1,4 @@
-"""The contacts API: HTTP in, one unit of work per request, problem details out."""
+"""The contacts API: each HTTP request is one unit of work, and errors are answered as problem details."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def create_app(settings: Settings | None = None, *, store: Store | None = None) 
             app.state.outbox = Outbox(opened)
             yield
 
-    # The page of the documentation comes from a package: without it, it is blank where there is no internet.
+    # A package brings the scripts of the documentation page. Without them the page is blank where there is no internet.
     app = FastAPI(
         title="Contacts",
         version="1",
@@ -151,7 +151,7 @@ async def _changing(uow: UnitOfWorkNeeded, check: Conditions, response: Response
     return change
 
 
-# What every change takes beside its body, and does beside what it changes.
+# A change needs a unit of work and the request's conditions, and sets the headers of its answer.
 Change = Annotated[_Change, Depends(_changing)]
 
 
@@ -221,14 +221,14 @@ async def get_contact(
 @contacts.post("/{contact_id}/update-name", operation_id="updateContactNamePost")
 @contacts.put("/{contact_id}/name", operation_id="updateContactName")
 async def update_name(contact_id: ContactId, body: NewName, change: Change) -> ContactView:
-    """Change how a contact is called."""
+    """Change a contact's name."""
     return await change(contact_id, lambda contact: contact.rename(body.name))
 
 
 @contacts.post("/{contact_id}/update-description", operation_id="updateContactDescriptionPost")
 @contacts.put("/{contact_id}/description", operation_id="updateContactDescription")
 async def update_description(contact_id: ContactId, body: NewDescription, change: Change) -> ContactView:
-    """Change how a contact is described."""
+    """Change a contact's description."""
     return await change(contact_id, lambda contact: contact.describe(body.description))
 
 
@@ -250,7 +250,7 @@ async def update_company(contact_id: ContactId, body: NewCompany, change: Change
 async def delete_contact(
     contact_id: ContactId, uow: UnitOfWorkNeeded, check: Conditions, response: Response
 ) -> None:
-    """Delete a contact; its document stays, marked, and is no longer returned. ETag is that document's."""
+    """Delete a contact. Its document stays, marked as deleted, and requests no longer return it. ETag is that document's."""
     deleted = await service.change(uow, str(contact_id), check, Contact.delete)
     _report_commit(deleted, response)
     set_etag(response, deleted.contact)

@@ -1,4 +1,4 @@
-"""BodyLimit: a request whose body is too large is refused before it is read."""
+"""BodyLimit: refuses a request whose body is too large before the application reads it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from fastapi import HTTPException
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-MOST_BYTES = 2 * 1024 * 1024  # what Cosmos DB takes as one document, or one batch
+MOST_BYTES = 2 * 1024 * 1024  # Cosmos DB takes no larger document or batch
 
 
 class BodyLimit:
     """
-    Answers 413 where a body is larger: at once if its length is announced, else when so much of it was received.
+    Answers 413 to a larger body: at once if the request states its length, otherwise when it has received too many bytes.
 
     Args:
         app: the application.
-        most_bytes: of a body. Defaults to 2 MB.
+        most_bytes: the largest body. Defaults to 2 MB.
     """
 
     def __init__(self, app: ASGIApp, most_bytes: int = MOST_BYTES) -> None:
@@ -27,7 +27,7 @@ class BodyLimit:
 
         async def receive_within() -> Message:
             nonlocal received
-            # Raised where the body is read, so that the application's own handler answers it.
+            # The code that reads the body raises this, so that the application's own handler answers it.
             self._check(received)
             message = await receive()
             if not announced:

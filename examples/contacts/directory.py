@@ -26,7 +26,7 @@ from examples.contacts.domain import (
 
 
 class DirectoryChangedEvent(DomainEvent):
-    """An entry of the directory is new, changed, or not to be shown any more."""
+    """An entry of the directory is new, changed, or hidden."""
 
     contact_id: str
     change: Literal["listed", "changed", "removed"]
@@ -99,5 +99,5 @@ async def removed(event: ContactDeletedEvent, message: Message, uow: UnitOfWork)
 
 
 async def _entry_of(event: ContactEvent, uow: UnitOfWork) -> DirectoryEntry:
-    # An entry that is missing parks the key: the directory began after the contact, whose events are to be replayed.
+    # A missing entry parks the key: the directory is newer than the contact, and an operator has to replay the contact's events.
     return await uow.repository(DirectoryEntry).read(event.contact_id)

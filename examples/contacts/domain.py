@@ -25,14 +25,14 @@ class _Value(BaseModel):
 
 
 class Name(_Value):
-    """How a contact is called."""
+    """The name of a contact."""
 
     first_name: NameText
     last_name: NameText
 
 
 class Company(_Value):
-    """Where a contact works."""
+    """The company where a contact works."""
 
     company_name: CompanyName
     street: CompanyText = ""
@@ -63,7 +63,7 @@ class ContactCreatedEvent(ContactEvent):
 
 
 class ContactUpdatedEvent(ContactEvent):
-    """One part of a contact changed. A new contact has no such event: its creation says all parts at once."""
+    """One part of a contact changed. A new contact has no such event, because its creation reports all parts."""
 
     implied_by_creation = True
 

@@ -1,5 +1,5 @@
 """
-What the API takes and gives: contacts as JSON, in the nested form and in the flat one of Microsoft's sample.
+The JSON of requests and answers: contacts in the nested form, and in the flat one of Microsoft's sample.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class _Body(BaseModel):
 
 
 class NameBody(Name):
-    """How a contact is called."""
+    """The name of a contact."""
 
-    model_config = ConfigDict(extra="forbid")  # the domain's own keeps up with documents of newer programs
+    # The domain's class allows extra fields, for documents of newer programs.
+    model_config = ConfigDict(extra="forbid")
 
 
 class CompanyBody(Company):
-    """Where a contact works."""
+    """The company where a contact works."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -73,7 +74,7 @@ class NewCompany(_Body):
 class ContactView(ContactState):
     """A contact as it is stored."""
 
-    deleted: bool = Field(default=False, exclude=True)  # such a one is not shown
+    deleted: bool = Field(default=False, exclude=True)  # the API does not show a deleted contact
     version: int = Field(description="How many commits changed the contact.")
     etag: str | None = Field(
         description="Also in the ETag header; send it as If-Match with the next change. Null where it is not known."

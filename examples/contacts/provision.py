@@ -1,5 +1,5 @@
 """
-Create what the local stack needs in a Cosmos account; on Azure this is the infrastructure's work, never a worker's.
+Creates the database and containers of the local stack. On Azure the infrastructure does this, never a worker.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ async def provision(
     directory: str = "directory",
 ) -> None:
     """Create the database and its containers where they do not exist yet."""
-    # -1: nothing expires by itself, but a document's own `ttl` counts. Without it events would stay for ever.
+    # -1: documents without a `ttl` of their own never expire. With time to live off, sent events would stay for ever.
     async with CosmosClient.from_connection_string(connection_string) as client:
         made = await client.create_database_if_not_exists(database)
         for container in (data, directory):

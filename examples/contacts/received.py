@@ -1,4 +1,4 @@
-"""What the subscriber received: one line of JSON for each message, in the order received."""
+"""The subscriber's record: one line of JSON for each message, in the order received."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ReceivedMessage:
     subject: str
     entity_version: int | None
     sequence: int | None
-    sequence_number: int  # the broker's: the order in which it accepted messages
+    sequence_number: int  # from the broker: the order in which it accepted messages
     enqueued_at: str | None
     created_at: str | None  # from the event itself, by the clock of the API's process
     received_ns: int  # wall clock, nanoseconds since 1970

@@ -51,7 +51,7 @@ async def subscribe(settings: SubscriberSettings, record: Record, times: Session
     by: dict[str, Any] = {}
     if settings.servicebus_transport == "websockets":
         host = parse_connection_string(settings.servicebus_connection_string).fully_qualified_namespace
-        named = proxy_for("https", host)  # the SDK does not look
+        named = proxy_for("https", host)  # the SDK does not read the proxy variables
         by = {"websockets": True, "proxy": named if named is None or "://" in named else f"http://{named}"}
     # A client without retries: the SDK retries an accept that found no session, which turns 20 s of waiting into minutes.
     client = open_service_bus_client(connection_string=settings.servicebus_connection_string, **by)
@@ -83,9 +83,9 @@ async def _receive_sessions(
             async with receiver:
                 await _drain(receiver, settings, record, times)
         except OperationTimeoutError:
-            continue  # no session had a message
+            continue  # the broker found no session with a message
         except ServiceBusError as error:
-            # A lost lock or connection: what was not completed comes again, to the next holder of the session.
+            # A lost lock or connection: the broker delivers unfinished messages again, to the next holder of the session.
             logger.warning("subscriber.receive_failed", extra={"error": repr(error)})
             await asyncio.sleep(0.5)
 
@@ -93,8 +93,8 @@ async def _receive_sessions(
 async def _drain(
     receiver: ServiceBusReceiver, settings: SubscriberSettings, record: Record, times: SessionTimes
 ) -> None:
-    # One at a time: the SDK hands back ("releases") what arrives between two calls of receive_messages on credit the
-    # first one left over. The broker has then already sent the next message, and the session comes out of order.
+    # One message at a time: unused credit of one call lets messages arrive before the next call, and the SDK releases
+    # them. The broker has already sent the next message by then, so the session would come out of order.
     while messages := await receiver.receive_messages(1, max_wait_time=times.idle_seconds):
         with processing(messages[0], topic=settings.topic, subscription=settings.subscription):
             record(_received(messages[0], time.time_ns()))
@@ -144,7 +144,7 @@ async def run_until_stopped(settings: SubscriberSettings, record_file: Path) -> 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    # Unbuffered: a line is in the file before its message is completed, whatever then happens to this process.
+    # Unbuffered, so that a line is in the file before its message is completed, even if this process then dies.
     with record_file.open("ab", buffering=0) as file:
 
         def record(message: ReceivedMessage) -> None:

@@ -50,17 +50,17 @@ def exporting(service: str, application: FastAPI | None = None, *, signs_in: boo
 
 
 def _to_azure_monitor(stack: ExitStack, *, signs_in: bool) -> SpanExporter:
-    # Half a second of imports, which only a program on Azure needs.
+    # These imports take half a second, and only a program on Azure needs them.
     from azure.identity import DefaultAzureCredential  # noqa: PLC0415
     from azure.monitor.opentelemetry.exporter import AzureMonitorTraceExporter  # noqa: PLC0415
 
-    # It reports on itself to Microsoft, and asks there what to do, unless it is told not to.
+    # Otherwise the exporter sends statistics about itself to Microsoft, and reads settings from there.
     for name in ("CONTROLPLANE_DISABLED", "SDKSTATS_DISABLED", "STATSBEAT_DISABLED_ALL"):
         os.environ.setdefault(f"APPLICATIONINSIGHTS_{name}", "true")
     exporter: SpanExporter = AzureMonitorTraceExporter(
         connection_string=os.environ[AZURE_MONITOR],
         credential=stack.enter_context(DefaultAzureCredential()) if signs_in else None,
-        # The file system is read-only.
+        # The exporter would keep unsent telemetry on disk, and the file system is read-only.
         disable_offline_storage=True,
     )
     return exporter
@@ -69,7 +69,7 @@ def _to_azure_monitor(stack: ExitStack, *, signs_in: bool) -> SpanExporter:
 def _begin_traces(application: FastAPI) -> None:
     from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor  # noqa: PLC0415
 
-    # A request is one span, without one for each part of it; a probe is none.
+    # Each request is one span, without spans for its parts. Health probes get none.
     FastAPIInstrumentor.instrument_app(
         application, excluded_urls="healthz", exclude_spans=["receive", "send"]
     )

@@ -6,16 +6,16 @@ from azure.eventhub.exceptions import AuthenticationError, EventHubError
 
 from cosmos_outbox.errors import BrokerUnavailable, MessageRejected, PublishError, TopicUnavailable
 
-BUSY_SECONDS = 4.0  # what the service asks for when it throttles
+BUSY_SECONDS = 4.0  # the wait that the service asks for when it throttles
 
-# Of AMQP conditions the SDK leaves what follows the first colon.
+# The SDK cuts an AMQP condition before its first colon.
 _REJECTED = {"link:message-size-exceeded", "decode-error", "invalid-field", "not-allowed", "not-implemented"}
 _REJECTED |= {"argument-error", "argument-out-of-range"}
 _NO_HUB = {"not-found", "entity-disabled", "unauthorized-access"}
 
 
 def publish_error(error: EventHubError) -> PublishError:
-    """Return this library's error for one of the SDK."""
+    """Return this library's error for an error of the SDK."""
     said = " ".join(str(error).split())
     if error.error in _REJECTED:
         return MessageRejected(f"The event hub will not take this message: {said}")

@@ -1,5 +1,5 @@
 """
-What `OUTBOX_PUBLISHER=examples.eventhubs.opening:opened` names: the worker calls it for each of its topics, which are event hubs here.
+Opens publishers for `OUTBOX_PUBLISHER=examples.eventhubs.opening:opened`: the worker calls `opened` for each topic, here an event hub.
 
     EVENT_HUBS_CONNECTION_STRING    of the namespace, with its key; or
     EVENT_HUBS_NAMESPACE            its host, NAME.servicebus.windows.net, reached with the default Azure credential

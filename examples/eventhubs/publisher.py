@@ -1,8 +1,8 @@
 """
 EventHubPublisher: the Publisher port on an event hub.
 
-A partition key keeps its events in order there, so each batch holds the messages of one session. An event hub drops no
-repetitions: its readers tell copies apart by the message id.
+An event hub keeps the order of one partition key, so each batch holds the messages of one session. An event hub drops no
+duplicates: its readers recognize them by the message id.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EventHubPublisher:
         cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
     """
 
-    system = "eventhubs"  # as OpenTelemetry names it
+    system = "eventhubs"  # OpenTelemetry's name of Event Hubs
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class EventHubPublisher:
         Open the link of a lane, unless it is open, and send nothing.
 
         Raises:
-            PublishError: the event hub cannot be sent to, or does not answer.
+            PublishError: the event hub refuses the link, or does not answer.
         """
         await self._lanes[0].check()
 
@@ -113,7 +113,8 @@ class _Lane:
 
     async def check(self) -> None:
         async with self._lock:
-            await self._call(self._opened().create_batch())  # it asks the link for the size of a batch
+            # Asks the link for the size of a batch, and so opens it.
+            await self._call(self._opened().create_batch())
 
     async def close(self) -> None:
         async with self._lock:
@@ -125,8 +126,8 @@ class _Lane:
         return self._client
 
     async def _call(self, request: Coroutine[Any, Any, ResultT]) -> ResultT:
-        """Return the answer to a request; the client is kept only if there is one."""
-        # In a task of its own: a send that is cancelled half-way stays on the link, and would go out with the next one.
+        """Return the answer to a request. Without an answer, close the client."""
+        # In a task of its own, because a send that is cancelled half-way stays on the link, and the next send would send it.
         task = asyncio.create_task(request)
         try:
             await asyncio.wait({task}, timeout=self._timeout + self._grace)
@@ -150,7 +151,7 @@ class _Lane:
             task.cancel()
             await asyncio.wait({task}, timeout=self._grace)
         if client is not None:
-            with suppress(Exception):  # a broken link closes with any error
+            with suppress(Exception):  # to close a broken link may raise any error
                 async with asyncio.timeout(self._grace):
                     await client.close()
 
@@ -169,10 +170,10 @@ def _fill(batch: EventDataBatch, messages: Sequence[OutboundMessage]) -> int:
 
 def _outgoing(message: OutboundMessage) -> EventData:
     if message.deliver_at is not None and message.deliver_at > datetime.now(UTC):
-        raise ValueError(f"it is for {message.deliver_at}, and an event hub keeps none for later")
+        raise ValueError(f"an event hub delivers at once, and not at {message.deliver_at}")
     event = EventData(message.body)
     event.message_id, event.content_type = message.message_id, message.content_type
-    if (named := event.raw_amqp_message.properties) is not None:  # by what was just set
+    if (named := event.raw_amqp_message.properties) is not None:  # the lines above have set the properties
         named.subject = message.subject
     event.properties.update(message.properties.items())
     return event

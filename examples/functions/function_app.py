@@ -49,7 +49,7 @@ async def events(stack: AsyncExitStack) -> TriggeredRelay:
     lease_container_name="function-leases",
     lease_container_prefix="relay",
     max_items_per_invocation=100,
-    start_from_beginning=True,  # type: ignore[arg-type]  # its annotation is that of start_from_time
+    start_from_beginning=True,  # type: ignore[arg-type]  # the package annotates it as it does start_from_time
 )
 @app.retry(strategy="fixed_delay", max_retry_count="-1", delay_interval="00:00:10")
 async def relay(documents: func.DocumentList) -> None:

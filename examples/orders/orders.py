@@ -1,4 +1,4 @@
-"""Orders: the domain, an event handler that runs in the same commit, and what the application does."""
+"""Orders: the domain, an event handler that runs in the same commit, and the use cases."""
 
 from __future__ import annotations
 

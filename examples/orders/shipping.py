@@ -1,5 +1,5 @@
 """
-Shipping: another service, which hears of paid orders; and a subscriber of the vendor's SDK without the library.
+Shipping: another service, which consumes the events of paid orders; and a subscriber with the vendor's SDK alone.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def ship(event: OrderPaid, message: Message, uow: UnitOfWork) -> None:
 
 
 def announce(message: Any, say: Callable[[str], None]) -> None:
-    """Tell of an order, as azure-servicebus delivered it."""
+    """Print an order from a message that azure-servicebus delivered."""
     order = message.application_properties[b"entity-id"].decode()
     total = json.loads(b"".join(message.body))["total"]
     say(f"{message.subject}: {order} over {total}")

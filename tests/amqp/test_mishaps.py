@@ -105,7 +105,7 @@ class TestMessages:
         settling = asyncio.create_task(link.settle(0, ACCEPTED))
         await peer.heard()
         peer.says(Code.DISPOSITION, FALSE, uint(0), uint(0), TRUE, outcome)
-        with pytest.raises(AmqpError, match="another way"):
+        with pytest.raises(AmqpError, match="otherwise than requested"):
             await settling
 
     async def test_are_settled_after_what_a_cancelled_call_still_waits_for(self) -> None:

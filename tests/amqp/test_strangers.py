@@ -296,5 +296,5 @@ class TestFallback:
         client = open_service_bus_client(
             connection_string="Endpoint=sb://ns/;SharedAccessKeyName=k;SharedAccessKey=v"
         )
-        with pytest.raises(ConfigurationError, match="sessions only"):
+        with pytest.raises(ConfigurationError, match="needs sessions"):
             FallbackSubscription(client, "q", sessions=False)

@@ -28,10 +28,10 @@ BACKENDS = ["memory", "emulator", *(["azure"] if os.environ.get(AZURE_VARIABLE) 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """
-    One empty container through all of its ports.
+    One empty container, reached through each port of the library.
 
-    `split` is None where the backend splits when it likes. `recreate` deletes the container and creates it again. `faults` is None
-    where no request fails on demand.
+    `split` is None where a test cannot make the backend split. `recreate` deletes the container and creates it again. `faults` is
+    None where a test cannot make a request fail.
     """
 
     store: Store
@@ -68,7 +68,8 @@ async def opened(
             def split(range_id: str) -> object:
                 return server.account.container(name, "data").split(range_id)
 
-            async def recreate() -> None:  # by another program: our client's caches keep the old one
+            # Another program does it, so that our client's caches keep the old container.
+            async def recreate() -> None:
                 async with open_cosmos_client(connection_string=server.connection_string) as other:
                     database = other.get_database_client(name)
                     await database.delete_container("data")
@@ -89,7 +90,7 @@ async def _on_account(
     sdk_only: bool = False,
 ) -> AsyncIterator[tuple[Container, str]]:
     name = f"contract-{uuid.uuid4().hex[:8]}"
-    # What is slow is the machine: no contract is about the client's own timeout.
+    # A slow answer means a busy machine here: no contract tests the client's own timeout.
     async with open_cosmos_client(connection_string=connection_string, read_timeout_seconds=60) as client:
         database = await client.create_database(name)
         try:

@@ -1,7 +1,7 @@
 """
 A browser: headless Chromium, driven by chromedriver over HTTP (WebDriver), for tests that look at a page.
 
-Where one of the two programs is missing, such a test is skipped and says that the page was not looked at.
+Where Chromium or chromedriver is missing, such a test is skipped and says that no browser showed the page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MISSING = "NO CHROMIUM: the page was not looked at by a browser (install the pac
 
 @dataclass(frozen=True, slots=True)
 class Browser:
-    """A window; its address is that of a WebDriver session."""
+    """A window of the browser; `address` is that of its WebDriver session."""
 
     http: aiohttp.ClientSession
     session: str
@@ -46,18 +46,18 @@ class Browser:
 
     async def run(self, script: str, *arguments: object) -> Any:
         """Run the body of a function in the page; return what it returns, awaited."""
-        # A page's own policy forbids `eval`, and what WebDriver sends is none.
+        # The page's security policy forbids `eval`. It does not apply to a script that WebDriver sends.
         return await self._command("execute/sync", script=script, args=arguments)
 
     async def press(self, key: str) -> None:
-        """Press a key and let go of it."""
+        """Press and release a key."""
         strokes = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
         await self._command("actions", actions=[{"type": "key", "id": "keyboard", "actions": strokes}])
 
     async def show_as(
         self, width: int, height: int = 1000, *, scheme: str = "light", motion: str = "no-preference"
     ) -> None:
-        """Have the window show pages in a size, and its reader prefer a color scheme and motion."""
+        """Set the size of the window, and the reader's preferred color scheme and motion."""
         await self._devtools(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -70,7 +70,7 @@ class Browser:
         await self._devtools("Emulation.setEmulatedMedia", features=wanted)
 
     async def picture(self) -> bytes:
-        """Return what the window shows, as a PNG."""
+        """Return the content of the window as a PNG."""
         taken = await self._devtools("Page.captureScreenshot", format="png")
         return base64.b64decode(taken["data"])
 
@@ -93,10 +93,10 @@ def size_of(picture: bytes) -> tuple[int, int]:
 @contextmanager
 def started_chromium(folder: Path) -> Iterator[str]:
     """
-    Start a browser; yield the address of its WebDriver session. The test is skipped where there is none.
+    Start a browser and yield the address of its WebDriver session. Skip the test where no browser is installed.
 
     Args:
-        folder: for its profile.
+        folder: the browser keeps its profile there.
     """
     if CHROMIUM is None or DRIVER is None:
         pytest.skip(MISSING)
@@ -125,7 +125,7 @@ def started_chromium(folder: Path) -> Iterator[str]:
 
 def _asked(address: str, method: str, body: str = "") -> Any:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    request = urllib.request.Request(address, data=body.encode() or None, method=method)  # noqa: S310 - http, above
+    request = urllib.request.Request(address, data=body.encode() or None, method=method)  # noqa: S310 - always http
     with direct.open(request, timeout=HUNG_SECONDS) as response:
         return json.load(response)["value"]
 

@@ -28,12 +28,12 @@ def virtual_utcnow() -> datetime:
 
 
 def ended(records: Iterable[Record]) -> list[LeaseMoved]:
-    """Return how leases were given up."""
+    """Return for each lease that a worker gave up how it did so."""
     return [one for one in records if isinstance(one, LeaseMoved) and one.outcome != "acquired"]
 
 
 class Faulty:
-    """A port as one worker sees it: calls by their names fail, or hang until they are cancelled."""
+    """A port as one worker sees it. Named calls fail, or hang until they are cancelled."""
 
     def __init__(self, port: object) -> None:
         self._port = port
@@ -60,13 +60,13 @@ class World:
     def __init__(self, *, ranges: int = 1) -> None:
         self.container = MemoryContainer(ranges=ranges, now=virtual_seconds)
         self.leases = MemoryLeases(now=virtual_seconds)
-        # Partition key -> numbers, in the order handled
+        # by partition key: the numbers that workers handled, in order
         self.handled: dict[str, list[int]] = defaultdict(list)
         self.workers: dict[str, tuple[ChangeFeedProcessor, asyncio.Task[None]]] = {}
         self._written: dict[str, int] = defaultdict(int)
 
     async def write(self, partition_key: str) -> None:
-        """Write the next number of a partition key."""
+        """Write a document with the next number of a partition key."""
         number = self._written[partition_key]
         self._written[partition_key] += 1
         document = {"id": f"{partition_key}-{number}", "partitionKey": partition_key, "n": number}
@@ -109,7 +109,7 @@ class World:
         await task
 
     async def kill(self, name: str) -> None:
-        """End a worker as SIGKILL does: nothing is released."""
+        """End a worker as SIGKILL does: it releases no lease."""
         _, task = self.workers.pop(name)
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -126,7 +126,7 @@ class World:
         await self.stop_all()
 
     async def forget_ranges(self) -> None:
-        """Leave the leases as an old SDK writes them."""
+        """Remove the ranges from the leases, as an old SDK writes them."""
         for lease in await self.all_leases():
             document = {name: value for name, value in lease.raw.items() if name != "FeedRange"}
             await self.leases.replace(document, etag=lease.etag or "")
@@ -149,7 +149,7 @@ class World:
         loop = asyncio.get_running_loop()
         started = loop.time()
         async with asyncio.timeout(within.total_seconds()):
-            while not fact():  # noqa: ASYNC110 - virtual time: a poll costs nothing, and any fact can be waited for
+            while not fact():  # noqa: ASYNC110 - in virtual time a poll costs nothing, and works for any fact
                 await asyncio.sleep(0.05)
         return loop.time() - started
 

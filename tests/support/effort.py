@@ -1,6 +1,6 @@
 """
 Effort: how many examples of a property are tried. `make test-unit` sets `OUTBOX_TEST_QUICK`, `make test-long` sets
-`OUTBOX_TEST_LONG`, and `make test` neither. `make mutants` sets `OUTBOX_TEST_PLANTED`: no example is made smaller.
+`OUTBOX_TEST_LONG`, and `make test` neither. With `OUTBOX_TEST_PLANTED`, which `make mutants` sets, Hypothesis does not shrink a failing example.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hypothesis import Phase
 
 QUICK = bool(os.environ.get("OUTBOX_TEST_QUICK"))
 LONG = bool(os.environ.get("OUTBOX_TEST_LONG"))
-# The smallest example of a planted mistake takes minutes to find, and no one reads it
+# To find the smallest example of a planted mistake takes minutes, and no one reads the example
 PHASES = tuple(Phase)[: -2 if os.environ.get("OUTBOX_TEST_PLANTED") else None]
 
 

@@ -17,7 +17,7 @@ def event(
     size: int = 0,
     **meta: Any,
 ) -> Document:
-    """An event of a partition key; without a sequence it is one of Microsoft's .NET sample."""
+    """Return an event document of a partition key; without a sequence, one as Microsoft's .NET sample writes it."""
     document: Document = {
         "id": f"{key}/{number}",
         "partitionKey": key,

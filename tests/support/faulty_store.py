@@ -1,5 +1,5 @@
 """
-FaultyStore: a real store behind a network that loses, delays, repeats and refuses requests, as a script says.
+FaultyStore: a real store behind a network whose script says which requests it loses, delays, repeats and refuses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ReadFault(StrEnum):
 
 
 class FaultyStore:
-    """Each commit and each read takes the next fault of its script; after the script's end all goes well."""
+    """A store with a script of faults: each commit and each read takes the next one. After the script's end every request succeeds."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class FaultyStore:
         return self._store.key_paths
 
     async def arrived(self) -> None:
-        """Return when no request is on its way any more."""
+        """Wait until no request is on its way any more."""
         await asyncio.gather(*self._on_their_way)
 
     async def read(self, document_id: str, partition_key: str, **options: Any) -> Document:

@@ -1,4 +1,4 @@
-"""Fleets as a status page may find them: all well, in trouble, very large, empty, and hostile."""
+"""Fleets for tests of the status page: one all well, one in trouble, one very large, one empty, and one with hostile texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statuses of leases, made for tests."""
+"""Builds statuses of leases for tests."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def status(name: str = "0", **changes: object) -> LeaseStatus:
 
 
 def owning(*leases: LeaseStatus) -> SimpleNamespace:
-    """Return what a worker asks for the leases that it owns."""
+    """Return the function that a worker calls for the statuses of its leases."""
     return SimpleNamespace(status=lambda stalled_after: leases)

@@ -1,4 +1,4 @@
-"""A local outbox for commands: emulators in a thread, named by the environment, as for any user."""
+"""A local outbox for tests of the commands: emulators run in a thread, and the environment names them, as for any user."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tests.support.patience import HUNG_SECONDS
 
 T = TypeVar("T")
 
-# Typer reads the signatures of all commands again for each run.
+# Cached, because Typer reads the signatures of all commands again for each run.
 testing._get_command = cache(testing._get_command)
 
 
@@ -52,17 +52,17 @@ class Local:
     environment: dict[str, str]
 
     def run(self, *arguments: str, code: int | None = 0, **variables: str) -> testing.Result:
-        """Run a command in this process and check its exit code, if there is one to expect."""
+        """Run a command in this process and check its exit code, unless `code` is None."""
         result = testing.CliRunner().invoke(app, arguments, env=self.environment | variables)
         assert code in (None, result.exit_code), (result.output, result.stderr, result.exception)
         return result
 
     def json(self, *arguments: str, code: int | None = 0, **variables: str) -> Any:
-        """Run a command with --json and return what it says."""
+        """Run a command with --json and return its JSON output."""
         return json.loads(self.run(*arguments, "--json", code=code, **variables).stdout)
 
     def rows(self, *arguments: str, code: int | None = 0, **variables: str) -> Any:
-        """Run a command that lists something, and return its rows."""
+        """Run a listing command with --json, and return its rows."""
         (rows,) = self.json(*arguments, code=code, **variables).values()
         return rows
 
@@ -76,12 +76,12 @@ class Local:
         return json.loads(text) if text else None
 
     def steer_delete(self, path: str) -> None:
-        """Take back what was steered, such as all faults."""
+        """Undo earlier requests to the control API, such as all faults."""
         request = urllib.request.Request(self.control + path, method="DELETE")  # noqa: S310 - our own server
         urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request).close()
 
     def on_database(self, work: Callable[[DatabaseProxy], Awaitable[T]]) -> T:
-        """Do something with the database, outside of any command."""
+        """Run a function on the database, outside of any command."""
 
         async def opened() -> T:
             async with open_cosmos_client(connection_string=self.cosmos) as client:
@@ -103,7 +103,7 @@ class Local:
         self.on_leases(own)
 
     def pass_all(self) -> None:
-        """Write into every lease that all changes so far are done, as workers do."""
+        """Advance every lease to the newest change, as workers do."""
         self.run("bootstrap")
 
         async def move(database: DatabaseProxy) -> None:
@@ -142,13 +142,13 @@ class Local:
 
     @property
     def accepted(self) -> int:
-        """Return how many messages the topic has taken, duplicates not among them."""
+        """Return how many messages the topic has accepted, without duplicates."""
         return int(self.steer("/servicebus/stats")["topics"]["events"]["subscriptions"]["all"]["active"])
 
 
 @contextmanager
 def emulators(*, partitions: int = 2) -> Iterator[Local]:
-    """Run emulators in a thread of this process, and provision one outbox on them."""
+    """Run emulators in a thread of this process, and create one outbox on them."""
     addresses: Future[dict[str, str]] = Future()
     loop, over = asyncio.new_event_loop(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The outbox that how-to pages are followed on: some events are sent, and the key `ada` is parked."""
+"""The outbox on which tests follow the how-to pages: some events are sent, and the key `ada` is parked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Person(Entity):
 
 def fill(local: Local) -> None:
     """
-    Commit two events each of three keys, have a relay park those of one, and the leases say that the others are sent.
+    Commit two events for each of three keys. A relay parks the events of one key and sends the others, and the leases say so.
     """
     local.on_database(_commit)
     local.on_database(_relay)

@@ -14,7 +14,7 @@ PLANTED = tomllib.loads((ROOT / "tests/mutants/planted.toml").read_text())
 
 
 def run_with(mistake: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python with these arguments where the library, and nothing else, has the mistake."""
+    """Run Python with these arguments on a copy of the library with the mistake; all other code is unchanged."""
     planted = PLANTED[mistake]
     for path in ROOT.iterdir():
         if path.name != "cosmos_outbox" and not path.name.startswith("."):

@@ -91,7 +91,7 @@ class Line(Entity):
 
 
 async def written(container: MemoryContainer, *entities: Entity) -> None:
-    """Create each in a commit of its own."""
+    """Create each entity in a commit of its own."""
     for entity in entities:
         async with Outbox(container).unit_of_work() as uow:
             uow.repository(type(entity)).create(entity)

@@ -1,4 +1,4 @@
-"""Orders that are placed and paid: what the tests of the kit for users' tests share."""
+"""Orders that are placed and paid, for the tests of the test kit."""
 
 from __future__ import annotations
 

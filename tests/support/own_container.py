@@ -1,5 +1,5 @@
 """
-A container that was there before the outbox: orders of the users of tenants, under `/tenantId` and `/userId`.
+A container that existed before the outbox: it holds orders of users of tenants, partitioned on `/tenantId` and `/userId`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Pages of the documentation: their code blocks, and how a page is followed from its first block to its last.
+Pages of the documentation: finds their code blocks, and follows a page from its first block to its last.
 
 A fence says what becomes of its block:
 
@@ -51,7 +51,7 @@ _NEEDS = re.compile(r"# [Nn]eeds .+")
 _COMMAND = re.compile(r"^(?:[A-Z_]+=\S* )*([^\s#]+)", re.MULTILINE)
 _CANNOT_RUN = frozenset({"az", "azd", "docker", "kubectl"})
 _NEXT_BLOCK = "=== next block ==="
-_TIMEOUT_S = 500  # it hangs; no page takes a tenth of that
+_TIMEOUT_S = 500  # seconds after which a page counts as hanging; no page takes a tenth of that
 # A group of its own, as a terminal gives to a foreground job: what is started in a script's own group ignores SIGINT.
 # Its log is begun before it, or that of the one before would be read for as long as this one has not opened it.
 _START = """
@@ -85,7 +85,7 @@ class Block:
 
     @property
     def mistake(self) -> str | None:
-        """Say why the tests do not know what to do with the block, or return None."""
+        """Return why tests cannot follow the block; None if they can."""
         if self.info == "sh no-run":
             if not _NEEDS.fullmatch(self.text.partition("\n")[0]):
                 return "its first line does not tell the reader what it needs: '# Needs …'"
@@ -119,17 +119,17 @@ def copy_repository(folder: Path) -> None:
 
 
 def set_up(clone: Path) -> None:
-    """Give a copy of the repository what `make setup` does, by links to the environment that runs this."""
+    """Prepare a copy of the repository as `make setup` does, with links to the environment of this process."""
     (clone / ".venv").mkdir()
     for path in Path(sys.prefix).iterdir():
         if path.name != ".installed":
             (clone / ".venv" / path.name).symlink_to(path)
-    # Newer than the requirements: or make would install into what the links lead to.
+    # The links have to be newer than the requirements. Otherwise make would install into the linked environment.
     (clone / ".venv/.installed").touch()
 
 
 def script_of(blocks: Sequence[Block]) -> str:
-    """Return one script of all files and commands of a page, with a mark after each block."""
+    """Return one script with all files and commands of a page. It prints a mark after each block."""
     parts = ["set -euo pipefail"]
     runs = False
     for block in blocks:
@@ -149,10 +149,10 @@ def follow(
     blocks: Sequence[Block], folder: Path, environment: Mapping[str, str], python: Path = Path(sys.executable)
 ) -> list[str]:
     """
-    Follow a page in a folder, with the commands of this Python's environment, and return what went otherwise than it says.
+    Follow a page in a folder, with the commands of this Python's environment, and return each difference between what happened and what the page says.
     """
     env = dict(environment) | {"PATH": str(python.parent) + os.pathsep + os.environ["PATH"]}
-    # A group of its own: what a page starts in the background ends with it.
+    # In a group of its own, so that the page's background processes end with it.
     process = subprocess.Popen(  # noqa: S603 - our own documentation
         ["bash", "-c", script_of(blocks)],  # noqa: S607 - wherever this system has it
         cwd=folder,
@@ -162,20 +162,20 @@ def follow(
         text=True,
         start_new_session=True,
     )
-    # What a page leaves running has no hold of these pipes, or this would wait for it.
+    # Processes that a page leaves running must not hold these pipes, or this call would wait for them.
     try:
         stdout, stderr = process.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        # Not SIGKILL: the script has to end what goes on until Ctrl-C.
+        # Not SIGKILL: the script has to end its programs that run until Ctrl-C.
         os.killpg(process.pid, signal.SIGTERM)
         stdout, stderr = process.communicate()
         return [f"nothing moves after {_TIMEOUT_S} s, behind:\n{stdout}\n{stderr}"]
     finally:
-        with contextlib.suppress(ProcessLookupError):  # nothing was left running
+        with contextlib.suppress(ProcessLookupError):  # no process was left running
             os.killpg(process.pid, signal.SIGKILL)
     printed = stdout.split(f"{_NEXT_BLOCK}\n")
     if process.returncode:
-        # What fails behind the last block is what was to end there.
+        # A failure after the last block is one of the programs that the script ends there.
         failed = blocks[min(len(printed), len(blocks)) - 1]
         return [f"line {failed.line}: exit code {process.returncode}\n{printed[-1]}\n{stderr}"]
     return [

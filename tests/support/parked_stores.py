@@ -1,4 +1,4 @@
-"""Parked stores around others, for tests that change single requests or documents."""
+"""Parked stores that wrap another one, for tests that change single requests or documents."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Passing:
 async def tampered(
     store: MemoryParked, document_id: str, partition_key: str, change: Callable[[Document], object]
 ) -> None:
-    """Change a document as no version of this library does."""
+    """Change a document in a way that no version of this library does."""
     document = await store.read(document_id, partition_key)
     change(document)
     write = Write(kind=WriteKind.REPLACE, id=document_id, document=document, etag=document["_etag"])

@@ -1,8 +1,8 @@
 """
-Patience: how long a test waits for what real processes and sockets do, before it says that they hang.
+Patience: how long a test waits for real processes and sockets before it reports that they hang.
 
-No verdict is one on speed: a busy machine takes ten times as long for everything, and nothing is wrong with it. A test that
-waits for a fact ends as soon as that is one, so that this much is only ever waited for nothing.
+No test judges speed: a busy machine takes ten times as long for everything, and that is no failure. A test that waits for a
+fact ends as soon as the fact holds. Only a test whose fact never holds waits for the whole time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settings of topics and subscriptions as they should be, but for what a test plants."""
+"""Correct settings of topics and subscriptions, apart from the mistake that a test plants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from azure.servicebus.management import EntityStatus, SubscriptionProperties, To
 
 from cosmos_outbox.adapters.servicebus.administration import Entity
 
-FOREVER = timedelta(days=10_675_199)  # what the service says where it never deletes
+# The duration that the service reports for an entity that it never deletes.
+FOREVER = timedelta(days=10_675_199)
 MONTH = timedelta(days=30)
 GOOD: dict[str, Any] = {
     "requires_session": True,
@@ -24,7 +25,7 @@ GOOD: dict[str, Any] = {
 
 
 def described(kind: Any, name: str, **fields: Any) -> Any:
-    """A description as the SDK makes it of the service's answer; what is not given is None."""
+    """Return a description as the SDK makes it from the service's answer; settings that are not given are None."""
     parameters = inspect.signature(kind.__init__).parameters.values()
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
     return kind(name, **dict.fromkeys(names) | fields)

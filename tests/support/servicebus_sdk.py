@@ -1,4 +1,4 @@
-"""What the tests with the unmodified SDK for Service Bus share: ways around what it leaves open."""
+"""Shared by tests with the unmodified SDK for Service Bus: closes the sockets that the SDK leaves open."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.patience import HUNG_SECONDS
 @contextmanager
 def leaky_sockets() -> Iterator[None]:
     """
-    The SDK does not close the transport of a connection that it lost: collect those here, before a test sees the warning.
+    Collect the transports of lost connections, which the SDK does not close, before a test sees their warning.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -25,7 +25,7 @@ def leaky_sockets() -> Iterator[None]:
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Log nothing: the records that pytest keeps would keep what the SDK does not close."""
+    """Switch logging off: the records that pytest keeps would refer to the sockets that the SDK leaves open."""
     logging.disable()
     try:
         yield
@@ -34,7 +34,7 @@ def unlogged() -> Iterator[None]:
 
 
 async def until(fact: Callable[[], object]) -> None:
-    """Wait for something the broker does by itself."""
+    """Wait for a fact that the broker brings about by itself."""
     async with asyncio.timeout(HUNG_SECONDS):
         while not fact():  # noqa: ASYNC110  # facts of the engine have no event to wait for
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A consumer of orders that writes invoices: what the tests of consumers share."""
+"""A consumer of orders that writes invoices, for the tests of consumers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def message(event: DomainEvent, *, session: str = "o1", **fields: Any) -> Messag
 
 @dataclass
 class World:
-    """A consumer with all that it needs, in memory."""
+    """A consumer in memory, with its store, its subscription and its parked store."""
 
     consumer: Consumer
     container: MemoryContainer = field(default_factory=lambda: MemoryContainer(ranges=1))
@@ -81,7 +81,7 @@ class World:
         self.keys = ParkedKeys(self.parked, self.handling.release, scope=self.handling.scope)
 
     async def run(self, until: Callable[[], bool] | None = None, *, seconds: float = 600) -> None:
-        """Process until nothing waits, or until a fact holds; at most for this virtual time."""
+        """Run the consumer until no message waits, or until a fact holds, but no longer than this virtual time."""
         processor = SessionProcessor(
             self.subscription,
             self.handling,
@@ -106,7 +106,7 @@ class World:
 
 
 async def ran(consumer: Consumer, *messages: Message, **parts: Any) -> World:
-    """Return the world of a consumer that has received these messages, and did with them what it does."""
+    """Return the world after its consumer has received and processed these messages."""
     world = World(consumer, **parts)
     for one in messages:
         world.subscription.deliver(one)

@@ -1,4 +1,4 @@
-"""A place for workers: both emulators in this process, and workers as processes of their own."""
+"""A site: both emulators in this process, and workers in processes of their own."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.patience import HUNG_SECONDS
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """A worker; its log lines are kept as they come."""
+    """A worker in a process of its own, and the lines that it has logged."""
 
     process: Process
     following: asyncio.Task[None] = field(init=False)
@@ -49,7 +49,7 @@ class WorkerProcess:
         self.news.set()
 
     async def said(self, text: str) -> str:
-        """Return the first log line with a text in it, as soon as there is one."""
+        """Wait for the first log line that contains a text, and return it."""
         async with asyncio.timeout(HUNG_SECONDS):
             while True:
                 found = next((line for line in self.lines if text in line), None)
@@ -65,7 +65,7 @@ class WorkerProcess:
 
     async def exit_code(self) -> int:
         async with asyncio.timeout(HUNG_SECONDS):
-            await self.following  # all that it said, before its end is told
+            await self.following  # read the whole log first, then report how the process ended
             return await self.process.wait()
 
     @property
@@ -116,11 +116,11 @@ class Site:
         ]
 
     async def start_worker(self, **variables: str | None) -> WorkerProcess:
-        """Start a worker; a variable that is None is taken away."""
+        """Start a worker. A variable that is None is removed from its environment."""
         return await self.start("-m", "cosmos_outbox_worker", "worker", **variables)
 
     async def start_consumer(self, name: str, **variables: str | None) -> WorkerProcess:
-        """Start a consumer of `tests.service.invoices`; a variable that is None is taken away."""
+        """Start a consumer of `tests.service.invoices`. A variable that is None is removed from its environment."""
         asked = {
             "OUTBOX_SUBSCRIPTION": "all",
             "OUTBOX_PARKED_CONTAINER": "parked",

@@ -1,4 +1,4 @@
-"""Each instrument of the programs, used once."""
+"""Uses each instrument of the programs once."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Traces: what a run did, line by line, and whether TLC takes it for a behaviour of a model (`models/Trace*.tla`).
+Traces: the actions of a run, line by line, and TLC's verdict whether the model allows them (`models/Trace*.tla`).
 
 A line is one action: its `actor`, its `action`, and values. TLC reads many traces at once, as a module of TLA+ that is written for it.
 """
@@ -25,7 +25,7 @@ TLC = find_tlc()
 needs_tlc = pytest.mark.skipif(TLC is None, reason="needs Java, and the jar that TLA2TOOLS names")
 
 _AT_ONCE, _SHOWN = 2, 8
-_MOST_LINES = 4000  # of the traces that one TLC gets: it needs a second to start
+_MOST_LINES = 4000  # lines that one run of TLC gets; each run takes a second to start
 _REACHED = re.compile(r'<<"reached", (\d+), (\d+), (TRUE|FALSE)>>')
 Lines = Sequence[Mapping[str, Any]]
 
@@ -33,7 +33,7 @@ Lines = Sequence[Mapping[str, Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
     """
-    What one run did, and the module that has to accept it.
+    The actions of one run, and the module of TLA+ that has to accept them.
 
     failure: how the run itself ended; None if it ended well.
     """
@@ -61,7 +61,7 @@ def check(traces: Sequence[Trace], tlc: Tlc) -> list[Verdict]:
         text = f"---- MODULE Recorded ----\nTraces == <<\n{recorded}>>\n====\n"
         Path(folder, "Recorded.tla").write_text(text)
         ended = tlc.run(traces[0].module, tuned=(*SHORT_RUN, "-Xmx1g"), folder=Path(folder), temporary=folder)
-    if ended.returncode and len(traces) > 1:  # an error in one says nothing of the others
+    if ended.returncode and len(traces) > 1:  # one faulty trace must not hide the verdicts on the others
         return [verdict for trace in traces for verdict in check([trace], tlc)]
     reached = dict.fromkeys(range(1, len(traces) + 1), 0)
     broken = set[int]()
@@ -75,7 +75,7 @@ def check(traces: Sequence[Trace], tlc: Tlc) -> list[Verdict]:
 
 
 def check_all(traces: Iterable[Trace], tlc: Tlc) -> bool:
-    """Check traces in batches, tell each batch and what was refused, and return whether none was."""
+    """Check traces in batches, and print each batch and each refusal. Return whether every trace was accepted."""
     began, done, lines, refused = time.monotonic(), 0, 0, 0
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         running = [pool.submit(check, batch, tlc) for batch in _batches(traces)]
@@ -103,7 +103,7 @@ def _batches(traces: Iterable[Trace]) -> Iterator[list[Trace]]:
 
 
 def _why(trace: Trace, reached: int, is_broken: bool, output: str) -> str | None:
-    """Return why a trace is refused that was followed to before this line; None where it is accepted."""
+    """Return why TLC refused a trace that it followed up to this line; None if it accepted the trace."""
     if not reached:
         return output[-3000:]
     if is_broken:

@@ -1,4 +1,4 @@
-"""A parked store that keeps all its versions, and ways to it that are slow, read older ones, or fail."""
+"""A parked store that keeps all its versions, behind links that are slow, read older versions, or fail."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class StoreFault(StrEnum):
     LOST = "lost"
     ACK_LOST = "ack-lost"
     LATE = "late"
-    ECHO = "echo"  # sent twice by the client: what it did comes back as a refusal
+    ECHO = "echo"  # the client sends the write twice, and the second one is refused because the first took effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One program's way to the parked store: how slow, how far behind its reads, and what fails on it."""
+    """One program's link to the parked store: how slow it is, how far its reads lag, and which requests fail."""
 
     seconds: float = 0.0
     behind: float = 0.0
@@ -47,7 +47,7 @@ class Service:
 
 class Session(MemoryParked):
     """
-    The ParkedStore of one program: its own point reads see its own writes, and what refused them; a list of a key is not older than
+    The ParkedStore of one program. Its point reads see its own writes, and the documents that refused them; a list of a key is not older than
     what was read of that key.
     """
 
@@ -72,7 +72,7 @@ class Session(MemoryParked):
 
     async def queue(self, partition_key: str, *, epoch: str, first: int, limit: int) -> tuple[Document, ...]:
         await asyncio.sleep(self._link.seconds)
-        limit = min(limit, 3)  # as where events are large
+        limit = min(limit, 3)  # short lists, as where events are large
         return await super().queue(partition_key, epoch=epoch, first=first, limit=limit)
 
     async def present(self, partition_key: str, document_ids: Collection[str]) -> frozenset[str]:
@@ -84,7 +84,7 @@ class Session(MemoryParked):
         return await super().keys(processor=processor, container=container)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
-        # In a task of its own: a caller that is killed does not call its request back.
+        # In a task of its own, because a caller that is killed cannot take its request back.
         sending = asyncio.ensure_future(self._commit(partition_key, writes))
         sending.add_done_callback(_forget_outcome)
         return await asyncio.shield(sending)

@@ -1,4 +1,4 @@
-"""Settings of a worker and of a consumer that reach no service, for tests of what they know of themselves."""
+"""Settings of a worker and of a consumer that reach no service, for tests of what they report about themselves."""
 
 from __future__ import annotations
 

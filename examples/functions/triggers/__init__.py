@@ -2,24 +2,24 @@
 Consumer and relay in Azure Functions, in place of processes of their own: `consume` for a Service Bus trigger with sessions,
 `TriggeredRelay` for a Cosmos DB trigger. Copy this package beside your `function_app.py`.
 
-The host decides what comes when; it sees only whether a function returned or raised.
+The host decides when it calls a function, and with what. It sees only whether the function returned or raised.
 
     Service Bus   return: the message is completed     raise: abandoned, so delivered again, which counts as a delivery
     Cosmos DB     return: the batch is checkpointed    raise: the same, unless a retry policy calls the function again
 
 What holds, and why
 -------------------
-*One effect, no event lost.* A call is treated as a process that may die at any time. A message that comes again is found in the
-inbox; an event that comes again is sent under the same id.
+*One effect, no event lost.* A call is treated as a process that may die at any time. The inbox recognizes a message that is
+delivered again. The relay sends a repeated event under the same id.
 
 *Order of a consumer.* The host passes the next message of a session after the one before was settled. It does not say for how long
-it holds a session, so nothing is remembered from one message to the next: each asks the store whether its key is parked.
+it holds a session, so the consumer keeps no memory between messages: for each one it asks the store whether the key is parked.
 
-*Order of a relay.* A batch comes from one physical partition, and begins at or before the checkpoint. No lease names the parked keys
-of what the checkpoint passed, so each batch asks the parked store about each of its keys before it sends anything. The proof of
-`cosmos_outbox.parking` needs no more: of a key that is not parked then, all earlier events have been sent.
+*Order of a relay.* A batch comes from one physical partition, and begins at or before the checkpoint. No lease names the keys that
+were parked before the checkpoint, so the relay asks the parked store about each key of a batch before it sends an event. The proof
+of `cosmos_outbox.parking` needs no more: all earlier events of a key that is not parked then have been sent.
 
-The host was never run with this; `docs/how-to/azure-functions.md` has the limits.
+This code never ran in the real host; `docs/how-to/azure-functions.md` has the limits.
 """
 
 from triggers.consumer import consume, message_from

@@ -1,5 +1,5 @@
 """
-A consumer in a function with a Service Bus trigger: one message, from what the host passes to how the function ends.
+A consumer in a function with a Service Bus trigger: handles one message of the host, and returns or raises as the host expects.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cosmos_outbox.ports import Complete, DeadLetter, Retry
 
 class _Unheld:
     """
-    Stands for a session that the function knows little about: neither how long its lock lasts, nor which messages came before.
+    A session of which the function knows neither how long its lock lasts, nor which messages came before.
     """
 
     id = None
@@ -30,16 +30,16 @@ async def consume(
     received: func.ServiceBusMessage, handling: Handling, *, patience: timedelta = timedelta(minutes=2)
 ) -> None:
     """
-    Handle a message; returning has the host complete it, raising has the host abandon it.
+    Handle a message. The host completes it when this returns, and abandons it when this raises.
 
     Args:
-        received: by a trigger with `is_sessions_enabled=True` and cardinality one, the default.
+        received: the message of a trigger with `is_sessions_enabled=True` and cardinality one, the default.
         handling: made by `Consumer.handling`; the invocations of a process share one.
         patience: how long the message waits here for a store that cannot be used, or for a later time, before it is given back, which counts as a
             delivery. With the attempts of the handler it must be shorter than `functionTimeout`. Defaults to 2 minutes.
 
     Raises:
-        MessageError: the message is to be delivered again, or would have to be dead-lettered, which a function cannot do.
+        MessageError: the host has to deliver the message again; or it should be dead-lettered, which a function cannot do.
     """
     message, clock = message_from(received), asyncio.get_running_loop().time
     patient_until = clock() + patience.total_seconds()
@@ -47,16 +47,16 @@ async def consume(
         said = f"{message.subject or 'A message without subject'} {message.message_id!r}"
         if isinstance(settlement, DeadLetter):
             raise MessageError(
-                f"{said} cannot be handled, and a function cannot dead-letter it. The broker does when it has delivered it as often "
-                f"as the subscription allows. {settlement.reason}: {settlement.description}"
+                f"This function can neither handle nor dead-letter {said}. The broker dead-letters it after as many "
+                f"deliveries as the subscription allows. {settlement.reason}: {settlement.description}"
             )
         delay = settlement.after_seconds if isinstance(settlement, Retry) else 0.0
-        # Also where that is too long: a message that is given back early is delivered, and counted, again at once.
+        # Wait for `patience` even if the message is due later: given back early, it would be delivered, and counted, again at once.
         await asyncio.sleep(min(delay, patient_until - clock()))
         if clock() >= patient_until:
             raise MessageError(
-                f"{said} could not be handled for {patience}; the records ConsumingDelayed and ConsumerHalted say why. It is "
-                "delivered again, which counts as a delivery."
+                f"This function could not handle {said} for {patience}; the log records ConsumingDelayed and "
+                "ConsumerHalted say why. The broker delivers it again, and counts the delivery."
             )
 
 
@@ -74,6 +74,6 @@ def message_from(received: func.ServiceBusMessage) -> Message:
         correlation_id=received.correlation_id,
         properties=received.application_properties or received.user_properties or {},
         sequence_number=received.sequence_number or 0,
-        delivery_count=max((received.delivery_count or 1) - 1, 0),  # the host counts the delivery at hand
+        delivery_count=max((received.delivery_count or 1) - 1, 0),  # the host counts the current delivery too
         enqueued_at=enqueued_at,
     )

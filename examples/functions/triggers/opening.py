@@ -1,4 +1,4 @@
-"""Opening: clients and containers that all invocations of a process share."""
+"""Opening: opens clients and containers once, for all invocations of a process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Once(Generic[OpenedT]):
             async with (await outbox()).unit_of_work() as uow: ...
 
     Args:
-        opening: opens it; what it enters into the stack stays open. After a failure the next invocation calls it again.
+        opening: opens the object. Contexts that it enters into the stack stay open. After a failure the next invocation calls it again.
     """
 
     def __init__(self, opening: Callable[[AsyncExitStack], Awaitable[OpenedT]]) -> None:
@@ -32,7 +32,7 @@ class Once(Generic[OpenedT]):
         self._lock = asyncio.Lock()
 
     async def __call__(self) -> OpenedT:
-        """Return what is open."""
+        """Return the opened object; open it at the first call."""
         async with self._lock:
             if self._opened is None:
                 async with AsyncExitStack() as stack:

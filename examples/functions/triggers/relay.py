@@ -1,5 +1,5 @@
 """
-A relay in a function with a Cosmos DB trigger: it sends one batch, and asks the parked store what a lease would say about its keys.
+A relay in a function with a Cosmos DB trigger: it sends one batch, and asks the parked store which of its keys are parked, as a lease would say.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cosmos_outbox.records import Hook, log_hook
 from cosmos_outbox.relay import Relay
 from cosmos_outbox.relay.sending_lanes import event_page
 
-_ASKED_AT_ONCE = 8  # keys of one batch
+_ASKED_AT_ONCE = 8  # keys of one batch that it asks for at the same time
 
 
 class TriggeredRelay:
@@ -29,7 +29,7 @@ class TriggeredRelay:
         await relay(documents)
 
     Args:
-        publisher: the topic.
+        publisher: publishes to the topic.
         container: the monitored container, as `CosmosChangeFeed(…).describe()` returns it.
         processor: the name under which keys are parked, for `OUTBOX_PROCESSOR_NAME` of the commands. One that no worker on this
             container has.
@@ -52,7 +52,7 @@ class TriggeredRelay:
         self._relay = Relay(publisher, parking=parking, notify=notify)
         self._container, self._parking, self._patience = container, parking, patience
         self._scope = Scope(processor=processor, container=container.container_rid)
-        # The trigger does not say which lease a batch is of. Each call takes the place of a lease that was just acquired.
+        # The trigger does not name the lease of a batch, so each call acts as the owner of a newly acquired lease.
         self._idle: list[str] = []
         self._names, self._tenures = itertools.count(1), itertools.count(1)
 
@@ -62,14 +62,14 @@ class TriggeredRelay:
 
         Raises:
             ConfigurationError: the documents have no `_lsn`, so their order is not known. Nothing was sent.
-            BrokerUnavailable: the time ran out.
+            BrokerUnavailable: `patience` ended before the batch was done.
             OutboxError: as `Relay.handle`, and where the parked store does not say which keys are parked.
         """
         changes = tuple(dict(document) for document in documents)
         if any(not isinstance(change.get("_lsn"), int) for change in changes):
             raise ConfigurationError(
-                "Documents of the batch have no `_lsn`, so the order of their events is not known: use extension bundle 4 or "
-                "later, with the change feed mode 'latest version'."
+                "Documents of the batch have no `_lsn`, so the order of their events is unknown: use extension "
+                "bundle 4 or later, with the change feed mode 'latest version'."
             )
         lease = self._idle.pop() if self._idle else f"trigger {next(self._names)}"
         batch = ChangeBatch(
@@ -89,14 +89,14 @@ class TriggeredRelay:
                 await self._relay.handle(page)
         except TimeoutError as error:
             raise BrokerUnavailable(
-                f"The batch was not done after {self._patience}; the records of the relay say why. It has to come again."
+                f"The relay did not finish the batch in {self._patience}; its log records say why. The host has to deliver the batch again."
             ) from error
         finally:
             self._idle.append(lease)
 
     async def _parked_of(self, parking: Parking, keys: Iterable[str]) -> list[str]:
         """
-        Return those of some keys that are parked; what was appended to the others has been sent by now.
+        Return which of these keys are parked. All events that were held for the others have been sent by now.
 
         Raises:
             StoreError: the store refused or failed.

@@ -94,7 +94,7 @@ async def test_a_call_ends_before_the_host_ends_it_and_the_batch_that_comes_agai
     process, clock = topic.process(), asyncio.get_running_loop().time
     topic.broker.down, began = True, clock()
     batch = [event("a", number) for number in range(1, 4)]
-    with pytest.raises(BrokerUnavailable, match="not done after 0:02:00"):
+    with pytest.raises(BrokerUnavailable, match="did not finish the batch in 0:02:00"):
         await process(documents(*batch))
     assert clock() - began < 125
     topic.broker.down = False
