@@ -181,7 +181,8 @@ class Submission:
         _logger.info("commit.resolved", extra={"commit": self.commit.commit_id, "attempts": self.attempts})
 
     def _read(self, document_id: str) -> Awaitable[Document]:
-        return self._deadline.attempt(self._store.read, document_id, self.commit.partition_key)
+        # An older look would prove no absence, and would name an etag that is gone.
+        return self._deadline.attempt(self._store.read, document_id, self.commit.partition_key, newest=True)
 
     async def _with_what_is_stored(self, refusal: errors.StoreError) -> errors.StoreError:
         """Return a refusal with the etag or the type that the stored document has now; the service's answer does not name them."""

@@ -59,10 +59,12 @@ class CosmosStore:
                     await self._container.read_item(document_id, sdk_key(partition_key), **options)
                 )
         except errors.StoreUnavailable as error:
-            if getattr(error.__cause__, "sub_status", None) == _SESSION_NOT_AVAILABLE:
-                # After a split no replica catches up with the token of the old range.
-                self._sessions.pop(identity(partition_key), None)
-            raise
+            if getattr(error.__cause__, "sub_status", None) != _SESSION_NOT_AVAILABLE:
+                raise
+            # No replica caught up with the token, or after a split none ever will. The one that takes writes is never behind, and its
+            # answer brings a token that counts.
+            self._sessions.pop(identity(partition_key), None)
+            return await self.read(document_id, partition_key, newest=True)
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
             raise errors.NotModified(etag=if_none_match, document_id=document_id, partition_key=partition_key)
         return document
@@ -98,7 +100,8 @@ class CosmosStore:
             headers = getattr(error.__cause__, "headers", None) or {}
             raise
         finally:
-            self._remember(key, headers.get(SESSION_TOKEN))
+            if session := headers.get(SESSION_TOKEN):
+                self._remember(key, session)
 
     async def list(
         self,
@@ -147,9 +150,7 @@ class CosmosStore:
         where = {} if key is None else {"partition_key": sdk_key(key)}
         return self._container.query_items(sql, parameters=named, max_item_count=page_size, **where)
 
-    def _remember(self, partition_key: PartitionKey, session: str | None) -> None:
-        if not session:
-            return
+    def _remember(self, partition_key: PartitionKey, session: str) -> None:
         key = identity(partition_key)
         known, progress = self._sessions.get(key), lsn_in(session) or 0
         if known is None or progress >= known[0]:  # answers may overtake each other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,8 @@ from cosmos_outbox import Conflict, NotFound, Outbox, StoreUnavailable
 from cosmos_outbox.adapters.cosmos.client import open_cosmos_client
 from cosmos_outbox.adapters.cosmos.parked import CosmosParked
 from cosmos_outbox.adapters.cosmos.store import CosmosStore
-from cosmos_outbox.ports import Write, WriteKind
+from cosmos_outbox.partition_key import identity
+from cosmos_outbox.ports import CommitResult, Write, WriteKind
 from cosmos_outbox_emulators.cosmos.faults import FaultRule, Faults
 from cosmos_outbox_emulators.cosmos.protocol import RequestKind
 from cosmos_outbox_emulators.cosmos.server import CosmosServer
@@ -145,16 +146,36 @@ async def test_a_list_is_not_older_than_what_was_read_before(ask: tuple[str, dic
             await getattr(reader, ask[0])("k", **ask[1])
 
 
-async def test_a_session_that_no_replica_catches_up_with_is_dropped():
-    async with opened() as (store, watched, faults):
+async def test_a_read_that_no_replica_catches_up_with_is_answered_where_writes_go():
+    async with opened(lag_s=60) as (store, watched, _):
         await store.commit("k", creations("a", "b"))
-        (token,) = watched.answered_with
-        faults.add(FaultRule(operation=RequestKind.READ, status=404, substatus=1002))
-        with pytest.raises(StoreUnavailable):
-            await store.read("a", "k")
-        faults.clear()
         assert "a" == (await store.read("a", "k"))["id"]
-        assert [token, None] == watched.asked_with
+        assert [watched.answered_with[0]] == watched.asked_with
+
+        # as of a range that was split since
+        watched.replication.lag_s = 0
+        store._remember("k", "0:-1#999")
+        assert "a" == (await store.read("a", "k"))["id"]
+        assert watched.answered_with[-1] == store._sessions[identity("k")][1]
+
+
+class Repeated(CosmosStore):
+    """A proxy sends each batch twice, and tells of the second's refusal without document and session."""
+
+    async def commit(self, partition_key: Any, writes: Sequence[Write]) -> CommitResult:
+        await super().commit(partition_key, writes)
+        try:
+            return await super().commit(partition_key, writes)
+        except Conflict as refusal:
+            self._sessions.clear()
+            refusal.document_id = None
+            raise
+
+
+async def test_a_commit_that_was_written_is_not_called_refused_because_replicas_lag():
+    async with opened(lag_s=60) as (_, watched, _), Outbox(Repeated(watched)).unit_of_work() as uow:  # type: ignore[arg-type] # it looks like one
+        uow.repository(Note).create(Note(id="a"))
+        await uow.commit()
 
 
 async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
@@ -169,18 +190,12 @@ async def test_a_commit_for_which_no_replica_catches_up_was_not_written():
             assert isinstance(caught.value.__cause__, CosmosHttpResponseError)
 
 
-@pytest.mark.parametrize("operation", [RequestKind.BATCH, RequestKind.READ])
-async def test_a_range_that_was_split_is_unavailable_for_a_moment_and_nothing_was_done(
-    operation: RequestKind,
-):
+async def test_a_range_that_was_split_is_unavailable_for_a_moment_and_nothing_was_done():
     async with opened() as (store, _, faults):
         await store.commit("k", creations("a", "b"))
-        faults.add(FaultRule(operation=operation, status=410, substatus=1002))
-        request = (
-            store.read("a", "k") if operation is RequestKind.READ else store.commit("k", creations("c", "d"))
-        )
+        faults.add(FaultRule(operation=RequestKind.BATCH, status=410, substatus=1002))
         with pytest.raises(StoreUnavailable) as caught:
-            await request
+            await store.commit("k", creations("c", "d"))
         assert caught.value.applied is False
 
 

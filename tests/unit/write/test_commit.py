@@ -307,9 +307,9 @@ class Overtaken(FaultyStore):
         super().__init__(container, [fault])
         self._happens: Callable[[], Awaitable[None]] | None = happens
 
-    async def read(self, document_id: str, partition_key: str, *, if_none_match: str | None = None):
+    async def read(self, document_id: str, partition_key: str, **options: bool):
         await self._overtake()
-        return await super().read(document_id, partition_key, if_none_match=if_none_match)
+        return await super().read(document_id, partition_key, **options)
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
         await self._overtake()
