@@ -88,7 +88,7 @@ def test_a_key_that_stays_parked_does_not_stop_the_release_of_others(alone: Loca
     assert done["left"][0]["error"]
 
 
-def test_of_many_keys_the_event_that_each_failed_on_is_dropped_with_one_reason_and_the_operator(alone: Local):
+def test_dropping_many_keys_drops_the_failed_event_of_each_with_one_reason_and_operator(alone: Local):
     ids = park(alone, "ada", "grace")
     asked = ("parked", "drop", "--all", "--reason", "malformed since 2.3", "--as", "Grace H.")
     assert {"ada", "grace"} == set(alone.json(*asked, "--dry-run", **PARKED)["keys"])

@@ -160,7 +160,7 @@ datetime.datetime = Skewed
 
 
 @pytest.mark.parametrize("seconds", [3_600, -3_600])
-def test_a_worker_whose_clock_is_an_hour_wrong_loses_nothing_and_says_so_where_it_cannot_send(
+def test_a_worker_with_a_wrong_clock_loses_nothing_and_reports_that_it_cannot_send(
     alone: Local, tmp_path: Path, seconds: int
 ):
     (tmp_path / "sitecustomize.py").write_text(SKEWED)

@@ -138,7 +138,7 @@ def test_nothing_starts_before_init_has_created_what_it_needs(stack: Stack):
     assert init["State"]["FinishedAt"] < min(started)
 
 
-def test_what_the_api_is_told_has_its_effect_in_the_consumers_container_the_last_change_last(stack: Stack):
+def test_changes_made_through_the_api_reach_the_container_of_the_consumer_in_order(stack: Stack):
     contacts = [add_contact(stack) for _ in range(3)]
     for contact in contacts:
         for number in range(3):

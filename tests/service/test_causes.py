@@ -78,9 +78,7 @@ def test_each_kind_has_its_words_and_names_a_section_of_the_documentation(kind: 
         (KeyError("name"), "failing"),
     ],
 )
-def test_an_error_is_one_cause_whether_this_worker_saw_it_or_an_owner_wrote_it_into_its_lease(
-    error: Exception, kind: str
-):
+def test_an_error_seen_here_and_the_same_error_in_a_lease_are_one_cause(error: Exception, kind: str):
     text = error_line(error)
     assert kind == cause_of(text).kind == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").kind
     assert text == cause_of(f"No progress for 60 s, 3 attempts failed: {text}").said
@@ -158,7 +156,7 @@ def _worker(draw: st.DrawFn, name: str, measured: tuple[LeaseLag, ...]) -> Heart
 
 @settings(max_examples=examples(300, many=5000), phases=PHASES)
 @given(snapshots())
-def test_every_range_that_stands_still_is_named_by_a_cause_and_looked_at_and_no_cause_twice(seen: Snapshot):
+def test_each_stalled_range_is_named_by_a_cause_and_no_cause_stands_twice(seen: Snapshot):
     found = seen.causes()
     assert len(found) == len({one.key for one in found})
     named_ranges = {what for one in found if one.stands for _, what in one.stops}

@@ -147,7 +147,7 @@ async def waiting(health: ConsumerVitals, *keys: str, seconds: int = 61, outcome
         await asyncio.sleep(1)
 
 
-async def test_it_is_not_ready_once_a_key_waited_too_long_while_others_went_on_and_says_key_and_error(health):
+async def test_a_consumer_is_unready_once_a_key_waits_too_long_and_names_key_and_error(health):
     health.note_reached()
     await waiting(health, "bad")
     (reason,) = health.snapshot().unready

@@ -199,7 +199,7 @@ def worker(name: str, **settings: Any) -> WorkerVitals:
     return vitals
 
 
-async def test_two_processors_on_one_topic_are_an_alarm_of_one_worker_of_each_that_all_pages_show():
+async def test_two_processors_on_one_topic_raise_an_alarm_of_one_worker_each():
     place = Place()
     ours = [worker("a-1"), worker("a-2")]
     theirs = worker("b-1", processor_name="typo", routes="action:Paid=paid")
@@ -259,7 +259,7 @@ async def test_what_waits_for_a_processor_without_a_worker_is_an_alarm_for_as_lo
     assert [LeftUnsent] == [type(one) for _, one in place.rung]
 
 
-async def test_leases_that_were_lost_are_told_at_once_on_the_page_and_for_ten_minutes_to_the_others():
+async def test_lost_leases_show_at_once_on_the_page_and_for_ten_minutes_on_the_pages_of_others():
     place, ours, other = Place(), worker("a"), worker("b")
     await place.beat(ours, other)
     ours(LeasesLost(owner="a", start="beginning", reason="this worker has seen them"))
@@ -274,7 +274,7 @@ async def test_leases_that_were_lost_are_told_at_once_on_the_page_and_for_ten_mi
     assert () == ours.snapshot().of_fleet == other.snapshot().of_fleet
 
 
-def test_a_contest_that_comes_from_what_workers_differ_in_is_told_with_that_and_else_once():
+def test_a_contest_is_reported_once_or_with_the_setting_that_causes_it():
     contest = "Live workers take leases from each other: 1 came back to"
     both = [replace(heartbeat(name), alarms=(f"{contest} {name}.",)) for name in "ab"]
     assert 1 == len(merge_causes(of_fleet(sentences(both))))

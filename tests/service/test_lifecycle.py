@@ -65,7 +65,7 @@ async def test_signals_that_come_together_ask_once():
     assert asked.is_set()
 
 
-async def test_what_fails_beside_the_work_has_it_give_back_what_it_holds_and_ends_with_the_cause():
+async def test_a_failure_beside_the_work_drains_the_program_and_ends_it_with_the_cause():
     async def fail() -> None:
         raise ValueError("broken")
 

@@ -153,7 +153,7 @@ async def test_what_is_told_again_and_again_pushes_nothing_out():
 
 
 @pytest.mark.parametrize("seconds", [0, 29, 90])
-async def test_a_lease_without_an_error_of_its_own_is_unready_for_what_fails_as_long_as_a_lane_sleeps(
+async def test_a_stalled_lease_names_the_failure_of_a_lane_while_the_lane_sleeps(
     seconds: int,
 ):
     watched = vitals(status("7", stalled=True, idle_seconds=90.0), utcnow=lambda: NOW)
@@ -192,7 +192,7 @@ async def test_what_fails_is_named_within_seconds_and_until_it_works():
     assert () == watched.snapshot().causes()
 
 
-async def test_what_waited_is_believed_for_a_while_after_the_last_look_and_then_counts_as_unseen():
+async def test_a_measured_backlog_counts_as_unseen_a_while_after_the_last_poll():
     watched = vitals()
     assert timedelta(0) == watched.snapshot().unseen
     watched.note_lag(Lag(leases=()))

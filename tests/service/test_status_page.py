@@ -225,7 +225,7 @@ def test_the_banner_names_each_cause_once_and_is_green_only_when_nothing_waits_f
 
 
 @pytest.mark.parametrize(("ranges", "told"), [("0", NO_TOPIC), ("012", "The topic may not be sent to")])
-def test_what_stops_several_leases_stands_whole_in_the_banner_and_short_in_the_line_of_each(
+def test_a_cause_that_stops_several_leases_is_whole_in_the_banner_and_short_in_each_line(
     ranges: str, told: str
 ):
     still = tuple(replace(STALLED, lease=f"p..{token}", token=token, error=NO_TOPIC) for token in ranges)

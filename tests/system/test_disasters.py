@@ -179,7 +179,7 @@ def place(emulators: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield Place(found)
 
 
-def test_the_lease_container_is_lost_and_a_start_before_that_sends_again_what_the_topic_drops(place: Place):
+def test_after_the_loss_of_the_lease_container_events_are_sent_again_and_the_topic_drops_them(place: Place):
     place.commit("1", "2", "3")
     place.relay(3)
     place.cosmos.advance(60)
@@ -396,7 +396,7 @@ def test_a_key_is_revoked_under_a_worker_which_is_unready_until_it_gets_the_othe
     ("services", "said"),
     [(("bus",), "Service Bus does not answer"), (("cosmos", "bus"), "Cosmos DB does not answer")],
 )
-def test_services_are_away_which_the_worker_names_and_what_waits_is_sent_once_they_are_back(
+def test_a_worker_names_the_services_that_are_away_and_sends_once_they_are_back(
     place: Place, services: tuple[str, ...], said: str
 ):
     faults = {"bus": {"action": "down", "seconds": 600}, "cosmos": {"status": 503, "count": None}}

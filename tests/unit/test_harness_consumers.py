@@ -220,7 +220,7 @@ async def test_a_delayed_message_waits_for_its_time_and_is_parked_after_the_long
     assert ["o1"] == list(await harness.parked_messages(consumer))
 
 
-async def test_each_of_many_keys_that_wait_is_called_at_its_time_though_the_clock_goes_on_meanwhile():
+async def test_each_waiting_key_is_called_at_its_time_though_the_clock_goes_on():
     harness, consumer, called = OutboxHarness(), Consumer("charges"), list[str | None]()
 
     @consumer.on(OrderPaid)

@@ -153,7 +153,7 @@ async def test_a_clock_that_no_claim_could_be_asked_with_is_named_before(verifie
     assert {"clock"} == await _named(preflight)
 
 
-async def test_an_identity_that_may_not_read_what_a_container_is_like_is_told_before_anything_else(
+async def test_an_identity_that_may_not_read_the_container_gets_that_error_first(
     verified: OutboxEmulators,
 ):
     verified.cosmos.deviate("metadata-refused")
@@ -171,7 +171,7 @@ def test_every_probe_has_the_words_of_a_claim(part: Any):
     assert probes - {"run"} == {one.name for one in part.CLAIMS if not one.not_asked}
 
 
-def test_what_is_unverified_of_an_emulator_is_a_claim_and_the_page_lists_what_no_probe_asks():
+def test_each_unverified_sentence_about_an_emulator_is_a_claim_or_listed_as_unasked():
     claims = {f"{one.area}/{one.name}": one for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS)}
     text = ROOT.joinpath("emulators/README.md").read_text().partition("**Unverified:**")[2]
     throttling, _, tables = text.replace("\n  ", " ").partition("\n\n")

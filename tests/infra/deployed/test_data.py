@@ -72,7 +72,7 @@ def test_the_account_can_be_restored_and_a_reader_passes_on_its_session(name: st
     )
 
 
-def test_one_region_writes_the_next_takes_over_in_the_order_asked_for_and_messages_are_copied():
+def test_one_region_writes_and_the_next_in_the_given_order_takes_over():
     for name, others, roles in (
         ("defaults", [], {}),
         (

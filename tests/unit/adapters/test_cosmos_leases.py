@@ -29,7 +29,7 @@ pytestmark = pytest.mark.looptime(False)
 
 
 @pytest.mark.parametrize("sub_status", [1002, 1007])
-async def test_a_range_of_the_lease_container_that_is_gone_makes_every_call_one_that_was_not_executed(
+async def test_a_call_to_a_gone_range_of_the_lease_container_counts_as_not_executed(
     server: CosmosServer, client: CosmosClient, sub_status: int
 ):
     database = await client.create_database("db")

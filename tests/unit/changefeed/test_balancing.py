@@ -136,7 +136,7 @@ def test_a_released_lease_waits_for_the_worker_that_asked_for_it_and_then_for_no
     )
 
 
-def test_what_waits_for_a_worker_that_asked_for_too_much_is_taken_before_anything_is_asked_for():
+def test_a_worker_takes_leases_that_were_offered_to_another_before_it_asks_for_more():
     """Workers that join at once do not see each other yet: each asks for the share of fewer workers."""
     leases = [a_lease(i, owner="b") for i in range(4)] + [a_lease(4 + i, request="b") for i in range(4)]
 

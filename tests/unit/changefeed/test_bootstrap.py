@@ -372,7 +372,7 @@ async def test_leases_of_a_worker_that_died_while_it_created_them_say_where_the_
     assert [first.properties] * 3 == [lease.properties for lease in await world.all_leases()]
 
 
-async def test_the_rest_begins_at_the_earliest_start_where_two_workers_that_died_left_different_ones():
+async def test_missing_leases_begin_at_the_earliest_start_that_dead_workers_left():
     starts = []
     for _ in range(2):
         world = World(ranges=3)

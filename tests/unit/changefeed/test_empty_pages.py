@@ -45,7 +45,7 @@ async def _lag(world: World, *, up_to: int) -> Lag:
     return await estimate_lag("p", feed=Sparse(world.container, up_to=up_to), leases=world.leases)
 
 
-async def test_a_worker_goes_to_the_end_although_reads_fail_on_the_way_and_goes_no_part_of_it_twice():
+async def test_a_worker_reads_a_sparse_feed_to_its_end_once_although_reads_fail():
     world = World()
     await world.write_many(300)
     feed = Sparse(world.container, up_to=299)

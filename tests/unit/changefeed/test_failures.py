@@ -59,7 +59,7 @@ async def test_after_the_cause_is_gone_a_halted_lease_goes_on_by_itself():
     await world.stop_all()
 
 
-async def test_a_handler_that_takes_too_long_is_stalled_by_name_and_its_lease_says_so_while_it_runs():
+async def test_the_lease_of_a_handler_that_takes_too_long_names_the_handler():
     world = World()
 
     async def slow(batch: ChangeBatch) -> None:

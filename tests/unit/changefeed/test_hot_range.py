@@ -133,7 +133,7 @@ async def test_a_range_that_gets_its_lease_late_begins_where_now_was():
     await world.stop_all()
 
 
-async def test_bootstrap_asks_a_busy_partition_again_no_sooner_than_it_wants_and_says_what_is_left():
+async def test_bootstrap_retries_a_busy_partition_when_it_asks_to_and_reports_what_is_left():
     world, feed, hot = await hot_world(ranges=3, hot=1)
     started = asyncio.get_running_loop().time()
     left = await create_leases("p", feed=feed, store=world.leases, start=StartFrom.BEGINNING)

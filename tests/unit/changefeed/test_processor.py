@@ -130,7 +130,7 @@ async def test_a_range_that_answers_nonsense_stops_no_other_and_goes_on_when_it_
     assert {f"key-{i}": list(range(10)) for i in range(10)} == world.handled
 
 
-async def test_where_a_page_is_read_again_and_is_shorter_then_the_position_follows_what_was_handled():
+async def test_the_position_follows_the_handled_part_of_a_page_that_is_shorter_the_second_time():
     world, short = World(), [False]
     for _ in range(6):
         await world.write("k")
@@ -183,7 +183,7 @@ async def test_while_a_lease_that_was_asked_for_is_still_to_come_a_worker_looks_
     await world.stop_all()
 
 
-async def test_the_first_position_of_an_idle_range_is_saved_at_once_and_later_ones_with_the_renewals():
+async def test_the_first_position_of_an_idle_range_is_saved_at_once_and_later_positions_at_renewals():
     world = World()
     store = Faulty(world.leases)
     world.start("a", leases=store)

@@ -34,7 +34,7 @@ ALL = FeedRange(min="", max="FF")
 
 
 @given(SIZES, MOST, ROOM, ROOM)
-def test_a_page_asks_for_one_change_at_least_and_beyond_that_for_nothing_that_has_no_room(
+def test_a_page_asks_for_at_least_one_change_and_for_no_more_than_fit(
     sizes: Sizes, most: int, share: int, room: int
 ):
     items = page_within(sizes, most=most, share=share, room=room)

@@ -65,7 +65,7 @@ async def lease_by_dotnet(world: World) -> None:
 
 
 @pytest.mark.parametrize("by_dotnet", ["no lease", "the first lease", "the lease of the new container"])
-async def test_a_processor_that_started_now_handles_all_of_the_new_container_however_late_it_notices(
+async def test_a_processor_with_start_now_handles_all_of_a_recreated_container(
     by_dotnet: str,
 ):
     world = World()
@@ -99,7 +99,7 @@ async def test_a_cancellation_in_the_same_moment_still_ends_the_processor():
     assert task.cancelled()
 
 
-async def test_an_account_that_contradicts_itself_about_its_container_is_not_asked_in_a_hot_loop():
+async def test_a_container_reported_as_recreated_again_and_again_is_not_polled_in_a_hot_loop():
     world = World()
     noticed: list[float] = []
 

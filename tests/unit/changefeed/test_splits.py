@@ -146,7 +146,7 @@ async def test_a_split_that_cannot_be_finished_is_tried_again_at_the_pace_of_bal
     assert world.first_copies_in_order()
 
 
-async def test_a_range_that_is_refused_although_one_partition_serves_it_is_not_asked_in_a_hot_loop():
+async def test_a_refused_range_that_did_not_split_is_not_polled_in_a_hot_loop():
     world = World()
     feed = Faulty(world.container)
     feed.failing["read_page"] = RangeGone

@@ -65,7 +65,7 @@ async def test_handlers_of_many_keys_that_change_one_document_park_none_and_coun
 
 
 @pytest.mark.parametrize("named", [True, False])
-async def test_a_handler_that_raises_the_same_refusal_again_and_again_is_given_up_after_its_attempts(
+async def test_a_handler_that_raises_the_same_error_is_given_up_after_its_attempts(
     named: bool,
 ):
     consumer, calls = Consumer("c", attempts=3), list[str]()

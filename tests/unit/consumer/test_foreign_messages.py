@@ -10,7 +10,7 @@ from tests.support.shop import OrderPaid, World, invoicing, message, ran
 
 
 @pytest.mark.parametrize("message_id", ["orders/17", "a#b", "what?", "back\\slash", "x" * 2000])
-async def test_whatever_its_producer_calls_it_a_message_is_parked_under_an_id_that_the_store_takes(
+async def test_a_message_with_any_id_is_parked_under_an_id_that_the_store_takes(
     message_id: str,
 ):
     world = await ran(

@@ -215,7 +215,7 @@ async def test_when_every_key_fails_a_handful_is_parked_and_the_others_wait_for_
     assert {0} == {waiting.delivery_count for waiting in world.subscription.waiting}
 
 
-async def test_a_key_that_an_operator_parks_while_its_session_is_held_is_held_from_the_next_poll_on():
+async def test_a_key_that_an_operator_parks_during_its_session_is_parked_from_the_next_poll_on():
     world = World(invoicing())
     world.subscription.deliver(message(OrderPaid(order_id="o1")))
     running = asyncio.create_task(world.run(lambda: bool(world.of(MessageHandled, "held"))))

@@ -53,7 +53,7 @@ class Seat(Entity):
     row: int
 
 
-def test_the_fields_that_a_class_names_make_its_key_and_so_do_their_values_in_order_or_by_name():
+def test_a_key_is_made_of_the_fields_a_class_names_or_of_their_values():
     seat = Seat(hall="main", row=5)
     made = [Seat.key_of("main", 5), Seat.key_of("main", row=5), Seat.key_of(row=5, hall="main")]
     assert [("main", 5)] * 4 == [seat.partition_key, *made]

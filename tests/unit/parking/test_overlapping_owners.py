@@ -65,9 +65,7 @@ async def test_an_owner_learns_that_a_key_is_parked_from_events_that_another_own
     assert ["b"] == [record.partition_key for record in told if isinstance(record, KeyParked)]
 
 
-async def test_an_event_that_was_given_back_to_be_sent_is_not_done_while_it_is_neither_sent_nor_held() -> (
-    None
-):
+async def test_an_event_that_is_neither_sent_nor_parked_is_not_done() -> None:
     """
     The page comes again; b/3 needs nothing more, b/6 is rejected in its turn, and the store fails at that.
     """

@@ -476,7 +476,7 @@ def test_an_event_id_too_long_for_another_one_beside_it_is_hashed() -> None:
     assert parked_id("ж" * 600) != parked_id("ж" * 601)
 
 
-async def test_an_edit_finds_the_first_held_event_behind_more_dropped_ones_than_one_batch_takes_off() -> None:
+async def test_an_edit_finds_the_first_held_event_behind_a_full_batch_of_dropped_events() -> None:
     world = await parked(later=120)
     for number in range(2, 112):
         await world.operator.drop("b", f"b/{number}", reason="of no use")

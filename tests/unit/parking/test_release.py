@@ -156,7 +156,7 @@ async def test_a_release_that_was_taken_over_hands_nothing_back() -> None:
     assert (await world.operator.release("b")).handed_back
 
 
-async def test_a_key_that_is_parked_anew_while_the_answer_to_its_hand_back_is_lost_was_handed_back() -> None:
+async def test_a_lost_answer_to_a_hand_back_does_not_hide_that_the_key_was_handed_back() -> None:
     world = await parked(later=0)
     world.reject()
     lost: list[str] = []

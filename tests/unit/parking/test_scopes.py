@@ -102,7 +102,7 @@ async def test_a_store_that_is_away_holds_up_no_lease_that_an_owner_left_names_i
 # Events that are too large to be copied
 
 
-async def test_an_event_too_large_to_be_copied_is_parked_as_a_reference_and_sent_from_its_container() -> None:
+async def test_an_event_too_large_to_copy_is_parked_as_a_reference_and_sent_from_its_container() -> None:
     world = World()
     large = event("b", 2, size=2_050_000)
     world.reject("b/2")

@@ -196,7 +196,7 @@ async def test_no_exception_of_a_client_or_a_hook_ends_the_deleting():
     assert ["failed", "deleted", "deleted"] == [getattr(record, "outcome", "") for record in records]
 
 
-async def test_what_does_not_fit_the_waiting_list_stays_and_is_told_of_until_there_is_room_again(monkeypatch):
+async def test_an_event_beyond_the_waiting_list_stays_stored_and_is_reported_until_there_is_room(monkeypatch):
     monkeypatch.setattr("cosmos_outbox.relay.deletion._MOST_WAITING", 3)
     container, records = Container(), list[Record]()
     await container.add(renamed(1), renamed(1, "b"))
@@ -240,7 +240,7 @@ async def test_while_another_processor_reads_the_container_the_relay_deletes_not
     assert [("a", ["a/1"])] == container.deletions
 
 
-async def test_nothing_is_deleted_where_it_is_unknown_whether_another_processor_reads_the_container():
+async def test_the_relay_deletes_nothing_while_it_does_not_know_of_other_processors():
     container, others, records = Container(), Others(), list[Record]()
     others.error = StoreUnavailable("away")
     await container.add(renamed(1))

@@ -35,7 +35,7 @@ TOPICS_OF = {"OnlyB": "b", "All": "abc", "OnlyC": "c", "Other": "ab"}
 
 
 @pytest.mark.parametrize("seed", RUNS)
-async def test_of_several_topics_that_fail_each_in_its_way_every_one_gets_all_of_its_events_in_order(  # noqa: C901 - one story
+async def test_several_topics_that_fail_in_different_ways_each_get_all_their_events_in_order(  # noqa: C901 - one story
     seed: int,
 ):
     draw = random.Random(seed)

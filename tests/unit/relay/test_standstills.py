@@ -196,7 +196,7 @@ async def test_healthy_keys_do_not_wait_until_the_topic_has_refused_all_others_o
     assert 80 == len(await ParkedKeys(store).list())
 
 
-async def test_what_the_topic_has_of_a_page_is_not_sent_again_where_the_page_comes_back_in_two() -> None:
+async def test_events_that_the_topic_has_are_not_sent_again_when_their_page_comes_back_in_two() -> None:
     broker = MemoryBroker(clock=asyncio.get_running_loop().time)
     relay = Relay(broker.publisher(lanes=1), notify=lambda record: None)
     events = [event(key, 1, lsn=lsn) for lsn, key in enumerate("abxc")]

@@ -140,7 +140,7 @@ async def test_the_attempts_that_are_forgotten_first_are_those_at_what_failed_lo
     assert isinstance(await judged("c"), MessageRejected)
 
 
-async def test_a_message_on_which_the_broker_fails_for_no_stated_reason_is_parked_while_others_pass() -> None:
+async def test_a_message_that_makes_the_broker_fail_is_parked_while_others_pass() -> None:
     world = World(batch_size=100)
     world.broker.chokes = lambda message: message.message_id == "p0k17/1"
     await world.relay(crowd())
@@ -191,7 +191,7 @@ async def test_refusals_with_something_accepted_between_them_have_nothing_sent_a
     assert 3 * BELIEVED_IN_A_ROW == len(await parked_keys(world))
 
 
-async def test_of_messages_with_none_to_compare_a_few_are_blamed_and_each_only_after_many_attempts() -> None:
+async def test_without_a_message_to_compare_few_messages_are_blamed_and_only_after_many_attempts() -> None:
     refusals, blamed = Refusals(believed=BELIEVED_IN_A_ROW), list[int]()
 
     async def fail(messages: Sequence[OutboundMessage]) -> None:

@@ -101,7 +101,7 @@ async def test_a_process_that_starts_asks_for_as_many_sessions_as_it_has_slots()
     await world.kill()
 
 
-async def test_the_number_of_calls_that_wait_grows_with_what_is_found_and_shrinks_when_nothing_is() -> None:
+async def test_the_number_of_waiting_calls_follows_the_number_of_sessions_found() -> None:
     world = World(subscription=(broker := Counting()))
     broker.opening_seconds = 0.5
     world.start(work=takes(100))

@@ -27,7 +27,7 @@ def held(world: World) -> set[str | None]:
 @pytest.mark.parametrize("seconds_each", [0.1, 3.0, 10.0])
 @pytest.mark.parametrize("opening_seconds", [0.0, 0.3])
 @pytest.mark.parametrize(("slots", "busy"), [(1, 1), (1, 2), (2, 2), (2, 3), (8, 9), (8, 40)])
-async def test_a_key_with_one_message_is_handled_however_many_keys_always_have_the_next_at_hand(
+async def test_a_key_with_one_message_is_handled_beside_keys_that_never_run_empty(
     slots: int, busy: int, opening_seconds: float, seconds_each: float
 ) -> None:
     chance, world = random.Random(slots * busy), World(subscription=(broker := Counting()))
@@ -71,9 +71,7 @@ async def test_a_session_whose_next_message_is_at_hand_does_not_leave() -> None:
     await world.stop()
 
 
-async def test_a_session_that_finds_no_slot_goes_back_soon_and_no_call_of_this_process_takes_it_again() -> (
-    None
-):
+async def test_a_session_without_a_slot_is_released_soon_and_this_process_does_not_accept_it_again() -> None:
     world = World(subscription=(broker := Counting()))
     world.start("busy", takes(100), max_concurrent_sessions=2)
     world.deliver("a1", "b1")

@@ -47,7 +47,7 @@ async def test_with_a_thousand_keys_that_wait_another_is_handled_within_two_seco
     await world.kill()
 
 
-async def test_keys_that_wait_beyond_those_that_may_rest_take_turns_with_a_bounded_number_of_calls() -> None:
+async def test_waiting_keys_beyond_the_limit_take_turns_with_a_bounded_number_of_calls() -> None:
     world = World(subscription=(broker := Counting()))
     waiting(world, 10 * RESTING)
     world.start(work=away, max_concurrent_sessions=4)
@@ -65,7 +65,7 @@ async def test_keys_that_wait_beyond_those_that_may_rest_take_turns_with_a_bound
 
 
 @pytest.mark.parametrize("lasting", [20, 200])
-async def test_keys_whose_attempts_last_leave_half_of_the_slots_to_the_others_and_are_not_forgotten(
+async def test_keys_with_long_attempts_leave_half_of_the_slots_to_others_and_are_not_forgotten(
     lasting: int,
 ) -> None:
     async def slow(message: Message) -> Settlement | None:
@@ -179,7 +179,7 @@ async def test_a_stop_gives_back_at_once_what_rests_or_waits_for_its_next_slot()
 
 
 @pytest.mark.parametrize("sessions", [True, False])
-async def test_a_message_that_waits_is_not_reported_as_handled_and_without_sessions_stays_in_its_hold(
+async def test_a_waiting_message_is_not_reported_as_handled(
     sessions: bool,
 ) -> None:
     world = World(subscription=MemorySubscription(sessions=sessions))

@@ -127,7 +127,7 @@ async def test_a_lost_answer_to_a_commit_without_events_leaves_its_outcome_unkno
     assert versions[change] == [document["version"] for document in stored(container, "line")]
 
 
-async def test_a_refusal_after_a_lost_request_without_events_is_unknown_for_it_may_be_our_own_echo():
+async def test_a_refusal_after_a_lost_request_without_events_leaves_the_outcome_unknown():
     await written(container := MemoryContainer(), Line(id="l", book="b"))
     async with Outbox(FaultyStore(container, [F.LOST_BEFORE])).unit_of_work() as uow:
         lines = uow.repository(Line)

@@ -80,7 +80,7 @@ async def test_nor_where_an_attempt_to_find_out_failed_in_between():
             await uow.commit()
 
 
-async def test_while_the_events_would_be_there_their_absence_tells_that_another_caller_was_first():
+async def test_missing_events_mean_that_another_caller_was_first_while_they_would_still_be_stored():
     container = MemoryContainer()
     store = FaultyStore(container)
     async with Outbox(store, retries=AWAY).unit_of_work() as uow:

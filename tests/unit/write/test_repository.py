@@ -206,7 +206,7 @@ async def test_two_classes_with_one_type_are_refused_by_the_outbox_that_reads_bo
             uow.repository(a_letter_of_another_kind())
 
 
-async def test_a_subclass_may_have_the_type_of_its_base_and_a_class_that_is_defined_again_is_the_same():
+async def test_a_subclass_and_a_redefined_class_may_share_the_entity_type():
     class ShortLetter(Letter):
         entity_type = "letter"
 

@@ -153,7 +153,7 @@ async def test_handlers_run_before_the_save_sync_or_async_and_add_documents_to_t
 
 
 @pytest.mark.parametrize("rolled_back", [False, True])
-async def test_a_handler_sees_an_event_once_where_the_commit_is_repeated_and_again_after_a_rollback(
+async def test_a_handler_sees_an_event_once_per_commit_and_again_after_a_rollback(
     container: MemoryContainer, rolled_back: bool
 ):
     store = FaultyStore(container, [CommitFault.REFUSED] * 1000)
