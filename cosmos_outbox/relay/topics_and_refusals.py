@@ -230,7 +230,7 @@ class Refusals:
         if attempts < UNCLEAR_ATTEMPTS:
             return
         if error.condition is None and (first or attempts % UNCLEAR_ATTEMPTS):
-            # usually this is an outage: compare now and then, and only with a message that was accepted before
+            # Usually this is an outage: probe only now and then, and only with a message that the topic accepted before.
             return
         if first and len(rest) == 1:
             if attempts >= _UNCLEAR_ATTEMPTS_ALONE:

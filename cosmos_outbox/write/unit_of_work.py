@@ -318,7 +318,7 @@ class UnitOfWork:
         dispatch = Dispatch(self._handlers.registered, self._dispatch)
         try:
             await dispatch.run(self._entities, self)
-        except BaseException:  # whatever a handler raises, the next commit runs all handlers again
+        except BaseException:  # after any error of a handler, the next commit runs all handlers again
             self._entities.put_back(before)
             self._after_commit = hooks
             raise

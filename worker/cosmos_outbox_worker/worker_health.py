@@ -182,7 +182,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self._lag = (lag, self._utcnow(), now)
         if lag.leases:
             self.works("no leases")
-        elif self._ages and not lag.damaged:  # otherwise there were no leases yet
+        elif self._ages and not lag.damaged:  # without `_ages` this worker has seen no lease yet
             self.fails("no leases", Cause(kind="no-leases", stands=True))
         self._ages = {
             one.lease: self._ages[one.lease]

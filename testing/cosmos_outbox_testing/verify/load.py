@@ -40,7 +40,7 @@ class Deposited(DomainEvent):
 
 
 class Account(Entity):
-    """An entity whose events can only be understood in order."""
+    """An account: its events make sense only in the order in which they were committed."""
 
     ttl = timedelta(seconds=TTL_SECONDS)
     balance: int = 0

@@ -147,9 +147,9 @@ async def test_a_refusal_after_a_lost_request_without_events_leaves_the_outcome_
 @pytest.mark.parametrize(
     ("fault", "reads", "commits"),
     [
-        (F.LOST_AFTER, [], 1),  # costs no second write
-        (F.LOST_AFTER, [ReadFault.STALE, ReadFault.STALE], 2),  # a stale replica denies it
-        (F.HANGING_AFTER, [ReadFault.HANGING], 2),  # given up and repeated
+        (F.LOST_AFTER, [], 1),  # the read finds the commit, so there is no second write
+        (F.LOST_AFTER, [ReadFault.STALE, ReadFault.STALE], 2),  # a stale replica does not show the commit
+        (F.HANGING_AFTER, [ReadFault.HANGING], 2),  # the commit is given up and repeated
     ],
 )
 async def test_a_lost_answer_is_found_out_by_reading(
@@ -470,7 +470,7 @@ async def test_a_lost_change_beside_a_deletion_is_not_taken_for_written_where_bo
 
 async def test_an_id_that_is_taken_by_a_document_no_program_can_read_is_never_reported_as_success():
     class Vanishing(MemoryContainer):
-        """The document in the way expires between the refusal and the look."""
+        """A store whose conflicting document expires after the refusal, before it is read."""
 
         async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
             raise Conflict(document_id=writes[0].id)
