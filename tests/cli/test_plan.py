@@ -251,7 +251,7 @@ def test_prices_make_it_money(tmp_path: Path):
             "worker_hour = 1\n",
             "request_units_100_hour has to be a number from 0 and at most 1,000,000, not nothing.",
         ),
-        ("workers_hour = 1\n", "No prices are workers_hour; there are request_units_100_hour, "),
+        ("workers_hour = 1\n", "There are no prices workers_hour, only request_units_100_hour, "),
         ('request_units_100_hour = "1"\n', "request_units_100_hour has to be a number"),
     ],
 )
@@ -269,7 +269,7 @@ def test_measuring_reads_what_runs_and_leaves_what_is_given(outbox: Local):
     measured = outbox.json("plan", "--measure", "100")["figures"]
     given = outbox.json("plan", "--measure", "100", "--keys", "50")["figures"]
 
-    assert "No event was written in the last 100 s: measure more of them, or say --events.\n" == nothing
+    assert "No event was written in the last 100 s: measure a longer time, or give --events.\n" == nothing
     assert {"value": 0.2, "unit": "", "formula": "", "basis": "measured"} == measured["events"]
     names = ("keys", "busiest_key", "partitions_now", "workers_now")
     assert [10, 0.1, 2, 1] == [measured[name]["value"] for name in names]
