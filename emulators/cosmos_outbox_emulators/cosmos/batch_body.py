@@ -5,6 +5,7 @@ The operations of a batch as they come, and their results as they go: JSON, or t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,8 +60,8 @@ def is_binary(body: bytes) -> bool:
     return body[:1] == bytes([hybrid_row.VERSION])
 
 
-def operations_of(body: bytes) -> list[BatchOperation]:
-    """Read the operations of a request. An invalid one is refused by its number."""
+def operations_of(body: bytes) -> list[Any]:
+    """Return the operations of a request as they come; `operation` reads one."""
     batch = rows(body) if is_binary(body) else jsontext.decode(body)
     if not isinstance(batch, list) or not batch:
         raise bad_request("Batch request has no operations.")
@@ -68,7 +69,7 @@ def operations_of(body: bytes) -> list[BatchOperation]:
         raise bad_request(
             f"Batch request has more operations than what is supported. {len(batch)} > {MOST_OPERATIONS}."
         )
-    return [_operation(index, fields) for index, fields in enumerate(batch)]
+    return batch
 
 
 def results_body(results: Sequence[Result], *, binary: bool) -> bytes:
@@ -101,12 +102,14 @@ def rows(body: bytes) -> list[Mapping[str, Any]]:
             )
         read = {**row, "operationType": _NUMBERED.get(row.get("operationType", -1))}
         if "resourceBody" in row:
-            read["resourceBody"] = jsontext.decode(row["resourceBody"])
+            with suppress(CosmosError):  # what is no JSON stays text, and is refused with its operation alone
+                read["resourceBody"] = jsontext.decode(row["resourceBody"])
         operations.append(read)
     return operations
 
 
-def _operation(index: int, fields: Any) -> BatchOperation:
+def operation(index: int, fields: Any) -> BatchOperation:
+    """Read one operation. An invalid one is refused by its number."""
     if not isinstance(fields, dict):
         raise bad_request(f"Operation {index} of the batch must be a JSON object.")
     kind = fields.get("operationType")

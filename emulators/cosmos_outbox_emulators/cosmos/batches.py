@@ -13,6 +13,7 @@ from cosmos_outbox_emulators.cosmos.batch_body import (
     Result,
     failure,
     is_binary,
+    operation,
     operations_of,
     results_body,
 )
@@ -52,7 +53,7 @@ def _batch(
 ) -> tuple[Partition, list[Result]]:
     transaction = Transaction(container, key_of(container, request.headers), now)
     results: list[Result] = []
-    operations = operations_of(request.body)
+    operations = [operation(index, fields) for index, fields in enumerate(operations_of(request.body))]
     if any(one.operation.kind is OperationKind.READ for one in operations):
         sessions.require_seen(container, transaction.partition, request.headers, transaction.partition.lsn)
     for index, one in enumerate(operations):
@@ -75,11 +76,12 @@ def _bulk(container: Container, request: Request, now: float) -> tuple[Partition
     partition = None if range_id is None else container.partition_by_id(range_id)
     goes_on = is_on(request.headers, "x-ms-cosmos-batch-continue-on-error")
     results: list[Result] = []
-    for one in operations_of(request.body):
+    for index, fields in enumerate(operations_of(request.body)):
         if results and results[-1].status >= 400 and not goes_on:
             results.append(ROLLED_BACK)
             continue
         try:
+            one = operation(index, fields)
             text = one.partition_key
             key = key_of(container, request.headers) if text is None else container.key_from_header(text)
             transaction = _begin(container, key, now, partition)

@@ -66,8 +66,8 @@ class Driver:
             "POST", key, None, {"id": item_id, "pk": key, **fields}, x_ms_documentdb_is_upsert="True"
         )
 
-    def batch(self, key: Any, operations: Any) -> Reply:
-        return self.item("POST", key, None, operations, x_ms_cosmos_is_batch_request="True")
+    def batch(self, key: Any, operations: Any, **headers: str) -> Reply:
+        return self.item("POST", key, None, operations, x_ms_cosmos_is_batch_request="True", **headers)
 
     def query(self, text: str, parameters: dict[str, Any] | None = None, **headers: str) -> Reply:
         """Query one partition key or range, if a header names it, or the only range there is, or else all."""

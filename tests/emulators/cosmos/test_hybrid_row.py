@@ -163,6 +163,17 @@ def test_a_failed_operation_is_named_and_the_others_are_rolled_back():
     assert 404 == driver.item("GET", "k", "b").status
 
 
+def test_a_body_that_is_no_json_fails_its_own_operation_of_a_bulk_request():
+    broken = {**operation("Create"), "resourceBody": b'{"id": '}
+    sent = [
+        {**one, "partitionKey": '["k"]'} for one in (broken, operation("Create", body={"id": "b", "pk": "k"}))
+    ]
+    headers = {"x_ms_cosmos_batch_atomic": "False", "x_ms_cosmos_batch_continue_on_error": "True"}
+    reply = Driver().batch("k", hybrid_row.write(OPERATION, sent), **headers)
+
+    assert [400, 201] == [row["statusCode"] for row in hybrid_row.read(RESULT, reply.body)]
+
+
 @pytest.mark.parametrize("condition", ["ifMatch", "ifNoneMatch"])
 def test_a_read_that_finds_nothing_new_is_304_in_a_207_that_is_committed(condition):
     driver = Driver()

@@ -192,3 +192,19 @@ def test_a_bulk_request_undoes_nothing(goes_on, expected):
 
     assert (207, expected) == (reply.status, [result["statusCode"] for result in json.loads(reply.body)])
     assert expected.count(201) == len(driver.rows("SELECT * FROM c"))
+
+
+@pytest.mark.parametrize(("atomic", "expected"), [("False", [201, 400, 201]), ("True", None)])
+def test_an_operation_whose_body_is_no_object_fails_a_batch_but_of_a_bulk_request_itself_alone(
+    atomic, expected
+):
+    driver = Driver()
+    operations = [{**put("Create", name), "partitionKey": '["k"]'} for name in "abc"]
+    operations[1]["resourceBody"] = "no object"
+    headers = {"x_ms_cosmos_batch_atomic": atomic, "x_ms_cosmos_batch_continue_on_error": "True"}
+
+    reply = driver.batch("k", operations, **headers)
+
+    body = json.loads(reply.body)
+    assert expected == (None if reply.status == 400 else [result["statusCode"] for result in body])
+    assert len(driver.rows("SELECT * FROM c")) == (2 if expected else 0)
