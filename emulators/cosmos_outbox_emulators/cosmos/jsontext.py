@@ -23,10 +23,8 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, allow_nan
 def encode(value: Any) -> bytes:
     try:
         return _ENCODER.encode(value).encode()
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # infinity, a lone surrogate, a number of 4,300 digits, deep nesting
+    # Infinity, a lone surrogate, a number of 4,300 digits; deep nesting.
+    except (ValueError, RecursionError) as error:
         raise bad_request(f"The value cannot be written as JSON: {error}.") from error
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cosmos_outbox_emulators.like import compile_like
 from cosmos_outbox_emulators.servicebus.message import Message, read_application_properties, read_properties
 
 _Value = Callable[["Scope"], Any]
@@ -163,7 +164,7 @@ class _Parser:
             value, wanted = left(scope), pattern(scope)
             if not isinstance(value, str) or not isinstance(wanted, str):
                 return None
-            return re.fullmatch(_expression(wanted, escape), value, re.DOTALL) is not None
+            return compile_like(wanted, escape).fullmatch(value) is not None
 
         return like
 
@@ -245,16 +246,3 @@ def _compare(compare: Callable[[Any, Any], bool], left: Any, right: Any) -> bool
     if of_left is None or of_left is not of_right:
         return None
     return compare(left, right)
-
-
-def _expression(pattern: str, escape: str) -> str:
-    out, position = [], 0
-    while position < len(pattern):
-        character = pattern[position]
-        if escape and character == escape and position + 1 < len(pattern):
-            position += 1
-            out.append(re.escape(pattern[position]))
-        else:
-            out.append({"%": ".*", "_": "."}.get(character, re.escape(character)))
-        position += 1
-    return "".join(out)

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES, FUNCTIONS
 from tests.emulators.cosmos.driver import Driver, substatus
 
 ITEMS = [
@@ -51,6 +54,11 @@ def driver():
         ("c.name LIKE '%b'", "b"),
         ("c.name LIKE '_nn'", "a"),
         ("c.name NOT LIKE '%n%'", "bc"),
+        ("c.id LIKE '[b-dz]'", "bcd"),
+        ("c.id LIKE '[^b-d]'", "ae"),
+        ("'[a^]' LIKE '[[]_[x^]]'", "abcde"),
+        ("'20% off' LIKE '20[%]%' AND NOT '200 off' LIKE '20[%]%'", "abcde"),
+        ("'20% off' LIKE '20^% %' ESCAPE '^' AND NOT '200 off' LIKE '20^% %' ESCAPE '^'", "abcde"),
         ("STARTSWITH(c.name, 'A')", "a"),
         ("STARTSWITH(c.name, 'B', true)", "b"),
         ("ENDSWITH(c.name, 'd')", "c"),
@@ -79,7 +87,15 @@ def driver():
         ("c.id || '!' = 'a!'", "a"),
         ("SUBSTRING(c.name, 1, 2) = 'nn'", "a"),
         ("INDEX_OF(c.name, 'b') = 0", "b"),
+        ("INDEX_OF(c.name, 'b', 1) = 2", "b"),
+        ("INDEX_OF('AdventureWorks', 'Adventure', 5) = -1", "abcde"),
+        ("c.n = 0x1 OR c.n + 0x1F = 33", "ab"),
         ("TRIM(' a ') = c.id", "a"),
+        ("LTRIM(' a ') || RTRIM(' b ') = 'a  b'", "abcde"),
+        ("LEFT(c.name, 2) = 'An' OR RIGHT(c.name, 2) = 'yd' OR RIGHT(c.name, 9) = 'bob'", "abc"),
+        ("LEFT(c.name, -1) || RIGHT(c.name, 0) = ''", "abc"),
+        ("POWER(c.n, 2) = 4 OR SQRT(c.n) = 1", "ab"),
+        ("SQRT(-c.n) = 1 OR POWER(0, -c.n) = 1", ""),
         ("ABS(0 - c.n) = 1", "a"),
         ("c.n * 2 + 1 = 3", "a"),
         ("-c.n = -2", "b"),
@@ -129,6 +145,8 @@ def test_a_condition_selects(driver, condition, expected):
         ("SELECT VALUE c.id FROM c ORDER BY c.n", ["d", "a", "b", "c", "e"]),
         ("SELECT VALUE c.id FROM c ORDER BY c.type DESC, c.id ASC", ["c", "d", "a", "b", "e"]),
         ("SELECT DISTINCT VALUE c.type FROM c ORDER BY c.type", [5, "contact", "event"]),
+        ("SELECT DISTINCT VALUE c.id = 'a' ? {a: 1, b: [2]} : {b: [2.0], a: 1.0} FROM c", [{"a": 1, "b": [2]}]),
+        ("SELECT DISTINCT VALUE c.id = 'a' ? 1 : c.id = 'b' ? 1.0 : true FROM c", [1, True]),
     ],
 )  # fmt: skip
 def test_a_query_returns(driver, query, expected):
@@ -151,6 +169,8 @@ def test_a_query_returns(driver, query, expected):
         "SELECT * FROM c WHERE NOSUCH(c.a)",
         "SELECT * FROM c WHERE COUNT(1) = 1",
         "SELECT * FROM c WHERE STARTSWITH(c.id)",
+        "SELECT VALUE 0x FROM c",
+        "SELECT * FROM c WHERE c.id LIKE '[z-a]'",
         "SELECT * FROM c WHERE c.a = 'open",
         "SELECT * FROM c WHERE (c.a = 1",
         "SELECT * FROM c ORDER c.a",
@@ -313,3 +333,21 @@ def test_the_continuation_of_another_query_is_a_bad_request(driver):
 def test_the_distance_of_two_points_is_in_metres(driver):
     query = "SELECT VALUE ST_DISTANCE({type: 'Point', coordinates: [13.4, 52.5]}, {type: 'Point', coordinates: [2.35, 48.86]}) FROM c"
     assert 870_000 < driver.rows(query)[0] < 886_000
+
+
+@pytest.mark.parametrize("place", [[180.5, 0], [0, -90.5], ["0", 0], [0]])
+def test_what_is_no_place_on_earth_is_invalid_and_has_no_distance(driver, place):
+    query = "SELECT VALUE [ST_ISVALID(@here), ST_ISVALID(@there), ST_ISVALID(c.none), ST_DISTANCE(@here, @there)] FROM c"
+    points = {
+        "@here": {"type": "Point", "coordinates": [0, 0]},
+        "@there": {"type": "Point", "coordinates": place},
+    }
+    assert [[True, False]] == driver.rows(query + " WHERE c.id = 'a'", points)
+    detailed = driver.rows("SELECT VALUE ST_ISVALIDDETAILED(@there) FROM c WHERE c.id = 'a'", points)
+    assert [{"valid": False, "reason": "Latitude values must be between -90 and 90 degrees."}] == detailed
+
+
+def test_the_readme_names_every_function():
+    readme = (Path(__file__).parents[3] / "emulators/README.md").read_text()
+    (row,) = re.findall(r"^\| SQL functions \|.*$", readme, re.MULTILINE)
+    assert {*FUNCTIONS, *AGGREGATES} == set(re.findall(r"[A-Z_]{3,}", row.split("|")[3].partition(";")[0]))

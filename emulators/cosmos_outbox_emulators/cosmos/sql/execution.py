@@ -117,14 +117,10 @@ def _rows(query: Query, items: Iterable[Item]) -> Iterator[_Row]:
     for item in items:
         if query.where is not None and query.where(item.body) is not True:
             continue
-        encoded = _project(query, item)
+        encoded = item.encoded if query.columns is None else _select(query, item.body)
         if encoded is not None:
             keys = tuple(sort_key(expression(item.body)) for expression, _ in query.order)
             yield _Row(item=item, keys=keys, encoded=encoded)
-
-
-def _project(query: Query, item: Item) -> bytes | None:
-    return item.encoded if query.columns is None else _select(query, item.body)
 
 
 def _select(query: Query, document: dict[str, Any]) -> bytes | None:
@@ -164,12 +160,15 @@ def _sort(query: Query, rows: Iterable[_Row]) -> Iterator[_Row]:
         ordered.reverse()
     for index, (_, descending) in reversed(list(enumerate(query.order))):
         ordered.sort(key=lambda row: row.keys[index], reverse=descending)
-    seen: set[bytes] = set()
+    if not query.distinct:
+        yield from ordered
+        return
+    seen: set[SortKey] = set()
     for row in ordered:
-        if query.distinct and row.encoded in seen:
-            continue
-        seen.add(row.encoded)
-        yield row
+        key = sort_key(jsontext.decode(row.encoded))
+        if key not in seen:
+            seen.add(key)
+            yield row
 
 
 def _is_reversed(query: Query) -> bool:

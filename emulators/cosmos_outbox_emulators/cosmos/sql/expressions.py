@@ -7,21 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos.errors import bad_request
+from cosmos_outbox_emulators.cosmos.sql import operators
 from cosmos_outbox_emulators.cosmos.sql.functions import AGGREGATES, FUNCTIONS
-from cosmos_outbox_emulators.cosmos.sql.operators import (
-    Expression,
-    application,
-    arithmetic,
-    coalesce,
-    comparison,
-    conjunction,
-    constant,
-    disjunction,
-    like,
-    membership,
-    negation,
-    path,
-)
+from cosmos_outbox_emulators.cosmos.sql.operators import Expression
 from cosmos_outbox_emulators.cosmos.sql.tokens import Token, TokenKind, syntax_error, tokenize
 from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, Aggregated
 
@@ -104,61 +92,64 @@ class ExpressionParser:
     def _coalesce(self) -> Expression:
         left = self._either()
         while self.accept("??"):
-            left = coalesce(left, self._either())
+            left = operators.coalesce(left, self._either())
         return left
 
     def _either(self) -> Expression:
         left = self._both()
         while self.accept("OR"):
-            left = disjunction(left, self._both())
+            left = operators.disjunction(left, self._both())
         return left
 
     def _both(self) -> Expression:
         left = self._negation()
         while self.accept("AND"):
-            left = conjunction(left, self._negation())
+            left = operators.conjunction(left, self._negation())
         return left
 
     def _negation(self) -> Expression:
         if self.accept("NOT") is None:
             return self._comparison()
-        return negation(self._negation())
+        return operators.negation(self._negation())
 
     def _comparison(self) -> Expression:
         left = self._sum()
         operator = self.accept(*_COMPARISONS)
         if operator is not None:
-            return comparison(operator, left, self._sum())
+            return operators.comparison(operator, left, self._sum())
         negated = self.peek("NOT") and self.accept("NOT") is not None
         if self.accept("IN"):
-            test = membership(left, self._list("(", ")"))
+            test = operators.membership(left, self._list("(", ")"))
         elif self.accept("BETWEEN"):
             low = self._sum()
             self.expect("AND")
-            test = conjunction(comparison(">=", left, low), comparison("<=", left, self._sum()))
+            above = operators.comparison(">=", left, low)
+            test = operators.conjunction(above, operators.comparison("<=", left, self._sum()))
         elif self.accept("LIKE"):
-            test = like(left, self._sum())
+            pattern = self._sum()
+            escape = self._sum() if self.accept("ESCAPE") else operators.constant("")
+            test = operators.like(left, pattern, escape)
         elif negated:
             raise self.error_at_token()
         else:
             return left
-        return negation(test) if negated else test
+        return operators.negation(test) if negated else test
 
     def _sum(self) -> Expression:
         left = self._product()
         while operator := self.accept("+", "-", "||"):
-            left = arithmetic(operator, left, self._product())
+            left = operators.arithmetic(operator, left, self._product())
         return left
 
     def _product(self) -> Expression:
         left = self._unary()
         while operator := self.accept("*", "/", "%"):
-            left = arithmetic(operator, left, self._unary())
+            left = operators.arithmetic(operator, left, self._unary())
         return left
 
     def _unary(self) -> Expression:
         if self.accept("-"):
-            return arithmetic("-", lambda _: 0, self._unary())
+            return operators.arithmetic("-", lambda _: 0, self._unary())
         if self.accept("+"):
             return self._unary()
         return self._primary()
@@ -180,9 +171,9 @@ class ExpressionParser:
         token = self.take()
         match token.kind:
             case TokenKind.NUMBER | TokenKind.STRING:
-                return constant(token.value)
+                return operators.constant(token.value)
             case TokenKind.PARAMETER:
-                return constant(self.parameter(token.text))
+                return operators.constant(self.parameter(token.text))
             case TokenKind.NAME:
                 return self._name_or_call(token)
             case _:
@@ -190,13 +181,13 @@ class ExpressionParser:
 
     def _name_or_call(self, token: Token) -> Expression:
         if token.text.upper() in _CONSTANTS:
-            return constant(_CONSTANTS[token.text.upper()])
+            return operators.constant(_CONSTANTS[token.text.upper()])
         if self.peek("("):
             return self._call(token.text)
         if token.word == "UDF" and self.peek("."):
             raise bad_request("This emulator has no user-defined functions, so no 'udf.' in a query.")
         self.roots.add(token.text)
-        return path(self._steps())
+        return operators.path(self._steps())
 
     def _aggregate(self, name: str) -> Expression:
         """Take the argument of an aggregate; its value is looked up among the results of all aggregates."""
@@ -222,8 +213,7 @@ class ExpressionParser:
         if function is None:
             known = "an aggregate, which only SELECT may use" if name.upper() in AGGREGATES else "not known"
             raise bad_request(f"Function '{name[:50]}' is {known} in this emulator.")
-        arguments = self._list("(", ")")
-        return application(name, function, arguments)
+        return operators.application(name, function, self._list("(", ")"))
 
     def _list(self, opening: str, closing: str) -> list[Expression]:
         self.expect(opening)

@@ -55,11 +55,21 @@ def _includes(element: Any, wanted: dict[str, Any]) -> bool:
     )
 
 
+def _index_of(text: Any, part: Any, start: Any = 0) -> Any:
+    known = isinstance(text, str) and isinstance(part, str) and is_number(start)
+    return text.find(part, max(0, int(start))) if known else UNDEFINED
+
+
 def _substring(text: Any, start: Any, length: Any) -> Any:
     if not (isinstance(text, str) and is_number(start) and is_number(length)):
         return UNDEFINED
     first = max(0, int(start))
     return text[first : first + max(0, int(length))]
+
+
+def _right(text: Any, length: Any) -> Any:
+    known = isinstance(text, str) and is_number(length)
+    return text[max(0, len(text) - max(0, int(length))) :] if known else UNDEFINED
 
 
 def _concat(*parts: Any) -> Any:
@@ -86,12 +96,16 @@ def _distance(left: Any, right: Any) -> Any:
 def _degrees(point: Any) -> Any:
     if isinstance(point, dict) and point.get("type") in ("Polygon", "LineString", "MultiPolygon"):
         raise bad_request("ST_DISTANCE of this emulator takes points only.")
-    place = point.get("coordinates") if isinstance(point, dict) and point.get("type") == "Point" else None
-    return (
-        place[:2]
-        if isinstance(place, list) and len(place) > 1 and all(map(is_number, place[:2]))
-        else UNDEFINED
-    )
+    match point:
+        case {"type": "Point", "coordinates": [east, north, *_]} if is_number(east) and is_number(north):
+            return [east, north] if abs(east) <= 180 and abs(north) <= 90 else UNDEFINED
+    return UNDEFINED
+
+
+def _validity(point: Any) -> Any:
+    if _degrees(point) is UNDEFINED:
+        return {"valid": False, "reason": "Latitude values must be between -90 and 90 degrees."}
+    return {"valid": True}
 
 
 FUNCTIONS: dict[str, Function] = {
@@ -103,7 +117,7 @@ FUNCTIONS: dict[str, Function] = {
     "CONTAINS": _of_strings(lambda text, part: part in text),
     "ENDSWITH": _of_strings(str.endswith),
     "FLOOR": _of_number(math.floor),
-    "INDEX_OF": _of_strings(str.find),
+    "INDEX_OF": _index_of,
     "IS_ARRAY": _is(5),
     "IS_BOOL": _is(2),
     "IS_BOOLEAN": _is(2),  # in the filter with which clients resume an order
@@ -113,10 +127,18 @@ FUNCTIONS: dict[str, Function] = {
     "IS_OBJECT": _is(6),
     "IS_PRIMITIVE": lambda value: 1 <= type_rank(value) <= 4,
     "IS_STRING": _is(4),
+    "LEFT": lambda text, length: _substring(text, 0, length),
     "LENGTH": _of_string(len),
     "LOWER": _of_string(str.lower),
+    "LTRIM": _of_string(str.lstrip),
+    "POWER": lambda base, by: math.pow(base, by) if is_number(base) and is_number(by) else UNDEFINED,
+    "RIGHT": _right,
     "ROUND": _of_number(_round),
+    "RTRIM": _of_string(str.rstrip),
+    "SQRT": _of_number(math.sqrt),
     "ST_DISTANCE": _distance,
+    "ST_ISVALID": lambda point: UNDEFINED if point is UNDEFINED else _validity(point)["valid"],
+    "ST_ISVALIDDETAILED": lambda point: UNDEFINED if point is UNDEFINED else _validity(point),
     "STARTSWITH": _of_strings(str.startswith),
     "STRINGEQUALS": _of_strings(lambda left, right: left == right),
     "SUBSTRING": _substring,
@@ -135,11 +157,9 @@ def _average(values: Sequence[Any]) -> Any:
 
 def _extreme(choose: Callable[..., Any], values: Sequence[Any]) -> Any:
     """Return the least or the greatest value; undefined if there is no value, or one is an array or an object."""
-    return (
-        UNDEFINED
-        if any(type_rank(v) > 4 for v in values)
-        else choose(values, key=sort_key, default=UNDEFINED)
-    )
+    if any(type_rank(value) > 4 for value in values):
+        return UNDEFINED
+    return choose(values, key=sort_key, default=UNDEFINED)
 
 
 AGGREGATES: dict[str, Callable[[Sequence[Any]], Any]] = {

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from cosmos_outbox_emulators.cosmos.errors import bad_request
 from cosmos_outbox_emulators.cosmos.sql.values import UNDEFINED, compare, equal, is_number
+from cosmos_outbox_emulators.like import compile_like
 
 Expression = Callable[[Any], Any]
 
 _MOST_LIKE_STEPS = 5_000_000
+_READING = 100  # the steps that reading a character of a pattern takes
 _LARGEST_INTEGER = 2**63
 
 
@@ -68,8 +72,8 @@ def negation(operand: Expression) -> Expression:
     return negate
 
 
-def comparison(operator: str, left: Expression, right: Expression) -> Expression:
-    return lambda document: compare(operator, left(document), right(document))
+def comparison(sign: str, left: Expression, right: Expression) -> Expression:
+    return lambda document: compare(sign, left(document), right(document))
 
 
 def membership(left: Expression, candidates: Sequence[Expression]) -> Expression:
@@ -82,49 +86,31 @@ def membership(left: Expression, candidates: Sequence[Expression]) -> Expression
     return is_in
 
 
-def like(left: Expression, right: Expression) -> Expression:
+def like(left: Expression, right: Expression, escape: Expression) -> Expression:
     def test(document: Any) -> Any:
-        text, pattern = left(document), right(document)
-        if not (isinstance(text, str) and isinstance(pattern, str)):
+        text, pattern, mark = left(document), right(document), escape(document)
+        if not (isinstance(text, str) and isinstance(pattern, str) and isinstance(mark, str)):
             return UNDEFINED
-        if len(text) * len(pattern) > _MOST_LIKE_STEPS:
+        if (len(text) + _READING) * len(pattern) > _MOST_LIKE_STEPS:
             raise bad_request("The LIKE pattern is too long for the text; this emulator would take seconds.")
-        return _matches(text, pattern)
+        try:
+            return compile_like(pattern, mark, sets=True).fullmatch(text) is not None
+        except re.error as error:
+            raise bad_request(f"The LIKE pattern has a set of characters that is none: {error}.") from error
 
     return test
 
 
-def _matches(text: str, pattern: str) -> bool:
-    """
-    Match % (any text) and _ (any character) by backing up to the last % only: no pattern can take exponential time.
-    """
-    at = in_pattern = retry_at = 0
-    last_percent = -1
-    while at < len(text):
-        if in_pattern < len(pattern) and pattern[in_pattern] == "%":
-            last_percent, retry_at = in_pattern, at
-            in_pattern += 1
-        elif in_pattern < len(pattern) and pattern[in_pattern] in ("_", text[at]):
-            at += 1
-            in_pattern += 1
-        elif last_percent >= 0:
-            retry_at += 1
-            at, in_pattern = retry_at, last_percent + 1
-        else:
-            return False
-    return not pattern[in_pattern:].strip("%")
-
-
-def arithmetic(operator: str, left: Expression, right: Expression) -> Expression:
+def arithmetic(sign: str, left: Expression, right: Expression) -> Expression:
     def compute(document: Any) -> Any:
         first, second = left(document), right(document)
-        if operator == "||":
+        if sign == "||":
             both = isinstance(first, str) and isinstance(second, str)
             return first + second if both else UNDEFINED
         if not (is_number(first) and is_number(second)):
             return UNDEFINED
         try:
-            result = _number(operator, first, second)
+            result = _ARITHMETIC[sign](first, second)
             # Beyond it Python's integers would grow without bound where Cosmos DB has doubles.
             return float(result) if abs(result) > _LARGEST_INTEGER else result
         except (ArithmeticError, ValueError):
@@ -133,18 +119,13 @@ def arithmetic(operator: str, left: Expression, right: Expression) -> Expression
     return compute
 
 
-def _number(operator: str, first: float, second: float) -> float:
-    match operator:
-        case "+":
-            return first + second
-        case "-":
-            return first - second
-        case "*":
-            return first * second
-        case "/":
-            return first / second
-        case _:
-            return abs(first) % abs(second) * (1 if first >= 0 else -1)  # the sign follows the dividend
+def _remainder(first: float, second: float) -> float:
+    return abs(first) % abs(second) * (1 if first >= 0 else -1)  # the sign follows the dividend
+
+
+_ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "%": _remainder,
+}  # fmt: skip
 
 
 def application(name: str, function: Callable[..., Any], arguments: Sequence[Expression]) -> Expression:

@@ -41,11 +41,8 @@ def not_servable(query: Query, ranges: Sequence[JsonObject]) -> CosmosError:
 def execution_info(query: Query, ranges: Sequence[JsonObject]) -> JsonObject:
     """Return the plan of a query over ranges of effective partition keys."""
     # A single aggregated row has no order.
-    order = (
-        []
-        if query.aggregates
-        else ["Descending" if descending else "Ascending" for _, descending in query.order]
-    )
+    directions = () if query.aggregates else query.order
+    order = ["Descending" if descending else "Ascending" for _, descending in directions]
     if any(column.aggregated and column.aggregate is None for column in query.columns or ()):
         raise bad_request("Compositions of aggregates and other expressions are not allowed.")
     # Equal rows lie side by side only if the order is by everything that is selected.

@@ -36,7 +36,7 @@ class Token:
 
 _PATTERN = re.compile(
     r"""\s*(?:
-      (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)
+      (?P<number>0[xX][0-9a-fA-F]+(?!\w)|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?(?!\w))
     | (?P<string>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
     | (?P<parameter>@\w+)
     | (?P<name>[A-Za-z_]\w*)
@@ -73,9 +73,15 @@ def _token(kind: TokenKind, text: str, start: int) -> Token:
     if kind is TokenKind.NUMBER:
         if len(text) > 400:  # longer than any double; and Python refuses to read integers of 4,300 digits
             raise syntax_error(text)
-        return Token(kind, text, float(text) if any(mark in text for mark in ".eE") else int(text), start)
+        return Token(kind, text, _number(text.lower()), start)
     word = text.upper() if kind in (TokenKind.NAME, TokenKind.OPERATOR) else None
     return Token(kind, text, start=start, word=word)
+
+
+def _number(text: str) -> float:
+    if text.startswith("0x"):
+        return int(text, 16)
+    return float(text) if "." in text or "e" in text else int(text)
 
 
 def _unescape(match: re.Match[str]) -> str:

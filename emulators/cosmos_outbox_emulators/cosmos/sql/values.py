@@ -54,7 +54,8 @@ def sort_key(value: Any) -> SortKey:
         return rank, 0
     if rank < 5:
         return rank, value
-    return rank, json.dumps(value, sort_keys=True)
+    # Equal values have equal keys: 1 inside is 1.0, and properties have no order.
+    return rank, json.dumps(json.loads(json.dumps(value), parse_int=float), sort_keys=True)
 
 
 def equal(left: Any, right: Any) -> bool:
