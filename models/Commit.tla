@@ -10,8 +10,7 @@ CONSTANTS
     MostLost,       \* answers that are lost, of all
     MostOthers,     \* writes of a program that is not ours: changes of the entity
     MostDeletions,  \* of the entity, by that program
-    MostStale,      \* reads that are as old as their session allows
-    Mistake         \* the planted one, or "none"
+    MostStale       \* reads that are as old as their session allows
 
 VARIABLES
     phase,          \* of each writer
@@ -38,7 +37,10 @@ Batch(w) ==
         kind == IF IsCreated THEN "create" ELSE "replace"
         guard == IF Mistake = "a change has no condition" THEN Absent ELSE etag[w]
         entity == [id |-> Entity, kind |-> kind, etag |-> guard, value |-> w]
-    IN  [key |-> Key, writes |-> IF Mistake = "entities come before events" THEN <<entity, event>> ELSE <<event, entity>>]
+    IN  [key |-> Key, writes |-> CASE Mistake = "entities come before events" -> <<entity, event>>
+                                   [] Mistake = "a batch writes the entity without its event" -> <<entity>>
+                                   [] Mistake = "a batch writes the event without its entity" -> <<event>>
+                                   [] OTHER -> <<event, entity>>]
 
 AbsenceProves(w) == window[w] = "open" \/ Mistake = "absence proves for ever"
 
@@ -50,6 +52,8 @@ ReadsOf(w, id, found) ==
            \/ place # Last /\ stale < MostStale /\ stale' = stale + 1
 
 End(w, verdict) == phase' = [phase EXCEPT ![w] = verdict]
+IsWaiting(w) == phase[w] \in {"waiting", "waiting for the last"}
+NoAnswer(w) == IF inDoubt[w] THEN "unknown" ELSE "failed"
 
 (* ------------------------------ The writer ------------------------------ *)
 
@@ -71,7 +75,7 @@ Send(w) ==
 
 \* The service applies the batch, or refuses it, and the writer hears so.
 Answer(w) ==
-    /\ phase[w] = "waiting"
+    /\ IsWaiting(w)
     /\ LET first == FirstRefused(Batch(w)) IN
        IF first = 0
        THEN /\ Apply(Batch(w))
@@ -89,7 +93,7 @@ Answer(w) ==
 
 \* The answer is lost: the request was executed, never arrives, or is still on its way.
 Lose(w) ==
-    /\ phase[w] = "waiting" /\ lost < MostLost
+    /\ IsWaiting(w) /\ lost < MostLost
     /\ lost' = lost + 1
     /\ \/ /\ Apply(Batch(w)) /\ applied' = [applied EXCEPT ![w] = @ + 1] /\ UNCHANGED late
        \/ UNCHANGED <<storeVars, applied, late>>
@@ -100,8 +104,8 @@ Lose(w) ==
 
 \* 429: nothing was applied.
 Throttle(w) ==
-    /\ phase[w] = "waiting"
-    /\ End(w, "paused")
+    /\ IsWaiting(w)
+    /\ End(w, IF phase[w] = "waiting" THEN "paused" ELSE NoAnswer(w))
     /\ UNCHANGED <<storeVars, etag, token, inDoubt, window, late, refused, applied, budgets>>
 
 \* After a lost answer the event is looked for; a stored one proves the commit, and a missing one only sends it again.
@@ -128,10 +132,10 @@ Judge(w) ==
                /\ UNCHANGED stale
     /\ UNCHANGED <<storeVars, etag, token, inDoubt, window, late, refused, applied, lost, others, deletions>>
 
-\* The time of one call is up.
+\* The time of one call is up, in a pause or during an attempt: no attempt follows one that is throttled.
 GiveUp(w) ==
-    /\ phase[w] = "paused"
-    /\ End(w, IF inDoubt[w] THEN "unknown" ELSE "failed")
+    /\ phase[w] \in {"paused", "waiting"} /\ Mistake # "no deadline ends a commit"
+    /\ End(w, IF phase[w] = "waiting" THEN "waiting for the last" ELSE NoAnswer(w))
     /\ UNCHANGED <<storeVars, etag, token, inDoubt, window, late, refused, applied, budgets>>
 
 \* The caller commits the same unit of work again, which looks for the event before it sends anything.
@@ -189,17 +193,18 @@ Next ==
     \/ WriteElsewhere
 
 Ended == {"written", "refused", "failed", "unknown"}
-Spec == Init /\ [][Next]_vars /\ \A w \in Writers : WF_vars(Act(w)) /\ SF_vars(Answer(w))
+Spec == Init /\ [][Next]_vars /\ \A w \in Writers : WF_vars(Act(w)) /\ WF_vars(GiveUp(w))
 
 (* ------------------------------ What holds ------------------------------ *)
 
-IsStored(w, place) == Event(w) \in DOMAIN log[place].docs /\ log[place].docs[Event(w)] # Absent
+Has(place, id, w) == id \in DOMAIN log[place].docs /\ log[place].docs[id] # Absent /\ log[place].docs[id].value = w
 
-\* Entity and event are written together or not at all, over the version of the entity that the writer read.
+\* A batch has both the entity of a unit of work and its event, or neither, and goes over the version of the entity that was read.
+\* An event that was sent is deleted by a batch of its own.
 G1_Atomic ==
-    \A w \in Writers : \A place \in 1..Last : IsStored(w, place) =>
-        /\ Entity \in DOMAIN log[place].docs
-        /\ IsCreated \/ DocumentAt(Entity, Key, place - 1).etag = etag[w]
+    \A w \in Writers : \A place \in 1..Last :
+        /\ Has(place, Entity, w) <=> Has(place, Event(w), w)
+        /\ Has(place, Entity, w) => IsCreated \/ DocumentAt(Entity, Key, place - 1).etag = etag[w]
 
 \* However many attempts arrive, one is applied.
 G1_AtMostOnce == \A w \in Writers : applied[w] <= 1

@@ -202,7 +202,9 @@ SendHeld(r) ==
     /\ LET sent == release[r].sent
            event == release[r].due[sent + 1]
        IN  IF IsRefused(event) /\ event \notin edited
-           THEN UNCHANGED effects /\ IF sent = 0 THEN Takeover(r)   \* the release stops, and the key stays parked
+           THEN UNCHANGED effects /\ IF sent = 0 /\ Mistake = "a release that was refused begins again"
+                                     THEN SetRelease(r, [Unborn EXCEPT !.phase = "reading"])
+                                     ELSE IF sent = 0 THEN Takeover(r)   \* the release stops, and the key stays parked
                                      ELSE SetRelease(r, [release[r] EXCEPT !.phase = "off"])
            ELSE /\ TakesEffect(event)
                 /\ IF sent + 1 < Len(release[r].due) THEN SetRelease(r, [release[r] EXCEPT !.sent = @ + 1])

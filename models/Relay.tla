@@ -87,9 +87,12 @@ ReadUpTo(w, to) ==
     /\ UNCHANGED <<broker, cured, leases, store, probe, budgets>>
 ReadPage(w) == \E to \in Lsns : ReadUpTo(w, to)
 
+\* The id of a message is that of its event, whoever sends it, and however often.
+IsKnown(event) == event \in remembered /\ Mistake # "an id is made anew at each attempt"
+
 \* The broker takes a message, unless it knows the id.
 Enters(event) ==
-    IF event \in remembered THEN UNCHANGED <<topic, remembered>>
+    IF IsKnown(event) THEN UNCHANGED <<topic, remembered>>
     ELSE topic' = [topic EXCEPT ![event.key] = Append(@, event)] /\ remembered' = remembered \cup {event}
 
 IsRefused(event) == event \in Poison /\ ~cured
@@ -101,7 +104,7 @@ ToBeSent(w, key) == Due(w, key) # {} /\ (key \notin work[w].names \/ w = DotNet)
 
 Accept(w, event) ==
     /\ Change(w, [work[w] EXCEPT !.due = @ \ {event}])
-    /\ probe' = IF Probes THEN [probe EXCEPT ![w] = [event |-> event, isFirst |-> event \notin remembered]] ELSE probe
+    /\ probe' = IF Probes THEN [probe EXCEPT ![w] = [event |-> event, isFirst |-> ~IsKnown(event)]] ELSE probe
 
 Send(w, key) ==
     /\ HasPage(w) /\ ToBeSent(w, key)
@@ -172,6 +175,13 @@ Checkpoint(w) ==
        ELSE Change(w, Idle) /\ UNCHANGED leases
     /\ UNCHANGED <<broker, cured, store, probe, budgets>>
 
+\* Only a mistake saves the names by a request of its own, after the position.
+SaveNames(w) ==
+    /\ Mistake = "names are saved by a request of their own"
+    /\ IsBusy(w) /\ ~HasPage(w) /\ leases[work[w].lease].there /\ leases[work[w].lease].tenure = work[w].tenure
+    /\ leases' = [leases EXCEPT ![work[w].lease].names = work[w].names]
+    /\ UNCHANGED <<broker, cured, store, work, probe, budgets>>
+
 \* An owner that is drained gives the lease up; here it just stops.
 Stop(w) ==
     /\ IsBusy(w) /\ ~HasPage(w)
@@ -236,7 +246,7 @@ Init ==
     /\ tenures = 0 /\ crashes = 0 /\ lost = 0 /\ forgotten = 0
 
 Progress(w) ==
-    \/ ReadPage(w) \/ Checkpoint(w) \/ Stop(w)
+    \/ ReadPage(w) \/ Checkpoint(w) \/ SaveNames(w) \/ Stop(w)
     \/ \E key \in Keys : Send(w, key) \/ Park(w, key) \/ AppendHeld(w, key)
 
 Next ==

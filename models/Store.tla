@@ -7,7 +7,9 @@
 (* and how old that may be is what the consistency of the read says.        *)
 EXTENDS Naturals, Sequences, FiniteSets
 
-CONSTANT Absent         \* what a read returns where there is no document
+CONSTANTS
+    Absent,             \* what a read returns where there is no document
+    Mistake             \* the planted one, or "none"
 
 VARIABLES
     log,                \* the batches that were applied: [key, docs], docs by id
@@ -37,7 +39,7 @@ Places(level, token) ==
     CASE level = "strong"  -> {commitIndex}
       [] level = "bounded" -> commitIndex..Last
       [] level = "session" -> IF token.epoch \in {0, epoch}
-                              THEN Newest({token.lsn, readIndex})..Last
+                              THEN (IF Mistake = "a session does not ask for what it saw" THEN readIndex ELSE Newest({token.lsn, readIndex}))..Last
                               ELSE {}
       [] OTHER             -> readIndex..Last
 
@@ -88,13 +90,13 @@ Changes(range, position, place) ==
 \* A page of it may end at any place that the replica has; its continuation is that place.
 Pages(range, position, place) ==
     {[to |-> to, changes |-> {change \in Changes(range, position, place) : change.lsn <= to}]
-        : to \in {to \in 0..place : to > position}}
+        : to \in {to \in 0..(IF Mistake = "a page passes what its replica lacks" THEN Last ELSE place) : to > position}}
 
 (* ------------------------- What the service does ------------------------ *)
 
 Replicate ==
     /\ commitIndex' \in commitIndex..Last
-    /\ readIndex' \in readIndex..commitIndex'
+    /\ readIndex' \in readIndex..(IF Mistake = "replicas show for good what may be lost" THEN Last ELSE commitIndex')
     /\ UNCHANGED <<log, epoch, ranges>>
 
 \* A failover loses what was not committed. Our guarantees rest on its absence; a lease ahead of its range then halts.
@@ -108,7 +110,7 @@ LoseTheEnd ==
 Split ==
     \E range \in ranges : \E part \in SUBSET range :
         /\ part # {} /\ part # range
-        /\ ranges' = (ranges \ {range}) \cup {part, range \ part}
+        /\ ranges' = (ranges \ {range}) \cup (IF Mistake = "a split leaves out a part" THEN {part} ELSE {part, range \ part})
         /\ UNCHANGED <<log, commitIndex, readIndex, epoch>>
 
 StoreInit(keys) ==
