@@ -39,6 +39,7 @@ class LeaseLag:
     ahead: the error of a lease that lies ahead of its range, as after a restore, with the fix; changes that may be skipped
         count as one transaction.
     standstill: why the owner makes no progress, as it wrote into the lease.
+    free_for: where there is no owner, for how long no worker has written the lease.
     """
 
     lease: str
@@ -49,6 +50,7 @@ class LeaseLag:
     unseen: str | None = None
     ahead: str | None = None
     standstill: str | None = None
+    free_for: timedelta | None = None
 
     @property
     def age_known(self) -> bool:
@@ -110,7 +112,8 @@ async def estimate_lag(
             parts = [] if lease.range is None else cut(lease, lease.range, physical, found)[1]
             lag = await _lag_of(lease, parts, read, listing.read_at)
         free = lease.expired(listing.read_at, expiration)
-        return replace(lag, owner=None, standstill=None) if free else lag
+        since = listing.read_at - lease.written_at()
+        return replace(lag, owner=None, standstill=None, free_for=since) if free else lag
 
     try:
         async with asyncio.TaskGroup() as group:

@@ -77,6 +77,19 @@ def test_a_running_worker_is_seen_healthy_and_left_alone(outbox: Local):
     assert {"free"} == {lease["state"] for lease in outbox.json("status")["leases"]}
 
 
+def test_a_fleet_that_was_killed_while_events_wait_is_trouble_also_once_its_leases_have_run_out(alone: Local):
+    with worker(alone) as process:
+        until(lambda: {"owned"} == {lease["state"] for lease in alone.json("status", code=None)["leases"]})
+        process.kill()
+    alone.commit("ada")
+    alone.steer("/cosmos/clock", advance_s=100)
+    seen = alone.json("status", code=4)
+    assert ("no-owner", True, []) == (seen["causes"][0]["kind"], seen["causes"][0]["stands"], seen["workers"])
+    with worker(alone):
+        until(lambda: alone.accepted == 2)
+        until(lambda: 0 == alone.run("status", code=None).exit_code)
+
+
 def test_a_reset_to_an_earlier_time_has_all_sent_that_was_committed_since_whatever_split(alone: Local):
     alone.run("bootstrap")
     first = alone.commit(*map(str, range(8)))

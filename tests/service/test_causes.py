@@ -220,3 +220,7 @@ async def test_the_log_names_a_cause_once_for_as_long_as_it_lasts_with_its_remed
     seen = replace(HEALTHY, mine=(status("0", stalled=True, idle_seconds=70, error=REFUSED),))
     program.observe()
     assert ["WARNING", "ERROR"] == [one.levelname for one in caplog.records]
+    for stands in (False, True, False):
+        seen = replace(HEALTHY, failing=(cause_of(SAID[4], since=AT - timedelta(minutes=1), unready=stands),))
+        program.observe()
+    assert ["WARNING", "ERROR"] == [one.levelname for one in caplog.records[2:]]

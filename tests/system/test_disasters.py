@@ -26,6 +26,7 @@ from cosmos_outbox_testing.emulated import OutboxEmulators, running_emulators
 from cosmos_outbox_worker import Worker, load, running_worker
 from cosmos_outbox_worker.cli.app import app
 from cosmos_outbox_worker.heartbeats import Fleet, Heartbeat, Phase
+from cosmos_outbox_worker.status_page import page_of
 from examples.contacts.api import create_app
 from examples.contacts.settings import Settings
 from tests.support.contacts_api import JANE, Client, served
@@ -417,6 +418,40 @@ def test_a_worker_names_the_services_that_are_away_and_sends_once_they_are_back(
     asyncio.run(leave())
     gc.collect()  # what the SDK left open must not be found in another test
     assert 2 == place.topic["published"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"status": 403, "substatus": 5300}, "Cosmos DB refuses the key"),
+        ({"status": 429, "substatus": 3200}, "Cosmos DB throttles"),
+    ],
+)
+def test_leases_cannot_be_written_which_each_worker_names_as_what_stops_the_ranges_that_it_lost(
+    place: Place, fault: dict[str, Any], said: str, caplog: pytest.LogCaptureFixture
+):
+    place.commit("1")
+
+    def named(worker: Worker) -> bool:
+        return any(said in reason and "It stops range" in reason for reason in worker.snapshot().unready)
+
+    def logged() -> bool:
+        return any("ERROR" == each.levelname and said in each.getMessage() for each in caplog.records)
+
+    async def refuse() -> None:
+        async with place.worker() as one, place.worker() as other:
+            await until_so(lambda: place.sent() == 1 and nothing_waits(one) and nothing_waits(other))
+            place.cosmos.add_fault({"container": "leases", "operation": "replace", "count": None, **fault})
+            await asyncio.to_thread(place.commit, "2")
+            place.cosmos.advance(60)
+            await until_so(lambda: named(one) and named(other) and logged())
+            shown = await asyncio.to_thread(place.command, "status", "--expiration", "4", code=4)
+            assert shown.startswith("No worker owns a range in which changes wait")
+            assert 'class="state bad"' in page_of(one.snapshot())
+            place.cosmos.clear_faults()
+            await until_so(lambda: place.sent() >= 2 and not one.snapshot().unready)
+
+    asyncio.run(refuse())
 
 
 def test_workers_are_ended_again_and_again_while_they_send_and_each_event_is_sent_once(place: Place):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from cosmos_outbox_worker.heartbeats import Heartbeat
 
 A_WHILE = timedelta(seconds=5)  # a failure shorter than this passes by itself
+# A range may be free for as long: after a start, a handover or in a rollout, until a worker takes it
+FREE = timedelta(seconds=30)
 LATE = timedelta(minutes=5)  # a change that waits for this long needs an operator
 _MOST_NAMED = 20
 _WORDS = tomllib.loads(Path(__file__).with_name("causes.toml").read_text("utf-8"))
@@ -173,7 +175,8 @@ def of_workers(
                 yield replace(one, unready=False, stops=tuple(one for one in one.stops if one[1] not in ours))
         elif worker.silent:
             owned = [_range_of(worker.worker, one.token) for one in lag.leases if one.owner == worker.worker]
-            said = f"{worker.worker} gave its last sign of life {duration_text(worker.silent_for)} ago."
+            last = next((f", with: {text}" for text in (*map(str, worker.causes), *worker.errors)), ".")
+            said = f"{worker.worker} gave its last sign of life {duration_text(worker.silent_for)} ago{last}"
             if stops := tuple(one for one in owned if one[1] not in ours):
                 yield Cause(kind="worker-silent", said=said, since=now - worker.silent_for, stops=stops)
 
@@ -184,7 +187,10 @@ def of_fleet(sentences: Iterable[str]) -> Iterator[Cause]:
 
 
 def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterator[Cause]:
-    """Yield the causes that leases show. The errors of the `known` leases are left out: their owner knows them better."""
+    """
+    Yield the causes that leases show. What a worker says of the `known` leases is left out, and that they have no owner: the caller
+    knows them better.
+    """
     for name, error in lag.damaged.items():
         yield Cause(kind="lease-damaged", said=error, stops=(_range_of("", token_of(name)),), stands=True)
     for lease in lag.leases:
@@ -198,8 +204,9 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterat
         if lease.unseen:
             yield cause_of(lease.unseen, stops=stops)
         since = None if lease.oldest_age is None else now - lease.oldest_age
-        if lease.owner is None and lease.transactions:
-            yield Cause(kind="no-owner", since=since, stops=stops)
+        if lease.owner is None and lease.transactions and lease.token not in known:
+            stands = lease.free_for is not None and lease.free_for >= FREE
+            yield Cause(kind="no-owner", since=since, stops=stops, stands=stands)
         elif not lease.age_known or (lease.oldest_age and lease.oldest_age >= LATE):
             yield Cause(kind="late" if lease.age_known else "unknown", since=since, stops=stops)
 

@@ -44,7 +44,7 @@ class Program(Generic[ProcessorT, SnapshotT]):
     search: Search | None = None  # finds out what became of a key; the assembly sets it
 
     def __init__(self, health: Vitals[SnapshotT], telemetry: Telemetry) -> None:
-        self.health, self._telemetry, self._named = health, telemetry, dict[tuple[str, ...], float]()
+        self.health, self._telemetry, self._named = health, telemetry, dict[object, float]()
         self.notify = guard(log_hook, health, telemetry)
 
     async def run(self) -> None:
@@ -78,15 +78,16 @@ class Program(Generic[ProcessorT, SnapshotT]):
         return self.health.snapshot()
 
     def observe(self) -> None:
-        """Have the gauges show the health of now. Log each cause once for as long as it lasts."""
+        """Have the gauges show the health of now. Log each cause once for as long as it lasts, and once more if work stands still by then."""
         self._telemetry.observed = seen = self.snapshot()
         now = asyncio.get_running_loop().time()
         self._named = {cause: at for cause, at in self._named.items() if now - at < _GONE_SECONDS}
         for one in seen.own():
-            if one.key not in self._named and not one.words["quiet"]:
-                level = logging.ERROR if one.stands or one.unready else logging.WARNING
+            grave = one.stands or one.unready
+            if (one.key, grave) not in self._named and not one.words["quiet"]:
+                level = logging.ERROR if grave else logging.WARNING
                 _logger.log(level, "cause.%s %s %s", one.kind, one, one.advice)
-            self._named[one.key] = now
+            self._named.update({(one.key, False): now, (one.key, grave): now})
 
     def metrics(self) -> tuple[bytes, str]:
         """Return the Prometheus exposition of now, and its content type."""

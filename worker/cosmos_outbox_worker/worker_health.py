@@ -14,7 +14,7 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.errors import error_line
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, PublishFailed, Record, TopicFull
 from cosmos_outbox.relay.ceiling import Ceiling
-from cosmos_outbox_worker.causes import Cause, cause_of, of_fleet, of_leases, of_workers
+from cosmos_outbox_worker.causes import FREE, Cause, cause_of, of_fleet, of_leases, of_workers
 from cosmos_outbox_worker.fleet_differences import FleetWatch
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.readable_times import duration_text
@@ -73,7 +73,8 @@ class Snapshot(State):
         yield from of_fleet(self.of_fleet)
         if self.unseen and not self.own():
             yield Cause(kind="unknown", since=self.at - self.unseen)
-        known = [lease.token for lease in self.mine]
+        stopped = [what.removeprefix("range ") for one in self.own() for _, what in one.stops]
+        known = [*(lease.token for lease in self.mine), *stopped]
         lag = self.lag or Lag(leases=())
         yield from of_workers(self.at, self.others or (), lag, known=known)
         yield from of_leases(self.at, lag, known=known)
@@ -150,6 +151,7 @@ class WorkerVitals(Vitals[Snapshot]):
         self._balanced_at: float | None = None
         self._held_since = self._utcnow()  # since when the ceiling holds messages back; at first, this moment
         self.fails("leases", _STARTING)
+        self._untaken = (_STARTING, 0.0)  # why leases could not be taken, and until when that holds
         self._lag: tuple[Lag, datetime, float] | None = None
         self._others: tuple[tuple[Heartbeat, ...], float] | None = None
         self.fleet = FleetWatch(settings)
@@ -165,7 +167,8 @@ class WorkerVitals(Vitals[Snapshot]):
             lasts = (record.delay_seconds or 0.0) + 90.0  # an attempt takes up to a minute
             self.fails(("lane", record.lane), cause_of(error_line(record.error)), lasts=lasts)
         elif isinstance(record, LeasesBalanced) and record.error is not None:
-            self.fails("leases", cause_of(error_line(record.error)))
+            self.fails("leases", cause := cause_of(error_line(record.error)))
+            self._untaken = (cause, now + self._settings.lease_expiration_seconds / 2)  # some passes
         elif isinstance(record, LeasesBalanced):
             self._balanced_at = now
             self.works("leases")
@@ -221,8 +224,9 @@ class WorkerVitals(Vitals[Snapshot]):
         if self.ceiling is None or not self.ceiling.holds_back(now=self._loop.time()):
             self._held_since = self._utcnow()
         others = None if self._others is None or self._unseen(self._others[1], "") else self._others[0]
+        causes = (*self._list_causes(), *self._take_causes(mine), *self._rate_causes())
         return Snapshot(
-            **self._state((*self._list_causes(), *self._rate_causes()), starting=self._balanced_at is None),
+            **self._state(causes, starting=self._balanced_at is None),
             processor=self._settings.processor_name,
             topic=self._settings.topic,
             mine=mine,
@@ -245,6 +249,14 @@ class WorkerVitals(Vitals[Snapshot]):
             silent = Cause(kind="store-away", said="The leases could not be listed.", since=since)
             failed, *_ = self._failing.get("leases", (silent,))
             yield replace(failed, unready=True)
+
+    def _take_causes(self, mine: Iterable[LeaseStatus]) -> Iterator[Cause]:
+        (cause, until), tokens = self._untaken, {lease.token for lease in mine}
+        polled = self._lag[0].leases if self._lag and self._loop.time() < until else ()
+        free = {one.token: one.free_for for one in polled if one.free_for and one.token not in tokens}
+        if free and max(free.values()) >= FREE and not cause.words["checked"]:
+            since, stops = self._utcnow() - max(free.values()), (("", f"range {token}") for token in free)
+            yield replace(cause, since=since, stops=tuple(stops), stands=True, unready=True)
 
     def _rate_causes(self) -> Iterator[Cause]:
         if self.ceiling and self._utcnow() - self._held_since >= _HELD_LONG:

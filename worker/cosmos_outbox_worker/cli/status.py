@@ -43,15 +43,15 @@ async def status(
     """
     Show leases, owners, and what waits. With --consumer, show what waits for the consumer and what it parked.
 
-    Causes come first, with their remedies. Exit code 4 if one does not just wait for an
-    operator, as parked keys do.
+    Causes come first, with their remedies. Exit code 4 if one does not just wait, as parked
+    keys do for an operator, and late changes for their turn.
     """
     if consumer is None:
         async with connect() as outbox:
             facts, shown, causes = await _status_of(outbox, timedelta(seconds=expiration))
     else:
         facts, shown, causes = await _status_of_consumer(consumer)
-    errors = [str(one) for one in causes if not one.words["waits"]]
+    errors = [str(one) for one in causes if one.stands or not one.words["waits"]]
     facts = {**facts, "causes": [one.facts() for one in causes], "errors": errors}
     answer(facts, *(f"{one} {one.advice}" for one in causes), *shown, as_json=as_json)
     if errors:
