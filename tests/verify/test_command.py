@@ -153,14 +153,85 @@ def test_a_feed_without_a_position_is_a_broken_promise_and_no_missing_right(
 
 def test_a_difference_without_consequence_is_exit_code_1(run: Run, verified: OutboxEmulators):
     verified.cosmos.add_fault({"operation": "batch", "status": 429, "retry_after_ms": 1, "count": 2})
-    _, report = run("--only", "cosmos/ids", "--only", "cosmos/throttled", code=1)
+    _, report = run(
+        "--only", "cosmos/throttled", "--only", "suites/store", code=1
+    )  # throttled after the claims
 
-    assert ({"cosmos/ids"}, {"cosmos/throttled"}) == (found(report, "held"), found(report, "different"))
+    assert ({"suites/store"}, {"cosmos/throttled"}) == (found(report, "held"), found(report, "different"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--only", "cosmo"), "there is no such part"),
+        (("--only", "cosmos/no-such"), "nothing has this name; cosmos has batch-atomic"),
+        (("--dry-run", "--only", "cosmos/one-lns"), "nothing has this name"),
+        (("--only", "job/nonsense"), "nothing has this name; job is asked as a whole"),
+        (("--only", "preflight/nonsense"), "nothing has this name; preflight is asked as a whole"),
+        (("--container", "nope"), "nope"),
+    ],
+)
+def test_a_name_that_is_misspelt_is_exit_code_2_without_a_report(
+    run: Run, options: tuple[str, ...], said: str
+):
+    result, report = run(*options, code=2)
+    assert (True, None) == (said in result.stderr, report)
+
+
+HELD = ("--only", "cosmos/not-found")
+
+
+@pytest.mark.parametrize(
+    ("also", "code"),
+    [
+        (("--only", "suites/parked"), 3),
+        (("--only", "cosmos/split"), 3),
+        (("--only", "cosmos/missing-level"), 0),
+    ],
+)
+def test_what_was_asked_for_and_not_run_is_exit_code_3_unless_no_probe_asks_it(
+    run: Run, monkeypatch: pytest.MonkeyPatch, also: tuple[str, ...], code: int
+):
+    monkeypatch.delenv("OUTBOX_PARKED_CONTAINER")
+    _, report = run(*HELD, *also, code=code)
+    assert ({also[1]}, [""]) == (
+        found(report, "not run"), [one["meaning"] for one in report["outcomes"] if one["held"] == "not run"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("only", "operation", "right", "said"),
+    [
+        ("servicebus/duplicate-sends", "", "Listen", "Azure Service Bus Data Sender"),
+        ("servicebus/long-message-id", "", "Listen", "Azure Service Bus Data Sender"),
+        ("servicebus/duplicate-sends", "", "Send", "Azure Service Bus Data Receiver"),
+        ("suites/publisher", "", "Listen", "Azure Service Bus Data Sender"),
+        ("cosmos/conflict", "create", "", "Cosmos DB Built-in Data Contributor"),
+        ("cosmos/conflict", "batch", "", "Cosmos DB Built-in Data Contributor"),
+        ("suites/store", "batch", "", "Cosmos DB Built-in Data Contributor"),
+    ],
+)
+def test_a_right_that_is_missing_is_named_and_breaks_no_promise(
+    run: Run,
+    verified: OutboxEmulators,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    only: str,
+    operation: str,
+    right: str,
+    said: str,
+):
+    if right:
+        monkeypatch.setattr(BrokerConfig, "rights_of", lambda *_: frozenset({right}))
+    else:
+        verified.cosmos.add_fault({"operation": operation, "status": 403, "substatus": 5301, "count": 1})
+    result, report = run("--only", only, code=3)
+
+    assert (set(), True) == (found(report, "broken"), said in result.stdout)
+    assert "" == result.stderr  # nothing was written, so nothing is left
 
 
 def test_what_cannot_be_run_is_exit_code_3_and_says_what_to_do(run: Run, monkeypatch: pytest.MonkeyPatch):
-    assert "there is no such part" in run("--only", "cosmo", code=3)[0].stderr
-    assert "nothing has this name" in run("--only", "cosmos/no-such", code=3)[0].stderr
     for folder in (__file__, "/proc/no-such"):
         assert "no report can be written there" in run("--output", folder, code=3)[0].stderr
     monkeypatch.setenv("OUTBOX_LEASE_CONTAINER", "missing")
@@ -233,7 +304,6 @@ def test_a_dry_run_sends_nothing_and_says_what_it_would_touch(run: Run, verified
         "About 7 requests, 66 request units, 1 minutes"
         in run("--dry-run", "--only", "cosmos/one-lsn", code=0)[0].stdout
     )
-    assert "nothing has this name" in run("--dry-run", "--only", "cosmos/one-lns", code=3)[0].stderr
 
 
 @pytest.mark.skipif(not LONG, reason="two minutes of waiting for an account that throttles: make test-long")
@@ -254,27 +324,36 @@ def test_what_was_not_foreseen_is_no_difference(run: Run, monkeypatch: pytest.Mo
     assert "It could not be run: KeyError: 'regions'" in run("--only", "cosmos/not-found", code=3)[0].stderr
 
 
+DATA = (("preflight", "cosmos"), "cosmos/conflict")
+DEFERRED = (("servicebus/deferred-of-a-session", "servicebus/deferred-and-expired"), "deferred-of-a-session")
+
+
 @pytest.mark.parametrize(
-    ("ending", "ctrl_c"),
+    ("ending", "ctrl_c", "asked"),
     [
-        (signal.SIGINT, signal.default_int_handler),
-        (signal.SIGTERM, signal.default_int_handler),
-        (signal.SIGTERM, signal.SIG_IGN),  # as of what a shell runs in the background
+        (signal.SIGINT, signal.default_int_handler, DATA),
+        (signal.SIGTERM, signal.default_int_handler, DATA),
+        (signal.SIGTERM, signal.SIG_IGN, DATA),  # as of what a shell runs in the background
+        (signal.SIGINT, signal.default_int_handler, DEFERRED),  # the second of them waits 7 s
     ],
 )
 def test_a_run_that_is_ended_leaves_nothing(
-    ending: signal.Signals, ctrl_c: Any, verified: OutboxEmulators, tmp_path: Path
+    ending: signal.Signals, ctrl_c: Any, asked: Any, verified: OutboxEmulators, tmp_path: Path
 ):
+    only, until = asked
     (tmp_path / "verify.md").write_text("All that was asked held.")  # of an earlier run
-    called = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, *COSMOS, "--output", str(tmp_path)]
+    called = [sys.executable, "-m", "cosmos_outbox_worker", *SITE, "--output", str(tmp_path)]
+    called += [text for one in only for text in ("--only", one)]
     options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     options["preexec_fn"] = lambda: signal.signal(signal.SIGINT, ctrl_c)
     with subprocess.Popen(called, **options) as process:  # noqa: S603
-        assert any("cosmos/conflict" in line for line in process.stdout)
+        assert any(until in line for line in process.stdout)
         process.send_signal(ending)
         assert "Cleaning up: deleting what was written\n" == process.stderr.readline()
         process.stdout.read()
         assert 130 == process.wait(HUNG_SECONDS)
 
     assert [] == stored(verified)
+    left = verified.servicebus.stats()["topics"][verified.topic]["subscriptions"].values()
+    assert 0 == sum(one["active"] for one in left)  # which counts the deferred ones too
     assert [] == list(tmp_path.iterdir())

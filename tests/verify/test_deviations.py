@@ -106,6 +106,7 @@ def _some(table: Mapping[str, set[str]]) -> list[str]:
 async def _named(*parts: Any) -> set[str]:
     async with open_site(sessions="all", plain="relayed", only=tuple(part.AREA for part in parts)) as site:
         outcomes = [one for part in parts for one in await part.run(site, lambda told: None)]
+        outcomes += await cosmos_claims.judge_throttling(site, lambda told: None)
     return {one.name for one in outcomes if one.held is not Held.HELD} - NOT_ASKED
 
 
@@ -168,7 +169,7 @@ def test_every_probe_has_the_words_of_a_claim(part: Any):
         for name, one in vars(part).items()
         if inspect.iscoroutinefunction(one) and one.__module__ == part.__name__ and name[0] != "_"
     }
-    assert probes - {"run"} == {one.name for one in part.CLAIMS if not one.not_asked}
+    assert probes - {"run", "judge-throttling"} == {one.name for one in part.CLAIMS if not one.not_asked}
 
 
 def test_each_unverified_sentence_about_an_emulator_is_a_claim_or_listed_as_unasked():

@@ -9,6 +9,7 @@ from azure.servicebus import ServiceBusMessage
 
 from cosmos_outbox_testing.emulated import OutboxEmulators
 from cosmos_outbox_testing.verify.cleaning import all_of
+from cosmos_outbox_testing.verify.own_session import OwnSession
 from cosmos_outbox_testing.verify.site import Site, open_site
 
 pytestmark = pytest.mark.looptime(False)
@@ -18,9 +19,8 @@ async def _write(site: Site, name: str, message_id: str) -> None:
     await site.data.create_item(site.document(name, name))
     await site.leases.create_item({"id": name})
     assert site.parked is not None
-    assert site.bus is not None
     await site.parked.create_item({"id": name, "partitionKey": name})
-    async with site.bus.get_topic_sender(site.topic) as sender:
+    async with OwnSession(site).sender() as sender:
         await sender.send_messages(ServiceBusMessage("", message_id=message_id, session_id=name))
 
 

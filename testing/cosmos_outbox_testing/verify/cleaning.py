@@ -15,7 +15,6 @@ from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusReceivedMessage, 
 from azure.servicebus.exceptions import OperationTimeoutError, ServiceBusError
 
 from cosmos_outbox.adapters.cosmos.store import sdk_key
-from cosmos_outbox.adapters.servicebus.administration import Refusal, receiving_refused
 from cosmos_outbox.partition_key import KeyPaths, PartitionKey
 
 if TYPE_CHECKING:
@@ -52,12 +51,12 @@ async def delete_documents(site: Site, container: ContainerProxy, paths: KeyPath
 
 
 async def delete_messages(
-    bus: ServiceBusClient, topic: str, subscription: str, run: str, *, sessions: bool
+    bus: ServiceBusClient, topic: str, subscription: str, run: str, *, sessions: bool, deferred: set[str]
 ) -> int:
-    """Delete the messages with the run's id in their id or session, dead letters included. Return their number."""
-    refused = await receiving_refused(bus, topic, subscription, sessions=sessions)
-    if refused and refused[0] in (Refusal.MISSING, Refusal.SESSIONS):
-        return 0  # no part sends before both are seen to be as they should
+    """
+    Delete the messages with the run's id in their id or session, dead letters included, and the deferred messages of some sessions,
+    which no receiver is given and no time to live ends. Return their number.
+    """
     receiver_of = partial(bus.get_subscription_receiver, topic, subscription, max_wait_time=_EMPTY_SECONDS)
 
     async def drain(**options: Any) -> int:
@@ -86,7 +85,8 @@ async def delete_messages(
     # Sessions of others are held until all are seen, or they would be accepted again.
     async with AsyncExitStack() as held:
         live = [drain_sessions() for _ in range(_AT_ONCE)] if sessions else [drain()]
-        return await all_of(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live)
+        gone = await all_of(drain(sub_queue=ServiceBusSubQueue.DEAD_LETTER), *live)
+    return gone + await all_of(*(_take_deferred(receiver_of(session_id=one)) for one in deferred))
 
 
 async def all_of(*deletions: Awaitable[int]) -> int:
@@ -125,4 +125,17 @@ async def _take(receiver: ServiceBusReceiver, run: str) -> int:
     for message in strange:
         with suppress(ServiceBusError):
             await receiver.abandon_message(message)
+    return gone
+
+
+async def _take_deferred(opening: ServiceBusReceiver) -> int:
+    """Complete the deferred messages of a session of the run."""
+    gone = 0
+    async with opening as receiver:
+        for one in await receiver.peek_messages(_BATCH, sequence_number=1):
+            if one.state.name == "DEFERRED":
+                with suppress(ServiceBusError):  # if it has expired, asking for it ends it
+                    for found in await receiver.receive_deferred_messages(one.sequence_number or 0):
+                        await receiver.complete_message(found)
+                        gone += 1
     return gone

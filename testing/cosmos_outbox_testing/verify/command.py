@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from cosmos_outbox.errors import OutboxError, UsageError
-from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.claims import NotRun, denial_of
 from cosmos_outbox_testing.verify.preflight import need_subscriptions
 from cosmos_outbox_testing.verify.redaction import without_secrets
 from cosmos_outbox_testing.verify.report import ENDS, facts_of, prepare_folder, write_report
@@ -84,8 +84,8 @@ async def verify(
         screen.write(f"{printable(news if isinstance(news, str) else _row(news))}\n")
         screen.flush()
 
+    shares = _shares(wanted)
     try:
-        shares = _shares(wanted)
         if dry_run:
             answer(*_plan(seconds, (subscription, plain_subscription), shares), as_json=as_json)
             return
@@ -100,6 +100,8 @@ async def verify(
                 outcomes += await _ran(site, area, tell)
                 if area == "preflight" and Held.NOT_RUN in {one.held for one in outcomes}:
                     break
+            else:
+                outcomes += await _module("cosmos").judge_throttling(site, tell)
             facts = await facts_of(site, name_accounts=name_accounts)
             tell("Deleting what was written")
         settings = site.connection.settings
@@ -152,9 +154,10 @@ def _shares(wanted: tuple[str, ...]) -> dict[str, float]:
         if area not in _PARTS:
             raise UsageError(f"--only {one}: there is no such part, only {', '.join(_PARTS)}.")
         names = getattr(_module(area), "NAMES", ())
-        if name and names and name not in names:
-            raise UsageError(f"--only {one}: nothing has this name; {area} has {', '.join(names)}.")
-        shares[area] = min(1.0, shares.get(area, 0.0) + (1 / len(names) if name and names else 1.0))
+        if name and name not in names:
+            known = f"has {', '.join(names)}" if names else "is asked as a whole"
+            raise UsageError(f"--only {one}: nothing has this name; {area} {known}.")
+        shares[area] = min(1.0, shares.get(area, 0.0) + (1 / len(names) if name else 1.0))
     return shares
 
 
@@ -170,6 +173,7 @@ async def _ran(site: Site, area: str, tell: Tell) -> list[Outcome]:
         return list(await _module(area).run(site, tell))
     except Exception as error:  # noqa: BLE001 - the other parts are run, and the report says why this one was not
         said = str(error) if isinstance(error, NotRun) else f"{type(error).__name__}: {error}"
+        said = denial_of(error) or said
         outcome = Outcome(name=area, area=area, held=Held.NOT_RUN, found=site.without_secrets(said))
         tell(outcome)
         return [outcome]

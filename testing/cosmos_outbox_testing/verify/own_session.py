@@ -12,7 +12,7 @@ from azure.servicebus.aio import ServiceBusReceiver, ServiceBusSender
 from azure.servicebus.amqp import AmqpAnnotatedMessage, AmqpMessageProperties
 from azure.servicebus.exceptions import ServiceBusError
 
-from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.claims import NotRun, denial_of
 from cosmos_outbox_testing.verify.site import TTL_SECONDS, Site
 
 ARRIVES_SECONDS = 20.0  # seconds to wait for a message that has to come
@@ -28,6 +28,7 @@ class OwnSession:
         if site.bus is None:
             raise NotRun("No Service Bus namespace and topic are named.")
         self.site, self.bus, self.id = site, site.bus, site.name()
+        site.sends = True
 
     def message(self, name: str, *, body: str = "", **options: Any) -> ServiceBusMessage:
         """Return a message whose body is its name, or more. Its id ends with the name."""
@@ -135,6 +136,8 @@ async def refusal(call: Awaitable[object]) -> str:
     try:
         await call
     except ServiceBusError as error:
+        if denial_of(error):
+            raise
         return str(getattr(error, "_condition", None) or type(error).__name__)
     return "accepted"
 

@@ -48,7 +48,7 @@ class _OwnReceived:
         await self._session.settle(message, settlement)
         self._entity.count -= isinstance(settlement, Complete | DeadLetter)
         if isinstance(settlement, Defer):
-            self._entity.deferred.append((str(self._session.id), message.sequence_number))
+            self._entity.site.deferred.add(str(self._session.id))
 
 
 class OwnSubscription(SubscriptionBackend):
@@ -57,7 +57,7 @@ class OwnSubscription(SubscriptionBackend):
     def __init__(self, own: OwnSession, received: Subscription, lock_seconds: float) -> None:
         self._own, self._received, self._lock_seconds = own, received, lock_seconds
         self.name, self.count = f"{own.id}-", 0
-        self.deferred: list[tuple[str, int]] = []
+        self.site = own.site
         self._accepted: list[Session] = []
         self.subscription: Any = self  # the object on which a test calls the port
 
@@ -121,14 +121,10 @@ class OwnSubscription(SubscriptionBackend):
         return self.count
 
     async def end(self) -> None:
-        """Give back the messages that a failed test still holds, and complete the deferred ones."""
+        """Give back the messages that a failed test still holds. The deferred ones are deleted at the end of the run."""
         for accepted in self._accepted:
             with suppress(SubscriptionError):
                 await accepted.close()
-        for session, number in self.deferred:
-            async with self._own.receiver(session_id=session) as receiver:
-                for one in await receiver.receive_deferred_messages(number):
-                    await receiver.complete_message(one)
 
 
 def opener_for(

@@ -27,6 +27,7 @@ class Outcome:
         expected, found: both answers.
         meaning: what a difference means for the guarantees, and what to set; of what was not run, what to set, where that is known.
         promise: the guarantee that rests on it.
+        excused: it was not run, and that leaves nothing to mend: no probe asks it, or it does not apply here.
         figures: numbers by name, with their unit: `p50 ms`.
     """
 
@@ -38,6 +39,7 @@ class Outcome:
     found: str = ""
     meaning: str = ""
     promise: str | None = None
+    excused: bool = False
     seconds: float = 0.0
     request_units: float = 0.0
     figures: Mapping[str, float] = field(default_factory=dict)
@@ -58,10 +60,9 @@ Tell = Callable[[str | Outcome], None]
 
 
 def exit_code(outcomes: Collection[Outcome]) -> int:
-    """Return 2 if a promise is broken; else 3 if a part could not be run, 1 if something is different, 0 if all held."""
+    """Return 2 if a promise is broken; else 3 if something that was asked could not be run, 1 if something is different, 0 if all held."""
     found = {one.held for one in outcomes}
-    # A single claim may not apply here, such as one about a split
-    parts = any(one.held is Held.NOT_RUN and one.area in (one.name, "preflight") for one in outcomes)
+    missing = any(one.held is Held.NOT_RUN and not one.excused for one in outcomes)
     if Held.BROKEN in found:
         return 2
-    return 3 if parts or not found & {Held.HELD, Held.DIFFERENT} else int(Held.DIFFERENT in found)
+    return 3 if missing or not found & {Held.HELD, Held.DIFFERENT} else int(Held.DIFFERENT in found)

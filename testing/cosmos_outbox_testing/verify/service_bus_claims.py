@@ -11,7 +11,7 @@ from azure.servicebus import ServiceBusMessage
 from cosmos_outbox.adapters.servicebus import ServiceBusPublisher, ServiceBusSubscription, message_from
 from cosmos_outbox.errors import PublishError, SubscriptionError
 from cosmos_outbox.ports import Complete
-from cosmos_outbox_testing.verify.claims import Claim, NotRun, ask_all, claims_in
+from cosmos_outbox_testing.verify.claims import Claim, NotHere, ask_all, claims_in
 from cosmos_outbox_testing.verify.own_session import (
     ARRIVES_SECONDS,
     BRIEFLY,
@@ -90,7 +90,7 @@ async def too_large(own: OwnSession) -> str:
         await sender.send_messages(own.message("0"))  # opens the link, which has the limit
         most = int(getattr(sender, "_max_message_size_on_link", 0))
         if not 0 < most <= _LARGEST_BYTES:
-            raise NotRun(f"The namespace takes messages of {most} bytes: none is sent that is larger.")
+            raise NotHere(f"The namespace takes messages of {most} bytes: none is sent that is larger.")
         condition = await refusal(sender.send_messages(own.message("1", body="x" * (most + 1))))
     await own.send("2")  # over another link, because the broker detaches the first
     return f"{condition}, then {names((await own.rest())[1:])}"
@@ -259,6 +259,7 @@ async def dead_letter_of_a_dead_letter(own: OwnSession) -> str:
 
 async def deferred_of_a_session(own: OwnSession) -> str:
     async with own.hold("1") as (receiver, (message,)):
+        own.site.deferred.add(own.id)
         await receiver.defer_message(message)
         number, session = message.sequence_number or 0, receiver.session
         setattr(receiver, "_session", None)  # noqa: B010 - private: the SDK would name it
@@ -271,6 +272,7 @@ async def deferred_of_a_session(own: OwnSession) -> str:
 
 async def deferred_and_expired(own: OwnSession) -> str:
     async with own.hold(own.message("1", time_to_live=timedelta(seconds=6))) as (receiver, (message,)):
+        own.site.deferred.add(own.id)
         await receiver.defer_message(message)
     await asyncio.sleep(7)
     async with own.receiver() as receiver:
@@ -331,7 +333,7 @@ async def lean_receiver(own: OwnSession) -> str:
     try:
         from cosmos_outbox_amqp import AmqpSubscription  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise NotRun("Install the extra `amqp` to ask the lean receiver.") from error
+        raise NotHere("Install the extra `amqp` to ask the lean receiver.") from error
     properties: Any = {"é": "☃", "whole": 2**31 - 1, "small": -1, "flag": True, "part": 0.5, "none": None}
     bodies = ("1", "2" * 300)
     sent = (

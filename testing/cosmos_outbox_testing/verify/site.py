@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from azure.core.exceptions import AzureError, HttpResponseError
 
-from cosmos_outbox.adapters.cosmos.errors import our_errors
+from cosmos_outbox.adapters.cosmos.errors import our_errors, translate
 from cosmos_outbox.adapters.cosmos.lean_poll_requests import SentRequest
 from cosmos_outbox.adapters.cosmos.store import sdk_key
-from cosmos_outbox.errors import OutboxError
+from cosmos_outbox.errors import AccessDenied, OutboxError
 from cosmos_outbox.partition_key import ON_PARTITION_KEY, KeyPaths, PartitionKey
 from cosmos_outbox.retries import RetryOptions, retry_reads
 from cosmos_outbox_testing.verify.cleaning import all_of, delete_documents, delete_messages
@@ -34,7 +34,6 @@ RUN = "verify-"  # the beginning of the id of every run
 TTL_SECONDS = 600
 _THROTTLED, _THROTTLED_TRIES = 429, 30
 _CLEAN_SECONDS = 120.0
-_SENDING = ("servicebus", "suites", "job", "figures")
 
 
 class Site:
@@ -51,6 +50,7 @@ class Site:
         seconds: how long the main job runs.
         only: `area/name` or `area` of what is wanted; empty: all. The areas: preflight, suites, cosmos, servicebus, job, figures.
         request_units, throttled: charged so far; answers of 429 so far.
+        sends, deferred: whether a part of the run may have sent messages; the sessions in which it may have deferred some.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Site:
         self.seconds, self.only = seconds, only
         self._meter = meter
         self._numbers = 0
+        self.sends, self.deferred = False, set[str]()
 
     @property
     def request_units(self) -> float:
@@ -129,11 +130,18 @@ class Site:
         return (await self.answer_of(call))[0]
 
     async def answer_of(self, call: Callable[[], Awaitable[Any]]) -> tuple[str, Any]:
-        """Return the status of a request as text, and its result: for a failed request, the SDK's error."""
+        """
+        Return the status of a request as text, and its result: for a failed request, the SDK's error.
+
+        Raises:
+            AccessDenied: a right is missing, so this is no answer to what was asked.
+        """
         for _ in range(_THROTTLED_TRIES):
             try:
                 return "ok", await call()
             except HttpResponseError as error:
+                if isinstance(denied := translate(error), AccessDenied):
+                    raise denied from error
                 if error.status_code != _THROTTLED:
                     return f"{error.status_code}/{getattr(error, 'sub_status', None) or 0}", error
                 headers: Mapping[str, str] = getattr(error, "headers", None) or {}
@@ -168,9 +176,10 @@ class Site:
             containers.append((self.parked, ON_PARTITION_KEY))
         async with asyncio.timeout(_CLEAN_SECONDS):
             gone = sum([await delete_documents(self, *one) for one in containers])
-            if self.bus is not None and any(map(self.wants, _SENDING)):
+            if self.bus is not None and self.sends:
                 each = partial(delete_messages, self.bus, self.topic, run=self.run)
-                gone += await all_of(each(self.sessions, sessions=True), each(self.plain, sessions=False))
+                with_sessions = each(self.sessions, sessions=True, deferred=self.deferred)
+                gone += await all_of(with_sessions, each(self.plain, sessions=False, deferred=set()))
         return gone
 
 

@@ -25,7 +25,7 @@ from cosmos_outbox_testing.contracts.change_feed import ChangeFeedContract
 from cosmos_outbox_testing.contracts.lease_store import LeaseStoreContract
 from cosmos_outbox_testing.contracts.parked_store import ParkedStoreContract
 from cosmos_outbox_testing.contracts.store import StoreContract
-from cosmos_outbox_testing.verify.claims import NotRun
+from cosmos_outbox_testing.verify.claims import NotHere, NotRun, denial_of, is_excused
 from cosmos_outbox_testing.verify.own_session import OwnSession
 from cosmos_outbox_testing.verify.own_subscription import opener_for
 from cosmos_outbox_testing.verify.own_views import OwnFeed, OwnLeases, OwnParked, OwnStore, OwnTopic
@@ -121,7 +121,7 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
     started = time.monotonic()
     OWN_METER.set(meter := Meter())
     failed, tests, left_out = [], 0, Counter[str]()
-    held, expected = Held.HELD, "each test that can be asked here passes"
+    excused = False
     try:
         for label, function, arguments in tests_of(suite.contract()):
             try:
@@ -135,7 +135,8 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
         found = f"{len(failed)} of {tests} fail: {'; '.join(failed)[:1_500]}" if failed else f"{tests} pass"
         found += "".join(f"; {number} not asked: {reason}" for reason, number in left_out.items())
     except NotRun as why_not:
-        held, expected, found = Held.NOT_RUN, "", str(why_not)
+        held, found = Held.BROKEN if failed else Held.NOT_RUN, "; ".join([*failed, str(why_not)])[:1_500]
+        excused = is_excused(why_not, site, AREA, suite.name)
     return Outcome(
         name=suite.name,
         area=AREA,
@@ -143,10 +144,11 @@ async def _run_of(suite: _Suite, site: Site) -> Outcome:
         statement=f"The contract of the port holds: {suite.contract.__doc__ or ''}".partition(": override")[
             0
         ],
-        expected=expected,
+        expected="each test that can be asked here passes",
         found=found,
-        meaning=suite.meaning,
+        meaning="" if held is Held.NOT_RUN else suite.meaning,
         promise=suite.promise,
+        excused=excused,
         seconds=time.monotonic() - started,
         request_units=meter.request_units,
     )
@@ -161,7 +163,9 @@ async def _try_test(function: Any, fixtures: Fixtures, arguments: dict[str, Any]
                 await function(**{name: value for name, value in given.items() if name in asked}, **arguments)
         except NotRun:
             raise
-        except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001 - whatever fails is the finding
+        except (Exception, pytest.fail.Exception) as error:
+            if denied := denial_of(error):
+                raise NotRun(denied) from error
             if getattr(error, "retriable", False) and number + 1 < _TRIES:  # such as 429
                 await asyncio.sleep(_PAUSE_SECONDS * (number + 1))
                 continue
@@ -251,7 +255,7 @@ async def _sessions(site: Site, *, sdk_only: bool) -> AsyncIterator[dict[str, An
         yield {"opened": opener_for(site, ServiceBusSubscription, waits=False)}
         return
     if not site.lean:
-        raise NotRun("Install the extra `amqp` to ask the lean receiver, and set nothing that rules it out.")
+        raise NotHere("Install the extra `amqp` to ask the lean receiver, and set nothing that rules it out.")
     from cosmos_outbox_amqp import AmqpSubscription  # noqa: PLC0415 - an extra
 
     yield {"opened": opener_for(site, AmqpSubscription, waits=True)}
