@@ -31,7 +31,7 @@ class Ledger(Entity):
 
 # Where nothing is parked, messages of a failed run do not concern an operator.
 _ON_FAILURE = "park" if os.environ.get("OUTBOX_PARKED_CONTAINER") else "dead_letter"
-consumer = Consumer("verify", on_failure=_ON_FAILURE, record_ttl=timedelta(seconds=TTL_SECONDS))
+consumer = Consumer("verify", on_failure=_ON_FAILURE, record_ttl=timedelta(minutes=15))
 
 
 @consumer.on(Deposited)

@@ -247,5 +247,5 @@ async def open_site(
             try:
                 await site.clean()
             except (OutboxError, AzureError, TimeoutError, RuntimeError) as error:
-                kept = f"What has {site.run} in its id could not be deleted: {type(error).__name__}. Documents expire after {TTL_SECONDS} s."
+                kept = f"What has {site.run} in its id could not be deleted: {type(error).__name__}. Documents expire within 15 minutes."
                 sys.stderr.write(f"{kept}\n")
