@@ -1,12 +1,14 @@
 """
 Our change feed processor beside those of the SDKs for Java and for .NET, on the same emulator, with the same intervals and page size.
 
-All drain one container in turn, with a handler that does nothing, from their first page on; a ratio is the median of those of all
-rounds. A round lasts seconds, so a good part of the others' is a virtual machine that still compiles: a long-lived one does better.
-Then a worker of each is killed, one is told to end by SIGTERM (which ours hears, and the other SDKs leave to the program, so their
-leases expire), and four join one that owns a hundred leases: seconds of ours over seconds of theirs.
-A ratio above 1 says more documents for ours (`java_docs_ratio`, `java_cpu_ratio`: a second, and a CPU second), below 1 says sooner;
-`dotnet_docs_ratio` and its like are those over .NET.
+First each reads one container to its end, in turn, with a handler that does nothing; the time runs from its first page. A round lasts
+seconds, and the virtual machines of Java and .NET still compile in it: in a process that lives long they are faster. `java_docs_ratio`
+is our documents a second divided by Java's, `java_cpu_ratio` the same for a CPU second, each the median of all rounds. Above 1, ours
+is faster. Those over .NET begin with `dotnet`.
+
+Then a worker of each is killed; one gets SIGTERM, after which ours releases its leases, while the other SDKs leave the signal to the
+program, so their leases expire; and four workers join one that owns a hundred leases. These ratios divide our seconds by theirs. Below
+1, ours is faster.
 
 One whose tools or packages are not on this machine is not measured, which the last line says.
 `python -m benchmarks.processor`.

@@ -92,8 +92,8 @@ def entity_data(entity: Entity, stored: Mapping[str, Any] | None) -> dict[str, A
 
 def comparable(model: object, content: Any) -> bytes:
     """
-    Return the stored form of a model, to compare with a later one. Computed fields are left out: one that follows the clock is no
-    change.
+    Return the stored form of a model, to compare with a later one. Computed fields are left out: one that depends on the
+    time of day differs although the model was not changed.
     """
     computed = getattr(type(model), "model_computed_fields", None)
     if computed and not may_follow_the_clock(model):

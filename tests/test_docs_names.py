@@ -40,19 +40,9 @@ def test_what_a_reader_without_a_clone_is_told_to_print_has_docstrings():
 
 
 TREES = (
-    "cosmos_outbox",
-    "worker",
-    "emulators",
-    "amqp",
-    "examples",
-    "demo",
-    "infra",
-    "models",
-    "tools",
-    "tests",
-    "benchmarks",
-    "docs",
-)
+    "cosmos_outbox", "worker", "emulators", "amqp", "examples", "demo",
+    "infra", "models", "tools", "tests", "benchmarks", "docs",
+)  # fmt: skip
 FILES = [*ROOT.iterdir(), *(path for tree in TREES for path in (ROOT / tree).rglob("*"))]
 # Each whole path, and its ends: a page may name a file by the last parts of its path.
 ENDS = {
@@ -73,6 +63,14 @@ def test_every_file_that_a_page_names_exists(page: Path):
     saved = {block.file for block in blocks_of(PROSE[page])}
 
     assert set() == {name for name in named - ENDS - saved if not list(ROOT.glob(name))}
+
+
+def test_the_architecture_page_names_modules_that_exist():
+    text = PROSE[Path("docs/explanation/architecture.md")]
+    named = re.findall(r"\w+", "".join(re.findall(r"^ │.+│|`\w+(?=\.\w+`)", text, re.MULTILINE)))
+
+    assert set() == set(named) - {path.stem for path in (ROOT / "cosmos_outbox").rglob("*")}
+    assert len(named) > 20
 
 
 WITH_SETTINGS = {".bicep", ".env", ".json", ".md", ".py", ".toml", ".yaml", ".yml"}

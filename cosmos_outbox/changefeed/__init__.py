@@ -12,13 +12,13 @@ all changes are done. Leases are written in the format of the .NET SDK v3, so it
       range_coverage   what no lease covers, and which partition serves a range
       balancing        decide from the listed leases which to take, ask for or hand over, and when to look again
       owned_leases     the leases that this worker owns; the life of each: taken, worked on, then released, split or lost
-        lease_writes   all writes of an owned lease: renewal, checkpoint, release; how far the work is
+        owned_lease    all writes of an owned lease: renewal, checkpoint, release; how far the work is
         polling        read a page, have it handled, note how far we are; repeat
           read_ahead   the pages of a lease, within the memory that all leases share
     leases             the lease document and its rules: start, handover, children
     options            every knob
 
-Read these when they happen: splits (the range of a lease is gone: create its children, delete it), restored_feed (a lease lies
+Read these when they happen: splits (the range of a lease is gone: create its children, delete it), lease_ahead (the position lies
 ahead of its range, as after a restore). Beside the processor stands lag_estimator: how many changes wait, for each lease.
 
                  free or expired --acquire--> OWNED --stop, or another worker asks--> drain --> released

@@ -20,7 +20,6 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from cosmos_outbox import errors
-from cosmos_outbox.changefeed.lease_writes import Worker
 from cosmos_outbox.changefeed.leases import (
     BEGINNING,
     START,
@@ -32,6 +31,7 @@ from cosmos_outbox.changefeed.leases import (
     start_of,
     start_property,
 )
+from cosmos_outbox.changefeed.owned_lease import Worker
 from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, find_gaps, identify, locate, retry_seconds
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, Document, LeaseStore, MonitoredContainer, StartFrom
@@ -283,7 +283,7 @@ async def _break_if_stale(prefix: str, store: LeaseStore) -> None:
     listing = await store.list(f"{prefix}.lock")
     for lock in listing.documents:
         if _written_at(lock) + _STALE_LOCK < listing.read_at:
-            _logger.warning("lease.lock-broken %s was left behind by a worker that died", lock["id"])
+            _logger.warning("lease.lock-broken deleting %s, which a worker left when it died", lock["id"])
             with suppress(errors.NotFound, errors.PreconditionFailed):
                 await store.delete(lock["id"], _routing(lock), etag=lock["_etag"])
 

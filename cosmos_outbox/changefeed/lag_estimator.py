@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from cosmos_outbox.changefeed.lease_ahead import AHEAD, ahead_of
 from cosmos_outbox.changefeed.leases import STANDSTILL, Lease, cut, lease_prefix, readable, start_of
 from cosmos_outbox.changefeed.options import EXPIRATION
 from cosmos_outbox.changefeed.range_coverage import locate
 from cosmos_outbox.changefeed.read_ahead import lsn_of, newest_below
-from cosmos_outbox.changefeed.restored_feed import AHEAD, ahead_of
 from cosmos_outbox.errors import RangeGone, StoreError, error_line
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore

@@ -12,8 +12,8 @@ from datetime import timedelta
 from enum import StrEnum
 
 from cosmos_outbox import errors
-from cosmos_outbox.changefeed.lease_writes import OwnedLease, Progress, Worker
 from cosmos_outbox.changefeed.leases import ByRange, Lease, from_document, token_of, with_signature
+from cosmos_outbox.changefeed.owned_lease import OwnedLease, Progress, Worker
 from cosmos_outbox.changefeed.polling import Pump
 from cosmos_outbox.changefeed.range_coverage import locate
 from cosmos_outbox.changefeed.splits import split

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from cosmos_outbox.changefeed.lease_writes import OwnedLease
+from cosmos_outbox.changefeed.lease_ahead import AHEAD, BEHIND, Regression, ahead_of, behind_in, position_at
 from cosmos_outbox.changefeed.leases import start_of
+from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.changefeed.read_ahead import Reader, lsn_of, newest_below
-from cosmos_outbox.changefeed.restored_feed import AHEAD, BEHIND, Regression, ahead_of, behind_in, position_at
 from cosmos_outbox.errors import ContainerRecreated, RangeGone
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead

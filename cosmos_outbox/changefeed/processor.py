@@ -11,7 +11,6 @@ from typing import Any
 
 from cosmos_outbox.changefeed.balancing import plan, soon
 from cosmos_outbox.changefeed.bootstrap import Bootstrap
-from cosmos_outbox.changefeed.lease_writes import Worker
 from cosmos_outbox.changefeed.leases import (
     ByRange,
     Lease,
@@ -21,6 +20,7 @@ from cosmos_outbox.changefeed.leases import (
     with_start,
 )
 from cosmos_outbox.changefeed.options import ProcessorOptions
+from cosmos_outbox.changefeed.owned_lease import Worker
 from cosmos_outbox.changefeed.owned_leases import LeaseStatus, OwnedLeases
 from cosmos_outbox.changefeed.range_coverage import EVERY_KEY, find_gaps
 from cosmos_outbox.changefeed.read_ahead import Budget

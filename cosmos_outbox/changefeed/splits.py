@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from cosmos_outbox.changefeed.lease_writes import OwnedLease
 from cosmos_outbox.changefeed.leases import Lease, cut, from_document, new_lease, range_of
+from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.changefeed.range_coverage import ASK_AGAIN, identify, retry_seconds
 from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, StoreError
 from cosmos_outbox.partition_key import FeedRange

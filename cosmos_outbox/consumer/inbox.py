@@ -30,8 +30,8 @@ from cosmos_outbox.partition_key import KeyPaths, PartitionKey, check_id
 from cosmos_outbox.records import Hook, MessageHandled, Record, SubjectIgnored, guard
 from cosmos_outbox.sessions.held_session import cancel
 from cosmos_outbox.stored_documents import KEPT_FOREVER
+from cosmos_outbox.write.commit_batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox.write.pending_commit import CommitRecord
 from cosmos_outbox.write.unit_of_work import commit_with, committer, run_event_handlers
 
 _LONGEST_NAME = 200

@@ -23,7 +23,7 @@ from cosmos_outbox.errors import UsageError, require
 from cosmos_outbox.partition_key import MOST_LEVELS, KeyPart, PartitionKey
 
 EntityT = TypeVar("EntityT", bound="Entity")
-# The `type` of the library's own documents. The relay would publish an entity that has the first of them as an event.
+# The `type` of the library's own documents. An entity of type EVENT_TYPE would be published by the relay, as if it were an event.
 EVENT_TYPE, PAYLOAD_TYPE = "domainEvent", "eventPayload"
 INBOX_TYPE, ANSWER_TYPE = "inboxRecord", "requestAnswer"
 RESERVED_TYPES = frozenset({EVENT_TYPE, PAYLOAD_TYPE, INBOX_TYPE, ANSWER_TYPE, "parkedKey", "parkedEvent"})

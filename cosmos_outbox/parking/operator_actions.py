@@ -207,7 +207,7 @@ class ParkedKeys:
             PublishError: the topic did not answer; what was not sent is still held.
         """
         if self._send is None:
-            raise UsageError("A release needs `send`: pass resending(publisher).")
+            raise UsageError("A release sends events: pass `send=resending(publisher)` to ParkedKeys.")
         if edited is not None and event_id is None:
             raise UsageError("`payload` replaces the payload of one event: pass its event_id.")
         if edited is not None and not _is_kept(dict(edited)):

@@ -283,8 +283,8 @@ class Parking:
         return None if record.status is EventStatus.HELD else record
 
     async def _behind_known(self, partition: str, due: Sequence[ItemT]) -> list[ItemT]:
-        # An event that is held already, was dropped, or was sent with another payload has a document there. It is done. So is each
-        # event before it: that was sent, or is held as well.
+        # An event that is held already, was dropped, or was sent with another payload has a document in the key's partition of the
+        # parked store, and needs no other. Nor does any event before it: that was sent, or is held as well.
         first = due[: MAX_BATCH_OPERATIONS - 1]
         ids = [parked_id(item.id) for item in first]
         known = await self._store.present(partition, ids)

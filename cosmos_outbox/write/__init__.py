@@ -10,7 +10,7 @@ In the order of a commit, from the application down:
       application_documents   the same for models of the application's own, as they are
       change_tracking         one object for each document: what is known of it, and what will happen to it
       event_handlers          handlers inside the process, before the save
-      pending_commit          all that one commit writes, assembled once
+      commit_batch            all that one commit writes, assembled once
       commit                  sent, repeated where that is safe, resolved where an answer was lost
 
 And what a commit meets where it cannot go on as usual:

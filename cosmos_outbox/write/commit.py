@@ -20,7 +20,7 @@ from cosmos_outbox.domain.events import UNKNOWN_ETAG
 from cosmos_outbox.ports import Store
 from cosmos_outbox.retries import Deadline, RetryOptions, suspended_seconds
 from cosmos_outbox.stored_documents import Document, strip_system
-from cosmos_outbox.write.pending_commit import PendingCommit
+from cosmos_outbox.write.commit_batch import CommitBatch
 
 _logger = logging.getLogger("cosmos_outbox.commit")
 
@@ -39,7 +39,7 @@ class Submission:
         options: how long one call of `send` tries.
     """
 
-    def __init__(self, store: Store, commit: PendingCommit, options: RetryOptions) -> None:
+    def __init__(self, store: Store, commit: CommitBatch, options: RetryOptions) -> None:
         self._store, self._options = store, options
         self.commit = commit
         self._loop = asyncio.get_running_loop()

@@ -26,8 +26,8 @@ from cosmos_outbox.domain.entities import ANSWER_TYPE, Entity
 from cosmos_outbox.domain.events import MAX_TTL, MIN_TTL
 from cosmos_outbox.partition_key import PartitionKey, identity
 from cosmos_outbox.retries import Deadline
+from cosmos_outbox.write.commit_batch import CommitRecord
 from cosmos_outbox.write.outbox import Outbox
-from cosmos_outbox.write.pending_commit import CommitRecord
 from cosmos_outbox.write.unit_of_work import UnitOfWork, commit_with, committer, version_after_commit
 
 DEFAULT_REMEMBERED = timedelta(days=1)

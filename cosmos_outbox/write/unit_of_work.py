@@ -24,9 +24,9 @@ from cosmos_outbox.retries import RetryOptions
 from cosmos_outbox.write.application_documents import DocumentMapper, Documents, JsonMapper
 from cosmos_outbox.write.change_tracking import IdentityMap
 from cosmos_outbox.write.commit import Submission
+from cosmos_outbox.write.commit_batch import CommitBatch, CommitRecord, assemble
 from cosmos_outbox.write.event_handlers import Dispatch, EventHandlers
 from cosmos_outbox.write.event_sizes import EventSizes
-from cosmos_outbox.write.pending_commit import CommitRecord, PendingCommit, assemble
 from cosmos_outbox.write.repository import Repository
 
 EntityT = TypeVar("EntityT", bound=Entity)
@@ -324,7 +324,7 @@ class UnitOfWork:
             raise
         self._dispatch = dispatch
 
-    async def _submit(self, pending: PendingCommit) -> Commit:
+    async def _submit(self, pending: CommitBatch) -> Commit:
         submission = self._unresolved or Submission(self._store, pending, self._options)
         self._unresolved = submission
         try:

@@ -1,4 +1,4 @@
-"""The bytes of AMQP: what the vendor SDK writes is read as the SDK reads it, and no bytes harm the reader."""
+"""AMQP's encoding: each side reads what the other writes as the vendor SDK reads it, and any bytes are a value or a ProtocolError."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from azure.cosmos.aio import ContainerProxy, DatabaseProxy
 
-from cosmos_outbox.changefeed.restored_feed import AHEAD
+from cosmos_outbox.changefeed.lease_ahead import AHEAD
 from cosmos_outbox.parking import Scope
 from tests.cli.test_parked import PARKED, park
 from tests.support.local import Local

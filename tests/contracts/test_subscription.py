@@ -197,7 +197,7 @@ class TestInMemoryWithoutSessions(SessionlessSubscriptionContract):
         return in_memory
 
 
-# Of these the lean receiver has no part.
+# The lean receiver receives sessions alone, so these scenarios do not run on it.
 WITHOUT_SESSIONS = {
     *(name for name in dir(SessionlessSubscriptionContract) if name.startswith("test_")),
     "messages_without_sessions_that_the_entity_does_not_have_are_refused_with_what_to_do",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cosmos_outbox.adapters.cosmos import client, leases
-from cosmos_outbox.changefeed import lease_writes
+from cosmos_outbox.changefeed import owned_lease
 from cosmos_outbox_worker.cli import main
 
 Document = dict[str, Any]
@@ -43,7 +43,7 @@ def decoded(document: Document) -> Document:
 MISTAKES = {"owner": (misspelled, spelled), "continuation": (encoded, decoded)}
 
 
-async def keep(self: lease_writes.OwnedLease) -> None:
+async def keep(self: owned_lease.OwnedLease) -> None:
     """Save what is done as at a release, and stay the owner."""
     await self._write(continuation=self.continuation)
 
@@ -54,7 +54,7 @@ def plant(mistake: str) -> None:
         client.global_host = lambda *_, **__: "elsewhere"
         return
     if mistake == "kept":
-        lease_writes.OwnedLease.release = keep  # type: ignore[method-assign] # the point
+        owned_lease.OwnedLease.release = keep  # type: ignore[method-assign] # the point
         return
     wrong, right = MISTAKES[mistake]
     create, replace, stored = leases.CosmosLeases.create, leases.CosmosLeases.replace, leases._check_stored

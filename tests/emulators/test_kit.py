@@ -118,7 +118,7 @@ async def test_faults_strike_in_another_container_of_the_test(emulators: OutboxE
         emulators.require_struck()
 
 
-async def test_a_fault_that_struck_no_request_is_told(emulators: OutboxEmulators):
+async def test_require_struck_names_each_fault_that_struck_no_request(emulators: OutboxEmulators):
     emulators.fail("lease", "conflict")
     emulators.fail("commit", "unavailable", times=2)
     emulators.fail("send", "too_large", skip=1)

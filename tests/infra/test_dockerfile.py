@@ -1,5 +1,5 @@
 """
-What linters do not see in the Dockerfile, because it is true of a whole chain of stages, or of this project only.
+What linters do not check in the Dockerfile: what several stages make together, and what this project alone asks of an image.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TARGETS = ("worker", "consumer", "api")
 
 
 def instructions(target: str) -> dict[str, str]:
-    """Return what counts in an image: the last of each instruction, its base's first."""
+    """Return the arguments of each instruction that hold in an image: those of the target's stage win over the runtime's."""
     return dict(re.findall(r"^([A-Z]+) (.*)$", STAGES["runtime"] + STAGES[target], re.MULTILINE))
 
 
@@ -34,7 +34,7 @@ def test_an_image_runs_as_a_number_is_stopped_by_sigterm_and_needs_no_shell(targ
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_image_is_asked_where_its_program_listens(target: str):
+def test_the_health_check_of_an_image_asks_the_port_on_which_its_program_listens(target: str):
     final = instructions(target)
     # Not on the loopback, where no probe from outside reaches it.
     said = r'"--host", "0\.0\.0\.0", "--port", "(\d+)"|OUTBOX_HEALTH_PORT=0\.0\.0\.0:(\d+)'

@@ -18,10 +18,10 @@ from datetime import UTC, datetime, timedelta
 from cosmos_outbox.adapters.memory.container import MemoryContainer, effective_partition_key
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
+from cosmos_outbox.changefeed.lease_ahead import AHEAD
 from cosmos_outbox.changefeed.leases import Lease, from_document
 from cosmos_outbox.changefeed.range_coverage import EVERY_KEY
 from cosmos_outbox.changefeed.read_ahead import lsn_of
-from cosmos_outbox.changefeed.restored_feed import AHEAD
 from cosmos_outbox.errors import AccessDenied, NotFound, PreconditionFailed
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import Document, StartFrom, Write, WriteKind
@@ -85,7 +85,7 @@ class Simulation:
         self._written: dict[str, int] = defaultdict(int)
         self._names = 0
         self._hot: FeedRange | None = None
-        # Every LSN was raised beyond what is reached by and by; and fell back to where it was
+        # Whether a step raised every LSN by LEAP, and whether a failover then lost all that came after this leap
         self._leapt = self._lost = False
         self._before_leap = 0
         # Leases that some worker said lie ahead of their ranges

@@ -265,7 +265,7 @@ class Invariants:
             for other in self.leases.values()
             if other.range and self._same_container(other, lease)
         ]
-        # Between the creation of a child and the deletion of its parent a foreign program may delete the child.
+        # A child that a foreign program deleted before its parent was deleted counts as there: our worker did create it.
         left += [
             child.range
             for child in self._removed

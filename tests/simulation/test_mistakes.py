@@ -17,8 +17,8 @@ import pytest
 from cosmos_outbox.changefeed import (
     balancing,
     bootstrap,
-    lease_writes,
     leases,
+    owned_lease,
     owned_leases,
     polling,
     processor,
@@ -81,13 +81,13 @@ MISTAKES = {
         story="start 0 0, wait 0 2, hang 0 1, write 0 5, wait 0 3", said="was not handled",
     ),
     "trust counts from the answer": Mistake(
-        owner=lease_writes.OwnedLease, name="_write",
+        owner=owned_lease.OwnedLease, name="_write",
         right="_note_write(written, sent_at, pages)", wrong="_note_write(written, loop.time(), pages)",
         story="start 0 0, wait 0 2, start 1 0, start 2 0, start 3 0, wait 0 4, late 0 2, wait 0 4, " + CUT_OFF,
         ranges=4, said="both trust",
     ),
     "trust never ends": Mistake(
-        owner=lease_writes.OwnedLease, name="_note_write",
+        owner=owned_lease.OwnedLease, name="_note_write",
         right="sent_at + self._trust_seconds", wrong="sent_at + 3600",
         story=TWO + CUT_OFF, said="both trust",
     ),
@@ -98,16 +98,16 @@ MISTAKES = {
         story="start 0 0, wait 0 2, hang 0 2, write 0 5, cut-leases 0 0, wait 0 4, wait 0 3", said="still handles",
     ),
     "a process that wakes does not check the time": Mistake(
-        owner=lease_writes.OwnedLease, name="ensure_trusted",
+        owner=owned_lease.OwnedLease, name="ensure_trusted",
         right="asyncio.get_running_loop().time() >= self.trusted_until", wrong="False",
         story="start 0 0, wait 0 2, freeze 0 0, wait 0 4, thaw 0 0, wait 0 0", said="not trusting it any more",
     ),
     "a machine that wakes counts its sleep for nothing": Mistake(
-        owner=lease_writes.OwnedLease, name="ensure_trusted", right="self.trusted_until - asleep", wrong="self.trusted_until",
+        owner=owned_lease.OwnedLease, name="ensure_trusted", right="self.trusted_until - asleep", wrong="self.trusted_until",
         story="start 0 0, wait 0 2, sleep 0 0, wait 0 4, thaw 0 0, write 0 5, wait 0 0", said="begins a page",
     ),
     "a cancellation that the handler keeps to itself is none": Mistake(
-        owner=lease_writes.OwnedLease, name="ensure_active", right="if self._ended:", wrong="if True:\n        return\n    if self._ended:",
+        owner=owned_lease.OwnedLease, name="ensure_active", right="if self._ended:", wrong="if True:\n        return\n    if self._ended:",
         story="start 0 0, wait 0 2, swallow 0 0, hang 0 2, write 0 20, write 1 20, cut-leases 0 0, wait 0 4, wait 0 2",
         ranges=1, said="begins a page",
     ),
@@ -122,7 +122,7 @@ MISTAKES = {
         said="which is alive",
     ),
     "a renewal brings a deleted lease back": Mistake(
-        owner=lease_writes.OwnedLease, name="_write",
+        owner=owned_lease.OwnedLease, name="_write",
         right='raise errors.LeaseLost(f"Lease {self.lease.id} is gone.") from gone',
         wrong="document = await worker.store.create(changed.raw)",
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3", said="with an owner",
@@ -132,7 +132,7 @@ MISTAKES = {
         story="start 0 0, wait 0 2, delete-lease 0 0, wait 0 3, " + LOAD, said="half an hour",
     ),
     "a lease is released without saving": Mistake(
-        owner=lease_writes.OwnedLease, name="release",
+        owner=owned_lease.OwnedLease, name="release",
         right="continuation=self.continuation, owner=None", wrong="owner=None",
         story="start 0 0, wait 0 2, cut-leases 0 0, " + LOAD + "wait 0 1, heal 0 0, stop 0 0", said="without saving",
     ),

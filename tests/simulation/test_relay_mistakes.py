@@ -234,7 +234,8 @@ def story(*, successor: Link = FAST, releases: Link = FAST, faults: tuple[Fault 
     )
 
 
-# Over a slow line the operator empties the queue a moment before 8 s and deletes the key a moment after; the relay appends in between.
+# The operator's line is slow: the release takes the last event off the key's queue just before 8 s, and deletes the key just after. In
+# between the relay holds b/3.
 LATE = Script(
     pages=tuple((at, (event("b", number),)) for number, at in enumerate((0.0, 1.0, 2.0, 8.0))),
     rejected=frozenset({"b/1"}),

@@ -1,5 +1,6 @@
 """
-The simulation of relays as a trace of one partition key: what its owners send and hold, and what operators release, edit, drop and park.
+Run the simulation of relays and write a trace of each partition key: what the owners of its range send and hold, and what operators
+release, edit, drop and park.
 
 `models/TraceParked.tla` accepts a trace that is a behaviour of `models/Parked.tla`.
 """

@@ -13,8 +13,8 @@ from typing import Any
 
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.changefeed import ChangeFeedProcessor, ProcessorOptions
-from cosmos_outbox.changefeed.lease_writes import OwnedLease
 from cosmos_outbox.changefeed.leases import Lease
+from cosmos_outbox.changefeed.owned_lease import OwnedLease
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeBatch, Document
 from cosmos_outbox.records import Record

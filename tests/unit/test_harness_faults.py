@@ -184,7 +184,7 @@ def test_the_how_to_lists_every_operation_with_its_faults():
     }
 
 
-async def test_a_fault_that_struck_no_call_is_told():
+async def test_require_struck_names_each_fault_that_struck_no_call():
     harness = OutboxHarness()
     await place(harness.outbox, "o0")
     harness.fail("commit", "too_large", skip=1)

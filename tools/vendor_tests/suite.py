@@ -1,4 +1,4 @@
-"""What there is to know of one SDK's tests before they run."""
+"""Suite: where the tests of one SDK come from, which of them run, and what is changed so that they run on the emulators."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per cal
 
 The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as .NET does.
 Each call builds the token around that etag and takes the new etag from the response, so no token has to outlive a call. A range
-that had nothing new is first asked by a lean poll whether it has now; see `polls`.
+that had nothing new is first asked by a lean poll whether it has now; see `lean_poll_requests`.
 
 The SDK would send the session tokens of all ranges that the process has read with each request: bytes that grow with the
 square of the ranges, and with a thousand of them a header that the service refuses. Each read sends its own range's.

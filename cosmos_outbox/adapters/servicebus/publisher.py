@@ -76,8 +76,8 @@ def open_service_bus_client(
     Raises:
         ConfigurationError: neither way is complete, or the connection string cannot be read.
     """
-    # The SDK's own retries would resend without the knowledge of the loop that keeps the order. The TLS context is
-    # given because the SDK would else read the certificates for each connection, which stops the loop for 40 ms.
+    # The SDK's own retries would resend without the knowledge of `Lane`, which keeps the order. The TLS context is given
+    # because the SDK would else read the certificates for each connection, which blocks the event loop for 40 ms.
     options: dict[str, Any] = {"retry_total": 0, "ssl_context": tls_context()}
     if websockets:
         options["transport_type"] = TransportType.AmqpOverWebsocket

@@ -265,5 +265,5 @@ def _numbers(body: dict[Any, Any]) -> list[int]:
 
 def _parse_scheduled(item: Any) -> Message:
     if not isinstance(item, dict) or not isinstance(item.get("message"), bytes):
-        raise AmqpError(Condition.ARGUMENT_ERROR, "A message to schedule is a map with its encoded form.")
+        raise AmqpError(Condition.ARGUMENT_ERROR, "A message to schedule is a map: `message` has its bytes.")
     return parse_message(item["message"])

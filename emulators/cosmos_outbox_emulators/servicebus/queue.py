@@ -315,7 +315,7 @@ class Queue:
             return
         heapq.heappush(self._expiring, (entry.expires_at, entry.sequence))
         if len(self._expiring) > 2 * len(self.entries) + 1024:
-            # Long times to live must not keep a trace of every message that was completed long ago.
+            # Forget the messages that were completed: with long times to live their entries would fill the heap.
             self._expiring = [
                 item for item in self._expiring if item[1] in self.entries or item[1] == entry.sequence
             ]

@@ -122,8 +122,8 @@ class _Job:
         wanted = {event.event_id for event in self._committed}
         await self._grown(children, wanted, self._effects)
         await self._grown(children, wanted, self._topic)
-        # The other worker sends again what the dead worker had sent since its last checkpoint. Only then is there a copy that could
-        # be stored twice.
+        # The other worker sends again what the dead worker had sent since its last checkpoint. Wait for these
+        # copies too: each is a chance for an effect to happen twice.
         alive = {child.name.removeprefix("worker-") for child in workers if not child.killed}
         await self._until(children, lambda: self._is_owned_by(alive), _STARTED_SECONDS)
         await asyncio.sleep(_WATCH_SECONDS * 2)

@@ -158,7 +158,7 @@ async def test_a_long_list_comes_in_pages(admin):
     assert [f"q{number}" for number in range(5)] == await names(admin.list_queues(max_page_size=2))
 
 
-async def test_what_cannot_be_done_is_refused(admin):
+async def test_a_request_for_what_is_there_already_is_missing_or_is_not_valid_is_refused(admin):
     await admin.create_queue("q")
     with pytest.raises(ResourceExistsError):
         await admin.create_queue("q")

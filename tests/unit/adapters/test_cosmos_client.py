@@ -139,7 +139,7 @@ async def test_whether_an_account_takes_writes_in_several_regions_is_known(sever
         (["https://ACCT.documents.azure.com/"], "acct.documents.azure.com"),
         (["https://acct-westeurope.documents.azure.com:443/"], "acct.documents.azure.com"),
         (["https://acct-chinaeast2.documents.azure.cn:443/"], "acct.documents.azure.cn"),
-        # What the account says of its regions counts before the name in the setting.
+        # The account's list of regional endpoints counts before the endpoint of the setting, which is the last.
         (
             ["https://acct-westeurope.documents.azure.com:443/", "https://acct.sqlx.cosmos.azure.com/"],
             "acct.documents.azure.com",

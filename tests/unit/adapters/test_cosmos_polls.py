@@ -35,7 +35,8 @@ LEARNED = {
 
 class Idle:
     """
-    A container of four ranges, its feed with polls and without, and what the service was asked of the feed.
+    A container of four ranges that nothing changes, read by a feed that polls and by one through the SDK alone. `asked` has the
+    requests for the feed that reached the service.
     """
 
     def __init__(self, server: CosmosServer, container: Any, client: Any) -> None:

@@ -54,7 +54,7 @@ async def relayed(container: MemoryContainer) -> list[OutboundMessage]:
 
 async def consumed(messages: Sequence[OutboundMessage]) -> World:
     """
-    Return the world of a consumer that received each of these messages twice; it has no handler for some.
+    Deliver each message twice to a consumer that handles the types in HANDLED alone, and return its world when all are settled.
     """
     consumer = Consumer("readers")
 

@@ -239,7 +239,7 @@ async def test_an_empty_text_is_not_parked() -> None:
     assert ["b"] == [key.partition_key for key in await world.operator.list()]
 
 
-async def test_a_release_that_sends_one_by_one_ends_with_the_next_drop() -> None:
+async def test_a_drop_ends_a_release_of_the_same_key_that_is_under_way() -> None:
     world = await parked(later=90)
     world.reject("b/90")
     world.broker.latency_seconds = 1.0

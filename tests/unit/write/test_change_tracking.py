@@ -13,14 +13,14 @@ from cosmos_outbox.errors import BatchTooLarge, EventTooLarge
 from cosmos_outbox.partition_key import ON_PARTITION_KEY
 from cosmos_outbox.ports import MAX_BATCH_BYTES, MAX_EVENT_BYTES, WriteKind
 from cosmos_outbox.write.change_tracking import Change, IdentityMap
+from cosmos_outbox.write.commit_batch import CommitBatch, assemble
 from cosmos_outbox.write.event_sizes import EventSizes
-from cosmos_outbox.write.pending_commit import PendingCommit, assemble
 from tests.support.notes import Line, Note, NoteDeleted, NoteEvent, Remark
 
 PREMIUM = EventSizes(max_message_bytes=100 * 1024 * 1024)
 
 
-def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) -> PendingCommit:
+def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) -> CommitBatch:
     return assemble(
         [tracked.part(ON_PARTITION_KEY) for tracked in context.changes()],
         correlation=correlation or {},
@@ -30,7 +30,7 @@ def pending(context: IdentityMap, correlation: Mapping[str, str] | None = None) 
     )
 
 
-def settle(context: IdentityMap, commit: PendingCommit) -> None:
+def settle(context: IdentityMap, commit: CommitBatch) -> None:
     context.mark_written(commit.parts, commit.partition_key, {"l": '"1"'})
 
 

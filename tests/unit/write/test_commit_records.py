@@ -12,7 +12,7 @@ from cosmos_outbox.adapters.memory import MemoryContainer
 from cosmos_outbox.errors import BatchTooLarge, MixedPartitionKeys
 from cosmos_outbox.partition_key import PartitionKey
 from cosmos_outbox.ports import CommitResult, Write
-from cosmos_outbox.write.pending_commit import CommitRecord
+from cosmos_outbox.write.commit_batch import CommitRecord
 from cosmos_outbox.write.unit_of_work import commit_with
 from tests.support.faulty_store import CommitFault, FaultyStore
 from tests.support.notes import Remark
@@ -86,7 +86,7 @@ async def test_the_limit_of_a_batch_counts_what_is_sent_and_the_record_too(monke
     async with Outbox(store := Watched()).unit_of_work() as uow:
         uow.repository(Remark).create(Remark(id="n", book="b"))
         with monkeypatch.context() as smaller:
-            smaller.setattr("cosmos_outbox.write.pending_commit.MAX_BATCH_BYTES", 1)
+            smaller.setattr("cosmos_outbox.write.commit_batch.MAX_BATCH_BYTES", 1)
             with pytest.raises(BatchTooLarge) as refused:
                 await commit_with(uow, record())
         await commit_with(uow, record())

@@ -105,7 +105,7 @@ async def test_the_limit_of_a_batch_counts_a_payload_beside_its_event_as_an_oper
     async def counted(container: MemoryContainer, **sizes: Any) -> int:
         with fixed(now=datetime(2026, 1, 1, tzinfo=UTC), ids=lambda: "e"):
             with monkeypatch.context() as smaller:
-                smaller.setattr("cosmos_outbox.write.pending_commit.MAX_BATCH_BYTES", 1)
+                smaller.setattr("cosmos_outbox.write.commit_batch.MAX_BATCH_BYTES", 1)
                 with pytest.raises(BatchTooLarge) as refused:
                     await scanned(container, "x" * STANDARD, **sizes)
             await scanned(container, "x" * STANDARD, **sizes)

@@ -107,7 +107,7 @@ async def fails(uow: UnitOfWork) -> None:
     raise LookupError
 
 
-async def test_a_failure_is_known_until_more_is_asked_for(caplog: pytest.LogCaptureFixture):
+async def test_a_change_after_a_failed_commit_is_logged_where_it_is_left(caplog: pytest.LogCaptureFixture):
     (said,) = await said_of(creates_after_a_failure, caplog)
     assert said.startswith("unit_of_work.left 3 changed, the first of them note 'a'")
 

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from cosmos_outbox.changefeed.bootstrap import create_leases
+from cosmos_outbox.changefeed.lease_ahead import AHEAD, BEHIND
 from cosmos_outbox.changefeed.leases import START, Lease, from_document, start_property
-from cosmos_outbox.changefeed.restored_feed import AHEAD, BEHIND
 from cosmos_outbox.errors import UsageError
 from cosmos_outbox.ports import LeaseStore, StartFrom
 from cosmos_outbox_worker.cli.output import NO_LEASES, NothingMatches, answer, confirm, table_of

@@ -1,5 +1,5 @@
 """
-PendingCommit: all documents of one commit, assembled once and frozen, so that every attempt sends the same.
+CommitBatch: all documents of one commit, assembled once and frozen, so that every attempt sends the same.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CommitRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCommit:
+class CommitBatch:
     """
     One transactional batch.
 
@@ -70,7 +70,7 @@ def assemble(
     paths: KeyPaths,
     record: CommitRecord | None = None,
     created: Created | None = None,
-) -> PendingCommit:
+) -> CommitBatch:
     """
     Return what a commit of these entities writes.
 
@@ -120,7 +120,7 @@ def assemble(
         raise _duplicate_id(ids, events, key)
     if len(writes) > MAX_BATCH_OPERATIONS or batch.size > MAX_BATCH_BYTES:
         raise _too_large(writes, batch.size, key)
-    return PendingCommit(
+    return CommitBatch(
         commit_id=commit_id,
         partition_key=key,
         writes=writes,

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from cosmos_outbox.changefeed import estimate_lag
-from cosmos_outbox.changefeed.read_ahead import lsn_of, newest_below
-from cosmos_outbox.changefeed.restored_feed import (
+from cosmos_outbox.changefeed.lease_ahead import (
     AHEAD,
     BEHIND,
 )
+from cosmos_outbox.changefeed.read_ahead import lsn_of, newest_below
 from cosmos_outbox.ports import ChangePage
 from cosmos_outbox.records import PositionAhead, Record, level_of
 from tests.support.changefeed_world import World

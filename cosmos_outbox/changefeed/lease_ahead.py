@@ -1,5 +1,5 @@
 """
-Restored feed: whether a lease lies ahead of the feed of its range, as after a restore, a failover that lost data, or a wrong edit.
+Lease ahead: whether a lease lies ahead of the feed of its range, as after a restore, a failover that lost data, or a wrong edit.
 
 A position is the LSN up to which everything is done. Where the newest LSN of the range is lower, what is committed next has
 LSNs that count as done, and the worker would skip it unnoticed. A lagging replica can look the same for a moment.

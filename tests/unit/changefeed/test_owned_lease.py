@@ -12,8 +12,8 @@ import pytest
 from cosmos_outbox.adapters.memory.container import MemoryContainer
 from cosmos_outbox.adapters.memory.leases import MemoryLeases
 from cosmos_outbox.changefeed import ProcessorOptions
-from cosmos_outbox.changefeed.lease_writes import OwnedLease, Worker
 from cosmos_outbox.changefeed.leases import Lease, from_document, new_lease
+from cosmos_outbox.changefeed.owned_lease import OwnedLease, Worker
 from cosmos_outbox.changefeed.owned_leases import acquire
 from cosmos_outbox.changefeed.read_ahead import Budget
 from cosmos_outbox.errors import LeaseLost, TooManyRequests
