@@ -295,6 +295,10 @@ G3_Order ==
 \* A message takes effect once.
 I1_OneEffect == Side = "consumer" => \A event \in Events : outcome[event] <= 1
 
+\* A consumer's messages take effect in order, and none is settled that neither did nor waits.
+I2_InOrder == Side = "consumer" => G3_Order
+I3_NoneLost == Side = "consumer" => G2_NoLoss
+
 \* A key is handed back empty: while it is not parked, nothing waits in its queue.
 G2_NoGap == ~key.parked => queue = <<>>
 

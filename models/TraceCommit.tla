@@ -18,7 +18,9 @@ Says(action) == line <= Len(Trace) /\ Line.action = action /\ line' = line + 1 /
 Who == Line.actor
 
 Reads_(w) == Says("reads") /\ Read(w)
-Sends(w) == Says("sends") /\ Send(w)
+\* What is in the batch: events, then the entity.
+KindOf(write) == IF write.id = Entity THEN "entity" ELSE "event"
+Sends(w) == Says("sends") /\ Send(w) /\ Line.writes = [n \in DOMAIN Batch(w).writes |-> KindOf(Batch(w).writes[n])]
 Written(w) == Says("written") /\ Answer(w) /\ phase'[w] = "written"
 Refused(w) == Says("refused") /\ Answer(w) /\ phase'[w] = "judging" /\ refused'[w] = Line.named
 Throttled(w) == Says("throttled") /\ Throttle(w)

@@ -39,6 +39,16 @@ def test_each_action_of_a_module_is_explained_and_each_explained_one_is_there(mo
     assert {action for of, action in ROWS if of == module} == actions
 
 
+def test_each_promise_has_a_row_that_names_what_is_there():
+    rows = dict(re.findall(r"^\| ([GI]\d) \| (.+) \|$", README, re.MULTILINE))
+
+    assert {f"{side}{number}" for side in "GI" for number in range(1, 7)} == rows.keys()
+    for module, name in re.findall(r"`([A-Z]\w+)\.(\w+)`", "".join(rows.values())):
+        assert re.search(rf"^{name}(\(w\))? ==", MODULES[module], re.MULTILINE), name
+    for path in re.findall(r"`(tests/[\w./]+)`", "".join(rows.values())):
+        assert (FOLDER.parent / path).exists()
+
+
 def test_each_mistake_is_in_its_module_and_breaks_what_the_module_states():
     planted = {
         (name, text) for name in MODULES for text in re.findall(r'Mistake (?:=|#) "([^"]+)"', MODULES[name])

@@ -5,6 +5,7 @@ A trace of the code is a behaviour of its model, and one of code with a mistake 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 
 from tests.simulation.traces import consumer_trace_of, parked_trace_of, trace_of
 from tests.support.effort import LONG
-from tests.support.mistaken_code import run_with
+from tests.support.mistaken_code import ROOT, run_with
 from tests.support.traces import TLC, Trace, check, needs_tlc
 
 pytestmark = pytest.mark.looptime(False)
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.looptime(False)
 MISTAKES: list[tuple[str, int]] = [
     ("a read without an answer counts as an absence", 12),
     ("a replacement is sent without its etag", 22),
+    ("a batch has no event", 0),
     ("an answer that was lost leaves no doubt", 184),
     ("a commit without an answer counts as refused", 106),
     ("a second call does not ask whether the first was written", 104),
@@ -51,6 +53,14 @@ def refused(trace: Trace) -> bool:
     (verdict,) = check([trace], TLC)
     assert verdict.refused is None or "is no step of the model" in verdict.refused, verdict.refused
     return verdict.refused is not None
+
+
+@pytest.mark.parametrize("page", ["docs/explanation/protocol-model.md", "models/README.md"])
+def test_pages_say_how_many_mistakes_are_refused(page: str):
+    said = re.search(r"(\d+)\s+in\s+simulated\s+runs", (ROOT / page).read_text())
+
+    assert said is not None
+    assert len(MISTAKES) == int(said[1])
 
 
 @needs_tlc

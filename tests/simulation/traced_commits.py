@@ -180,7 +180,7 @@ class _Store:
         return await self._container.read(document_id, partition_key)
 
     async def commit(self, partition_key: Any, writes: Sequence[Write]) -> CommitResult:
-        self._say("sends")
+        self._say_sends(writes)
         if not self._sent:
             self._sent = True
             asyncio.get_running_loop().call_later(_MINUTE, self._say, "minute")
@@ -228,12 +228,15 @@ class _Store:
         if fault is _Fault.ANSWER_LOST:
             raise StoreUnavailable
         self._say("look fails")  # it looks for nothing in between
-        self._say("sends")
+        self._say_sends(writes)
         try:
             return await self._container.commit(partition_key, writes)
         except REFUSALS as refusal:
             self._say_refused(refusal.document_id)
             raise
+
+    def _say_sends(self, writes: Sequence[Write]) -> None:
+        self._say("sends", writes=["entity" if write.id == _ENTITY else "event" for write in writes])
 
     def _say_refused(self, document_id: str | None) -> None:
         self._answered = True

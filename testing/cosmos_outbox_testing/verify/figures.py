@@ -155,5 +155,5 @@ async def _of_service_bus(site: Site, stack: AsyncExitStack) -> AsyncIterator[tu
         await receiver.complete_message((await took(receiver))[0])
         return await site.answer(partial(other.data.read_item, name, site.sdk_key(name)))
 
-    said = "A document is written, a message of it arrives, and another client reads it: how often that is behind."
+    said = "A document is created, a message of it arrives, and another client reads it: how often it is missing."
     yield "read-behind", said, read_behind
