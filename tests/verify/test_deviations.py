@@ -77,13 +77,15 @@ SERVICE_BUS: Mapping[str, set[str]] = {
     "session-endless": {"count-after-lost-lock"},
     # Where the clock says that a lock lasts an hour, no probe waits for its end
     "bus-ahead": {
-        "clock", "scheduled-in-a-batch", "scheduled-and-cancelled", "order-after-lost-lock", "count-after-lost-lock",
+        "clock", "scheduled-in-a-batch", "order-after-lost-lock", "count-after-lost-lock",
         "settled-after-lost-lock", "lock-of-a-message", "renewed-lock",
     },
 }  # fmt: skip
 # Named or not, as time has it: whether the change feed still has what expires in a second when a stale read misses it; whether three
-# tries are enough for the checks before the claims
-MAYBE: Mapping[str, set[str]] = {"stale-reads": {"expiry"}, "throttled": {"no-answer"}}
+# tries are enough for the checks before the claims; whether a message that is due already is sent before it is cancelled
+MAYBE: Mapping[str, set[str]] = {
+    "stale-reads": {"expiry"}, "throttled": {"no-answer"}, "bus-ahead": {"scheduled-and-cancelled"},
+}  # fmt: skip
 # Of these claims no probe asks, or not on these emulators
 NOT_ASKED = {one.name for one in (*cosmos_claims.CLAIMS, *service_bus_claims.CLAIMS) if one.not_asked} | {
     "split"
@@ -146,7 +148,7 @@ async def test_a_deviation_of_service_bus_is_named_and_nothing_else(
         {"name": verified.topic, "dedup_window_s": 600, "subscriptions": subscriptions}
     )
     verified.servicebus.deviate(name)
-    assert SERVICE_BUS[name] == await _named(service_bus_claims)
+    assert SERVICE_BUS[name] == await _named(service_bus_claims) - MAYBE.get(name, set())
 
 
 async def test_a_clock_that_no_claim_could_be_asked_with_is_named_before(verified: OutboxEmulators):
