@@ -1,12 +1,13 @@
 """
 The trace of one parked key, for simulations of relays and of consumers: what its queue went through, and what releases do.
 
-What was done to the parked store is told by what a write changed there, whoever made it.
+A trace names the change that a write made to the parked store. It does not ask which program sent the write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -138,22 +139,22 @@ class TracedKeys(ParkedKeys):
         self._run = run
 
     async def release(self, *args: Any, **options: Any) -> Released:
-        before = acting.set(self._run.next_release())
-        try:
+        with _acting_as(self._run.next_release()):
             return await super().release(*args, **options)
-        finally:
-            acting.reset(before)
 
     async def drop(self, *args: Any, **options: Any) -> ParkedEvent:
-        before = acting.set("an operator")
-        try:
+        with _acting_as("an operator"):
             return await super().drop(*args, **options)
-        finally:
-            acting.reset(before)
 
     async def park(self, *args: Any, **options: Any) -> Any:
-        before = acting.set("an operator")
-        try:
+        with _acting_as("an operator"):
             return await super().park(*args, **options)
-        finally:
-            acting.reset(before)
+
+
+@contextmanager
+def _acting_as(name: str) -> Iterator[None]:
+    before = acting.set(name)
+    try:
+        yield
+    finally:
+        acting.reset(before)

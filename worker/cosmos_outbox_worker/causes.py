@@ -150,11 +150,11 @@ def of_own_work(
             or now - one.since >= A_WHILE
             or any(one.stalled for one in still)
         ):
-            held = [_range_of(me, lease.token) for lease in still if lease.error is None and one in suspects]
+            held = [range_of(me, lease.token) for lease in still if lease.error is None and one in suspects]
             yield replace(one, stops=(*one.stops, *held))
     for lease in still:
         if lease.error or lease.stalled:
-            since, stops = now - timedelta(seconds=lease.idle_seconds), (_range_of(me, lease.token),)
+            since, stops = now - timedelta(seconds=lease.idle_seconds), (range_of(me, lease.token),)
             error, stands = lease.error or "A page is not done yet.", lease.stalled
             yield cause_of(error, since=since, stops=stops, stands=stands, unready=stands)
 
@@ -168,13 +168,13 @@ def of_workers(
     Args:
         known: the tokens of the ranges that the caller works on, and so knows better.
     """
-    ours = {what for _, what in (_range_of("", token) for token in known)}
+    ours = {what for _, what in (range_of("", token) for token in known)}
     for worker in workers:
         if worker.works:
             for one in worker.causes:
                 yield replace(one, unready=False, stops=tuple(one for one in one.stops if one[1] not in ours))
         elif worker.silent:
-            owned = [_range_of(worker.worker, one.token) for one in lag.leases if one.owner == worker.worker]
+            owned = [range_of(worker.worker, one.token) for one in lag.leases if one.owner == worker.worker]
             last = next((f", with: {text}" for text in (*map(str, worker.causes), *worker.errors)), ".")
             said = f"{worker.worker} gave its last sign of life {duration_text(worker.silent_for)} ago{last}"
             if stops := tuple(one for one in owned if one[1] not in ours):
@@ -192,9 +192,9 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterat
     knows them better.
     """
     for name, error in lag.damaged.items():
-        yield Cause(kind="lease-damaged", said=error, stops=(_range_of("", token_of(name)),), stands=True)
+        yield Cause(kind="lease-damaged", said=error, stops=(range_of("", token_of(name)),), stands=True)
     for lease in lag.leases:
-        stops = (_range_of(lease.owner or "", lease.token),)
+        stops = (range_of(lease.owner or "", lease.token),)
         if lease.ahead:
             yield Cause(kind="position-ahead", said=lease.ahead, stops=stops, stands=True)
         elif lease.standstill and lease.token not in known:
@@ -211,5 +211,6 @@ def of_leases(now: datetime, lag: Lag, *, known: Collection[str] = ()) -> Iterat
             yield Cause(kind="late" if lease.age_known else "unknown", since=since, stops=stops)
 
 
-def _range_of(owner: str, token: str) -> Stopped:
+def range_of(owner: str, token: str) -> Stopped:
+    """Return the range of a lease as what is stopped of its owner."""
     return owner, f"range {token}"

@@ -112,7 +112,7 @@ class Parts(NamedTuple):
 @asynccontextmanager
 async def open_parts(settings: Settings, *, consumer: bool = False) -> AsyncIterator[Parts]:
     """
-    Open the parts that every program needs: a worker or, if one is given, a `consumer`.
+    Open the parts that every program needs, a worker and a `consumer` alike.
 
     Raises:
         ConfigurationError: settings contradict each other, or a container is missing or cannot be used.

@@ -14,7 +14,7 @@ from cosmos_outbox.changefeed.leases import token_of
 from cosmos_outbox.errors import error_line
 from cosmos_outbox.records import LeasesBalanced, MessagesPublished, PublishFailed, Record, TopicFull
 from cosmos_outbox.relay.ceiling import Ceiling
-from cosmos_outbox_worker.causes import FREE, Cause, cause_of, of_fleet, of_leases, of_workers
+from cosmos_outbox_worker.causes import FREE, Cause, cause_of, of_fleet, of_leases, of_workers, range_of
 from cosmos_outbox_worker.fleet_differences import FleetWatch
 from cosmos_outbox_worker.heartbeats import Heartbeat
 from cosmos_outbox_worker.readable_times import duration_text
@@ -255,7 +255,7 @@ class WorkerVitals(Vitals[Snapshot]):
         polled = self._lag[0].leases if self._lag and self._loop.time() < until else ()
         free = {one.token: one.free_for for one in polled if one.free_for and one.token not in tokens}
         if free and max(free.values()) >= FREE and not cause.words["checked"]:
-            since, stops = self._utcnow() - max(free.values()), (("", f"range {token}") for token in free)
+            since, stops = self._utcnow() - max(free.values()), (range_of("", token) for token in free)
             yield replace(cause, since=since, stops=tuple(stops), stands=True, unready=True)
 
     def _rate_causes(self) -> Iterator[Cause]:
