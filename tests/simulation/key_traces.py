@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from cosmos_outbox.errors import NotFound
 from cosmos_outbox.parking import ParkedEvent, ParkedKeys, Released, SendResult
 from cosmos_outbox.parking.parked_documents import KEY_ID
 from cosmos_outbox.parking.release import Send
@@ -73,6 +74,24 @@ class KeyTrace:
         if place is not None and after.key is not None:
             self._etags[str(result.etags[place])] = self.version
         self._seen[acting.get()] = self.version
+
+    async def follow(
+        self,
+        commit: Awaitable[CommitResult],
+        writes: Sequence[Write],
+        after: Callable[[], Partition],
+        *,
+        by_holder: bool,
+    ) -> CommitResult:
+        """Commit, and say what changed, or that a holder proved with it that the key is not parked."""
+        try:
+            result = await commit
+        except NotFound:
+            if by_holder and [WriteKind.DELETE] == [write.kind for write in writes]:
+                self.say("proves")
+            raise
+        self.changed(writes, result, after())
+        return result
 
     def _seen_by(self, write: Write) -> int:
         if write.etag is not None:

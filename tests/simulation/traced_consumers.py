@@ -18,13 +18,12 @@ from weakref import WeakKeyDictionary
 from cosmos_outbox import Outbox
 from cosmos_outbox.adapters.memory import MemoryParked
 from cosmos_outbox.consumer import Handling, OnFailure
-from cosmos_outbox.errors import NotFound
 from cosmos_outbox.message_format import Message
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.park import HoldResult
 from cosmos_outbox.parking.parked_documents import KEY_ID
 from cosmos_outbox.parking.release import Send
-from cosmos_outbox.ports import CommitResult, ParkedStore, Retry, Settlement, Write, WriteKind
+from cosmos_outbox.ports import CommitResult, ParkedStore, Retry, Settlement, Write
 from cosmos_outbox.sessions import SessionHandler
 from cosmos_outbox.stored_documents import Document
 from tests.simulation.consumers import _RETRY, Act, Operator, Simulation
@@ -201,15 +200,11 @@ class _Service(MemoryParked):
         return document
 
     async def commit(self, partition_key: Any, writes: Sequence[Write]) -> CommitResult:
+        def after() -> Partition:
+            is_late.set(_request.get().over)
+            found = [one for one in self.documents() if one["partitionKey"] == partition_key]
+            return Partition(found, _number)
+
+        by_holder = acting.get().startswith("h") and not _request.get().over
         trace = self._run.of_partition(partition_key)
-        try:
-            result = await super().commit(partition_key, writes)
-        except NotFound:
-            proves = [WriteKind.DELETE] == [write.kind for write in writes]
-            if proves and acting.get().startswith("h") and not _request.get().over:
-                trace.say("proves")
-            raise
-        is_late.set(_request.get().over)
-        found = [one for one in self.documents() if one["partitionKey"] == partition_key]
-        trace.changed(writes, result, Partition(found, _number))
-        return result
+        return await trace.follow(super().commit(partition_key, writes), writes, after, by_holder=by_holder)

@@ -14,13 +14,12 @@ from random import Random
 from typing import Any
 
 from cosmos_outbox.adapters.memory.broker import Fault, MemoryBroker
-from cosmos_outbox.errors import NotFound
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.parking import ParkedKeys, Parking, Scope
 from cosmos_outbox.parking.park import HoldResult
 from cosmos_outbox.parking.parked_documents import KEY_ID
 from cosmos_outbox.parking.release import Send
-from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Write, WriteKind
+from cosmos_outbox.ports import CommitResult, Notes, ParkedStore, Write
 from cosmos_outbox.stored_documents import Document
 from tests.simulation.key_traces import KeyTrace, Partition, TracedKeys, acting, is_late, traced_send
 from tests.simulation.relay import Act, Operator, Processor, Simulation
@@ -202,13 +201,10 @@ class _Service(Service):
         self._run = run
 
     async def commit(self, partition_key: str, writes: Sequence[Write]) -> CommitResult:
+        def after() -> Partition:
+            found = [one for one in self.newest.documents() if one["partitionKey"] == partition_key]
+            return Partition(found, _number)
+
+        commit, by_holder = super().commit(partition_key, writes), acting.get().startswith("t")
         trace = self._run.of_partition(partition_key)
-        try:
-            result = await super().commit(partition_key, writes)
-        except NotFound:
-            if [WriteKind.DELETE] == [write.kind for write in writes] and acting.get().startswith("t"):
-                trace.say("proves")
-            raise
-        found = [one for one in self.newest.documents() if one["partitionKey"] == partition_key]
-        trace.changed(writes, result, Partition(found, _number))
-        return result
+        return await trace.follow(commit, writes, after, by_holder=by_holder)
