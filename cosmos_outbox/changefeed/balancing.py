@@ -1,12 +1,15 @@
 """
-Balancing: which leases a worker takes, asks for or robs; a pure function of the leases as they were listed.
+Balancing: a pure function decides from the listed leases which ones a worker takes, asks another worker for, or hands
+over.
 
-Targets are those of .NET's EqualPartitionsBalancingStrategy, so that mixed fleets converge: every worker aims at
-`ceil(leases / workers)`, or 1 where there are fewer leases than workers. On top of it come handover requests: a worker
-that wants a lease of a live owner writes `handover.wanted-by` into the lease's properties, and the owner releases it for
-that worker. An owner that is late to renew is not asked, because the request would delay the expiry of its lease. Only
-owners that sign with `handover.owner` understand requests; any other (a .NET processor) is robbed as .NET robs: one lease
-a pass. Any worker may take a lease that waits for a worker that asked for more than its share.
+The targets are those of .NET's EqualPartitionsBalancingStrategy, so that .NET workers and workers of this library agree
+on one distribution: every worker aims at `ceil(leases / workers)` leases, or at one lease if there are fewer leases
+than workers. Handover requests are added to that. A worker that wants a lease of a live owner writes
+`handover.wanted-by` into the lease's properties, and the owner releases the lease for that worker. An owner that is
+late to renew is not asked, because the request is a write and would delay the expiry of the lease. Only owners that
+sign a lease with `handover.owner` understand requests. From any other owner (a .NET processor) a worker takes one lease
+by force in each pass, as .NET does; in the code this is called "rob". A released lease is reserved for the worker that
+asked for it. Other workers may take it if that worker has more than its share.
 """
 
 from __future__ import annotations
@@ -27,10 +30,13 @@ _ZERO, _SECOND = timedelta(), timedelta(seconds=1)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """
-    The steps of one balancing pass: `take` leases that are free (or robbed), `ask` for leases, `hand_over` own leases.
+    The steps of one balancing pass.
 
+    take: the leases to acquire, which are free or belong to an owner that does not understand requests.
+    ask: the leases of other workers into which this worker writes a handover request.
+    hand_over: the leases of this worker that other workers asked for.
     within_reach: the ids of the leases that this worker owns or any worker may take.
-    pause: after how long the next pass is due.
+    pause: how long the worker waits before the next pass.
     """
 
     take: tuple[Lease, ...]
@@ -44,22 +50,23 @@ def plan(
     leases: Sequence[Lease], options: ProcessorOptions, *, running: Collection[str], now: datetime
 ) -> Plan:
     """
-    Decide what this worker does about the leases.
+    Decide which leases this worker takes, asks for and hands over in one balancing pass.
 
     Args:
         leases: all leases of the processor, as listed.
-        options: of this worker.
-        running: ids of the leases this worker is working on.
-        now: when they were listed, on the service's clock.
+        options: the options of this worker.
+        running: the ids of the leases that this worker is working on.
+        now: when the leases were listed, on the service's clock.
     """
-    # reservation: for how many seconds a released lease stays reserved for the worker that asked for it
+    # `reservation`: how long a released lease stays reserved for the worker that asked for it
     me, reservation = options.instance_name, 2 * options.acquire_interval
     free = {lease.id for lease in leases if lease.expired(now, options.expiration)}
     requests = {lease.id: handover_requested_by(lease) for lease in leases}
 
     def holder_of(lease: Lease) -> str | None:
         """
-        Return the worker a lease counts for: its owner, or the one it is promised to; None for a lease without one.
+        Return the worker for which a lease counts: the worker that asked for it, or else its owner. Return None if any
+        worker may take it.
         """
         requested_by = requests[lease.id]
         if lease.id in running and lease.owner == me:
@@ -99,16 +106,18 @@ def plan(
 
 
 def soon(options: ProcessorOptions) -> timedelta:
-    """Return the seconds until the next pass where this worker waits for a lease."""
+    """
+    Return the pause before a pass that has to come early, such as when this worker waits for a lease that it asked for.
+    """
     return options.acquire_interval / 4
 
 
 def _pause(leases: Sequence[Lease], options: ProcessorOptions, now: datetime) -> timedelta:
     """
-    Return the seconds until the next pass: the interval, or less if a lease of another worker, which may be dead,
-    expires sooner.
+    Return the pause before the next pass: the acquire interval, or less if a lease of another worker expires sooner,
+    because that worker may be dead.
 
-    The service counts in whole seconds, so the pass comes a second after the first of these leases expires.
+    The service counts in whole seconds, so the pass comes one second after the first of these leases expires.
     """
     interval = options.acquire_interval
     theirs = (lease for lease in leases if lease.owner != options.instance_name and lease.owned)
@@ -120,12 +129,14 @@ def _from_overloaded(
     leases: Sequence[Lease], holders: Mapping[str, str | None], counts: Counter[str], *, me: str, target: int
 ) -> tuple[list[Lease], list[Lease]]:
     """
-    Return the leases to take, and those to ask for, from workers that have or are promised more than their share.
+    Choose leases of workers that have, or were promised, more than their share. Return the leases to take at once, and
+    the leases to ask for.
     """
     counts = Counter(counts)
     taken: list[Lease] = []
     asked: list[Lease] = []
-    # Leases without a working owner first: workers that joined at once each asked for the share of fewer workers.
+    # Leases that no worker owns come first. They were released for a worker that asked for too many: workers
+    # that start at the same time do not know of each other yet, so each asks for the share of fewer workers.
     available = defaultdict[str, deque[Lease]](deque)
     for lease in sorted(leases, key=lambda lease: lease.owned):
         holder = holders[lease.id]
@@ -155,12 +166,13 @@ def _from_overloaded(
 
 def _late(lease: Lease, now: datetime, alive: timedelta) -> bool:
     """
-    Return whether the owner, which understands requests, has not written its lease for so long that it may be dead.
-    It is not asked then.
+    Return whether a lease has not been written for longer than `alive`, so that its owner may be dead. Such an owner is
+    not asked for the lease. Owners that do not understand requests are never late.
     """
     return lease.owned and lease.properties.get(SIGNATURE) == lease.owner and lease.written_at() + alive < now
 
 
 def _preference(worker: str, lease_id: str) -> bytes:
-    # Workers that join at once try the leases in different orders, so they seldom compete for the same one.
+    # Workers that start at the same time try the leases in different orders, so they seldom compete for the
+    # same lease.
     return hashlib.blake2b(f"{worker}\0{lease_id}".encode(), digest_size=8).digest()

@@ -1,13 +1,15 @@
 """
-Bootstrap: the leases of all ranges, created once, however many workers start at the same time; and again when all are lost.
+Bootstrap: create the leases of all ranges once, however many workers start at the same time, and again if all leases
+were lost.
 
-As in .NET, the document `<prefix>.info` says that the leases were created, and a worker holds `<prefix>.lock` while it creates
-them. Beyond .NET, a worker breaks a lock that a crash left behind, creates leases for ranges without one, and writes into `.info`
-where all of them begin.
+As in .NET, a worker holds the document `<prefix>.lock` while it creates leases, and the document `<prefix>.info` says
+that the leases were created. Unlike .NET, a worker of this library deletes a lock that a crashed worker left, creates
+leases for ranges without one, and writes into `.info` where all leases begin.
 
-Lease ids begin with the processor's name and the host of the account's global endpoint, with nothing in between, as .NET builds
-them. A .NET worker that was given a regional endpoint names that one. Two hosts are two sets of leases, and each event is
-handled for each of them: leases under another name of the account are refused.
+The id of a lease begins with the processor's name, followed directly by the host of the account's global endpoint, as
+in .NET. A .NET worker that was configured with a regional endpoint writes the host of that endpoint instead. Leases
+under two hosts would be two sets of leases, and each event would be handled once for each set. So leases under another
+host of the account are refused.
 """
 
 from __future__ import annotations
@@ -48,15 +50,16 @@ _logger = logging.getLogger(__name__)
 
 class Bootstrap:
     """
-    A worker's view of the set of leases that it shares with others.
+    The set of leases that this worker shares with the other workers of its processor, as this worker knows it.
 
     Args:
-        failed: called with the id of a lease that cannot be created now, and why.
+        failed: called with the id of a lease that cannot be created now, and the error.
 
     Attributes:
-        container, prefix: what is read, and what the ids of its leases begin with; since `prepare`.
-        start: where a range without continuation begins.
-        left: the ranges that never had a lease since this worker started, for their partitions are silent.
+        container: the container whose change feed is read; set by `prepare`.
+        prefix: the text with which the ids of its leases begin; set by `prepare`.
+        start: where a range without a continuation begins.
+        left: the ranges that have had no lease since this worker started, because their partitions do not answer.
     """
 
     container: MonitoredContainer
@@ -66,15 +69,15 @@ class Bootstrap:
         self._worker, self._failed = worker, failed
         self.start = worker.options.start
         self.left: tuple[FeedRange, ...] = ()
-        self._began = False  # this processor has had leases: if all are gone, they are lost
-        self._told = False  # LeasesLost was emitted: the same proof reports no second loss
+        self._began = False  # this worker has seen leases: if there are none later, they were lost
+        self._told = False  # LeasesLost was emitted, so `earlier_life` is not asked again
 
     async def prepare(self) -> None:
         """
-        Return when the leases exist; wait while a fault passes.
+        Create the missing leases, and return when they exist. After a fault that passes, wait and try again.
 
         Raises:
-            ConfigurationError, StoreError: as `ChangeFeedProcessor.run`.
+            ConfigurationError, StoreError: see `ChangeFeedProcessor.run`.
         """
         options, attempt = self._worker.options, 0
         while True:
@@ -94,7 +97,9 @@ class Bootstrap:
                 await asyncio.sleep(options.backoff.delay(attempt, at_least=error.retry_after))
 
     async def create(self, only: Collection[FeedRange] | None = None) -> None:
-        """Create the missing leases, as `create_leases` does. If all leases were lost, emit LeasesLost first."""
+        """
+        Create the missing leases, as `create_leases` does. If all leases were lost, emit the record LeasesLost first.
+        """
         if proof := await self._earlier_life():
             if self.start is StartFrom.NOW:
                 self.start = StartFrom.BEGINNING
@@ -105,17 +110,22 @@ class Bootstrap:
         self.left = tuple(left)
         for feed_range, error in left.items():
             self._failed(self.id_for(feed_range), error)
-        # "Now" was the moment when the first leases were created. If they are lost, the next ones begin at that
-        # moment, and skip nothing.
+        # With `StartFrom.NOW`, the first leases begin at the moment of their creation, which the marker
+        # states. Remember that moment: if the leases are lost later, the next ones begin there, and no change
+        # is skipped.
         if not self._began and (marker := await _marker_of(self.prefix, self._worker.store)) is not None:
             self._began = True
-            # without a start, another program created the marker
+            # A marker without a start was written by another program, such as a .NET processor.
             if isinstance(began := marker.get(START), str):
                 self.start = start_from(began)
 
     def begin_again(self) -> None:
-        """Forget the leases of a container that was deleted and created again; those of the new one have other ids."""
-        # "Now" would skip the changes that the new container got before this worker noticed it.
+        """
+        Forget the leases of a container that was deleted and created again. The leases of the new container have other
+        ids.
+        """
+        # Read the new container from its beginning: `StartFrom.NOW` would skip the changes that it got before
+        # this worker noticed that it is new.
         self.start, self._began = StartFrom.BEGINNING, False
         self._tell_lost("the container was deleted and created again")
 
@@ -128,17 +138,17 @@ class Bootstrap:
 
     async def _earlier_life(self) -> str | None:
         """
-        Return the proof that this processor had leases and has lost them. Return None if it has leases, or never had
-        any.
+        Return a text that proves that this processor had leases and has lost them. Return None if it has leases, or
+        never had any.
         """
-        # List the leases first: if the store of the proof cannot be reached, a worker that has leases must not wait
-        # for it.
+        # List the leases before asking for the proof, which may be in another store. If that store cannot be
+        # reached, a worker that has leases must not wait for it.
         if await self._has_leases():
             return None
         proof: str | None = "this worker has seen them" if self._began else None
         if proof is None and not self._told and self._worker.options.earlier_life is not None:
             proof = await self._worker.options.earlier_life()
-        # Look once more: a worker that proves an earlier life now may have created the leases meanwhile.
+        # List the leases once more: another worker that found the same proof may have created them meanwhile.
         return None if proof is None or await self._has_leases() else proof
 
     async def _has_leases(self) -> bool:
@@ -155,14 +165,15 @@ async def create_leases(
     only: Collection[FeedRange] | None = None,
 ) -> Mapping[FeedRange, errors.OutboxError]:
     """
-    Return when every range has a lease, created here or by another worker.
+    Create the missing leases, and return when every range has one, created here or by another worker. Ranges whose
+    partitions do not answer are left out.
 
     Args:
-        only: the ranges that an earlier call left; no other gets a lease. Defaults to all.
+        only: the ranges that an earlier call left out; no other range gets a lease. Defaults to all ranges.
 
     Returns:
-        The ranges that have none yet, with the reason: their partitions are throttled, or silent, and did not answer for a
-        few seconds. Call again for them until they do.
+        The ranges that have no lease yet, each with the reason: its partition was throttled or silent for a few
+            seconds. Call again with these ranges until none is left.
     """
     while (found := await _marker_of(prefix, store)) is None:
         try:
@@ -176,19 +187,20 @@ async def create_leases(
             _, left = await _create_missing(prefix, feed=feed, store=store, start=chosen, only=only)
             with suppress(errors.Conflict):
                 await store.create({"id": f"{prefix}.info", START: chosen})
-        finally:  # also after a fault, so that the next attempt need not wait until the lock expires
+        finally:  # delete the lock also after a fault: the next attempt would wait until it expires
             with suppress(errors.StoreError, TimeoutError):
                 async with asyncio.timeout(_UNLOCK_SECONDS):
                     await store.delete(held["id"], _routing(held), etag=held["_etag"])
         return left
-    # A range that gets its lease later begins where the first leases began, because its changes since then were not
-    # handled. Only a marker that we wrote, and that is not of an earlier life, says where that was.
+    # A range that gets its lease later begins where the first leases began, because its changes since then
+    # were not handled. The marker says where that was if this library wrote it. Otherwise the time at which
+    # the marker was written counts as `StartFrom.NOW`.
     began = found.get(START)
     begin = began if isinstance(began, str) else start_property(start, now=_written_at(found))
     created, left = await _create_missing(prefix, feed=feed, store=store, start=begin, only=only)
     for lease in created if only is None else ():
         _logger.warning(
-            "lease.repaired no lease covered the range of %s; it begins where the first leases began",
+            "lease.repaired created %s, as no lease covered its range; it begins where the first leases did",
             lease.id,
         )
     return left
@@ -196,8 +208,8 @@ async def create_leases(
 
 async def _marker_of(prefix: str, store: LeaseStore) -> Document | None:
     """
-    Return the marker: the document which says that leases were created, and where they begin. Return None if there
-    are no leases, or they are lost.
+    Return the marker: the document which says that the leases were created, and where they begin. Return None if no
+    leases were created yet, or if they were lost.
     """
     marker = f"{prefix}.info"
     try:
@@ -210,11 +222,12 @@ async def _create_missing(
     prefix: str, *, feed: ChangeFeed, store: LeaseStore, start: str, only: Collection[FeedRange] | None = None
 ) -> tuple[list[Lease], Mapping[FeedRange, errors.OutboxError]]:
     """
-    Create a lease for every physical range that none covers; ask silent partitions again for a few seconds.
+    Create a lease for every physical range that no lease covers. Ask partitions that do not answer again for a few
+    seconds.
 
     Args:
-        start: where they begin, as a lease's property.
-        only: ranges to be given a lease; the others are left as they are. None for all.
+        start: where the new leases begin, in the form in which a lease's property stores it.
+        only: the ranges that may get a lease; other ranges are left as they are. None means all ranges.
 
     Returns:
         The leases that were created here, and the ranges that have none yet because their partitions do not answer now.
@@ -223,7 +236,8 @@ async def _create_missing(
     until, attempt, created = loop.time() + _PATIENCE_SECONDS, 0, list[Lease]()
     ids, left = dict[FeedRange, str](), dict[FeedRange, errors.OutboxError]()
     while True:
-        # List ranges before leases: a split in between then shows as leases that cover more, never as a gap.
+        # List the ranges before the leases. After a split between the two requests, the leases then cover
+        # more than the listed ranges, and no false gap appears.
         physical = dict.fromkeys(await feed.physical_ranges())
         listed_at = loop.time()
         placed, unplaced = await locate(await _leases(prefix, store), tuple(physical), feed)
@@ -232,8 +246,8 @@ async def _create_missing(
             for gap in find_gaps(tuple(physical), placed)
             if only is None or any(wanted.contains(gap) for wanted in only)
         ]
-        # Ask each partition once, however often the leases are listed: partitions that do not answer would delay the
-        # others each time.
+        # Ask each partition only once, although the leases may be listed several times: partitions that do
+        # not answer would delay the others each time.
         unknown = (gap for gap in gaps if gap in physical and gap not in ids and gap not in left)
         found, silent = await identify(unknown, feed)
         ids |= found
@@ -242,11 +256,12 @@ async def _create_missing(
             if gap in left:
                 continue
             token, version = f"{gap.min}-{gap.max}", 1
-            if gap in physical:  # else only the bounds of the gap can name it, as after a merge
+            if gap in physical:  # else the gap is no whole range, as after a merge: its bounds name it
                 token, version = ids[gap], 0
             if loop.time() - listed_at > LOCK_SECONDS:
-                # This process may have been frozen, while another worker broke the lock and split the range. A lease
-                # that is created late would have the whole range handled again, from its start.
+                # This process may have been frozen while another worker broke the lock, created this lease
+                # and split its range. Creating the lease this late would have the whole range handled again
+                # from its start, so list the leases again.
                 break
             lease = new_lease(prefix, token, gap, version=version, properties={START: start})
             with suppress(errors.Conflict):
@@ -269,7 +284,8 @@ async def _leases(prefix: str, store: LeaseStore) -> list[Lease]:
 
 async def _earliest_start(prefix: str, store: LeaseStore) -> str | None:
     """
-    Return the earliest start of the leases that exist already, which a worker left that died while it created leases.
+    Return the earliest start of the leases that exist already; None if there are none. A worker left them that died
+    while it created leases.
     """
     leases = await _leases(prefix, store)
     chosen = {lease.properties[START]: start_of(lease) for lease in leases if START in lease.properties}
@@ -283,7 +299,7 @@ async def _break_if_stale(prefix: str, store: LeaseStore) -> None:
     listing = await store.list(f"{prefix}.lock")
     for lock in listing.documents:
         if _written_at(lock) + _STALE_LOCK < listing.read_at:
-            _logger.warning("lease.lock-broken deleting %s, which a worker left when it died", lock["id"])
+            _logger.warning("lease.lock-broken deleting the lock %s of a worker that died", lock["id"])
             with suppress(errors.NotFound, errors.PreconditionFailed):
                 await store.delete(lock["id"], _routing(lock), etag=lock["_etag"])
 
@@ -298,10 +314,11 @@ def _routing(document: Document) -> str:
 
 async def own_prefix(container: MonitoredContainer, *, processor_name: str, leases: LeaseStore) -> str:
     """
-    Return the beginning of the ids of a processor's leases.
+    Return the text with which the ids of a processor's leases begin.
 
     Raises:
-        ConfigurationError: the processor has leases under another name of the account; or the lease container cannot be used.
+        ConfigurationError: the processor has leases under another name of the account, or the lease container cannot be
+            used.
     """
     heads = await _heads(container, leases, processor_name)
     hosts = (head.removeprefix(processor_name) for head in heads)
@@ -309,9 +326,9 @@ async def own_prefix(container: MonitoredContainer, *, processor_name: str, leas
     if others:
         raise errors.ConfigurationError(
             f"Processor {processor_name!r} has leases under {', '.join(others)}, another name of the account "
-            f"{container.account_host}: workers under each name would send every event. Stop all workers. Delete the "
-            f"documents of the lease container whose ids begin with {processor_name + others[0]!r}. Start the workers at a "
-            "time before the last write of those leases; they send again what was sent since."
+            f"{container.account_host}. Workers under both names would send every event twice. Stop all workers. Delete the "
+            f"documents of the lease container whose ids begin with {processor_name + others[0]!r}. Set the start of the workers "
+            "to a time before the last write of those leases, and start them; they send the events since that time again."
         )
     return lease_prefix(processor_name, container)
 
@@ -327,10 +344,10 @@ async def others_on(
 
 async def _heads(container: MonitoredContainer, leases: LeaseStore, beginning: str = "") -> frozenset[str]:
     """
-    Return the beginnings that the ids of a container's leases may have, up to its resource id, for any processor's
-    name and host.
+    Return the texts that precede the container's resource id in the ids of its leases. Each is a processor's name
+    followed by a host.
     """
-    # raises if the lease container is missing, where a listing would be empty
+    # This call raises if the lease container is missing, where a listing would only be empty.
     await leases.partitioned_by_id()
     rids = f"_{container.database_rid}_{container.container_rid}.."
     parts = (str(one["id"]).partition(rids) for one in (await leases.list(beginning)).documents)
@@ -338,6 +355,7 @@ async def _heads(container: MonitoredContainer, leases: LeaseStore, beginning: s
 
 
 def _is_other_name(host: str, account_host: str) -> bool:
-    # If a prefix ends with the account's own name, the rest belongs to a processor whose name begins with this one's.
+    # A text that ends with the account's own host is no other name of the account: it belongs to another
+    # processor, whose name begins with the name of this one.
     account = re.escape(account_host.partition(".")[0])
     return not host.endswith(account_host) and re.fullmatch(rf"{account}([-.].*)?", host) is not None

@@ -1,9 +1,9 @@
 """
-Lag estimator: how many changes wait, for each lease of all workers; as .NET's ChangeFeedEstimator counts.
+Lag estimator: count the transactions that wait for each lease of a processor, as .NET's ChangeFeedEstimator does.
 
-The count is of transactions (LSNs), not documents: from the LSN of the first waiting change to the newest of the partition.
-Beyond .NET it returns how old that change is, and follows a split that no worker noticed yet instead of reporting phantom
-lag for it.
+Transactions (LSNs) are counted, not documents: from the LSN of the first waiting change to the newest LSN of the
+partition. Unlike .NET, the estimator also returns how old the first waiting change is. If a range was split and no
+worker has noticed it yet, the estimator reads the parts of the range, where .NET reports lag that does not exist.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from cosmos_outbox.errors import RangeGone, StoreError, error_line
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, LeaseStore
 
-_AT_ONCE = 8  # pages in memory at once; each holds one change
-_MOST_EMPTY_PAGES = 300  # this takes some seconds; a worker writes a checkpoint after as many empty pages
+_AT_ONCE = 8  # leases that are read at the same time, each with a page of one change in memory
+_MOST_EMPTY_PAGES = 300  # reading so many pages of one range takes some seconds
 
 _Read = Callable[..., Awaitable[ChangePage]]
 
@@ -32,14 +32,14 @@ _Read = Callable[..., Awaitable[ChangePage]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseLag:
     """
-    The lag of one lease: transactions that wait in its range, and the age of the oldest unread change.
+    The lag of one lease: how many transactions wait in its range, and how old the oldest waiting change is.
 
-    owner: None where the lease is free, as one that was not renewed in time.
-    unseen: why the range, or a part of it, could not be read; changes that may wait there count as one transaction.
-    ahead: the error of a lease that lies ahead of its range, as after a restore, with the fix; changes that may be skipped
-        count as one transaction.
-    standstill: why the owner makes no progress, as it wrote into the lease.
-    free_for: where there is no owner, for how long no worker has written the lease.
+    owner: the worker that owns the lease; None if the lease is free, also if it was not renewed in time.
+    unseen: why the range, or a part of it, could not be read. The changes that may wait there count as one transaction.
+    ahead: the error of a lease that lies ahead of its range, as after a restore; its text says how to mend the lease.
+        The changes that a worker may skip count as one transaction.
+    standstill: why the owner makes no progress, as the owner wrote it into the lease.
+    free_for: for how long no worker has written the lease; None if the lease has an owner.
     """
 
     lease: str
@@ -60,9 +60,9 @@ class LeaseLag:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lag:
     """
-    The lag of all ranges of a processor, except those whose leases are damaged.
+    The lag of all ranges of a processor, except ranges whose leases are damaged.
 
-    damaged: by the id of a lease that cannot be read, why.
+    damaged: by the id of each lease that cannot be read, the reason.
     """
 
     leases: tuple[LeaseLag, ...]
@@ -93,10 +93,11 @@ async def estimate_lag(
     processor_name: str, *, feed: ChangeFeed, leases: LeaseStore, expiration: timedelta = EXPIRATION
 ) -> Lag:
     """
-    Return what waits now. It costs one small read of the feed for each lease, and more where changes lie far apart.
+    Return how many transactions wait now for each lease of a processor. This costs one small read of the change feed
+    for each lease, and more reads where changes lie far apart.
 
-    A lease whose range is throttled, or does not answer, is reported as unseen. Ages are measured on the service's clock. A
-    processor that never ran has no leases, so no lag.
+    A lease whose range is throttled, or does not answer, is reported as unseen. Ages are measured on the service's
+    clock. A processor that never ran has no leases and so no lag.
     """
     container = await feed.describe()
     listing = await leases.list(f"{lease_prefix(processor_name, container)}..")
@@ -108,7 +109,8 @@ async def estimate_lag(
 
     async def lag_of(lease: Lease) -> LeaseLag:
         async with room:
-            # If the range was split since, read its parts, without those that child leases cover already.
+            # If the range was split since the lease was created, read its parts, except parts that child
+            # leases cover already.
             parts = [] if lease.range is None else cut(lease, lease.range, physical, found)[1]
             lag = await _lag_of(lease, parts, read, listing.read_at)
         free = lease.expired(listing.read_at, expiration)
@@ -141,7 +143,7 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
             if not error.retriable:
                 raise
             page, unseen = None, error_line(error)
-        if page is None:  # there may be work; how much is not known
+        if page is None:  # changes may wait, but not how many is known: count one
             transactions += 1
         elif page.documents:
             first = page.documents[0]
@@ -164,7 +166,8 @@ async def _lag_of(lease: Lease, parts: Sequence[FeedRange], read: _Read, now: da
 
 async def _first_change(read: _Read, part: FeedRange, lease: Lease) -> ChangePage | None:
     """
-    Return the first page that has a change, or the empty page at the end. Return None where neither was reached.
+    Read pages until one has a change, or is the empty page at the end of the feed, and return that page. Return None if
+    `_MOST_EMPTY_PAGES` pages were not enough.
     """
     continuation = lease.continuation
     for _ in range(_MOST_EMPTY_PAGES):

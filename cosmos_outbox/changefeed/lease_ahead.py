@@ -1,8 +1,10 @@
 """
-Lease ahead: whether a lease lies ahead of the feed of its range, as after a restore, a failover that lost data, or a wrong edit.
+Lease ahead: detect that a lease's position lies beyond the newest change of its range, as after a restore, a failover
+that lost data, or a wrong edit.
 
-A position is the LSN up to which everything is done. Where the newest LSN of the range is lower, what is committed next has
-LSNs that count as done, and the worker would skip it unnoticed. A lagging replica can look the same for a moment.
+A position is the LSN up to which all changes were handled. If the newest LSN of the range is lower, the next commits
+get LSNs that count as handled, and the worker would skip them unnoticed. A replica that lags can look the same for a
+moment.
 """
 
 from __future__ import annotations
@@ -13,15 +15,21 @@ from dataclasses import dataclass
 from cosmos_outbox.changefeed.read_ahead import lsn_of
 from cosmos_outbox.errors import ConfigurationError
 
-# Properties of a lease. Both hold the lowest LSN that an owner saw of the range. AHEAD: the lease is halted. BEHIND:
-# this is undecided, because the owner may have read from a replica that lags.
+# Two properties of a lease. The value of each is the lowest number that an owner saw as the newest LSN of the
+# range. AHEAD: the lease is ahead of its range, and halted. BEHIND: this is undecided, because the owner may
+# have read from a replica that lags.
 AHEAD, BEHIND = "positionAhead", "rangeBehind"
 _LAGS_FOR_SECONDS = 30.0  # a lagging replica may make a range look behind its lease for this long
 
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """A range whose newest LSN is below the lease's position: the lowest LSN that was seen, and since when."""
+    """
+    A range whose newest LSN is below the position of its lease.
+
+    lowest: the lowest value that was seen as the newest LSN of the range.
+    since: when this was first seen, on the event loop's clock.
+    """
 
     lowest: int
     since: float
@@ -36,17 +44,18 @@ def position_at(lsn: int) -> str:
 
 def behind_in(properties: Mapping[str, str], position: str | None) -> int | None:
     """
-    Return the lowest LSN that an earlier owner saw of a range that was behind; None if the lease's position is not
-    above it.
+    Return the lowest LSN that an earlier owner saw as the newest of the range, if it is below the lease's position;
+    otherwise None.
 
-    An operator that edited the position since has decided where to go on, and the mark must not move it forward.
+    If an operator has edited the position since then, the operator decided where to go on, and this LSN must not move
+    the position forward.
     """
     lowest, reached = lsn_of(properties.get(BEHIND)), lsn_of(position)
     return lowest if lowest is not None and reached is not None and reached > lowest else None
 
 
 def ahead_of(lease: str, position: str | None, lowest: int | None) -> ConfigurationError:
-    """Return the message for a lease that lies ahead of its range: what is wrong, and how to mend it."""
+    """Return the error for a lease that lies ahead of its range. Its text says what is wrong, and how to mend it."""
     newest = "lower" if lowest is None else f"only {lowest}"
     return ConfigurationError(
         f"Lease {lease} stands at {position}, but the newest change of its range was {newest}, as after a "

@@ -1,9 +1,9 @@
 """
-Lease: who processes one range of the container, and from where; stored in the .NET v3 format, field by field.
+Lease: the document which says which worker processes one range of a container, and from which position.
 
-Format: the lease documents of the .NET SDK v3 (`DocumentServiceLeaseCore`, version 0, and `…CoreEpk`, version 1).
-The stored JSON is kept as it was read and only the fields that change are replaced, so whatever else another
-processor wrote survives our writes.
+The format is that of the .NET SDK v3, field by field (`DocumentServiceLeaseCore`, version 0, and `…CoreEpk`, version
+1). The stored JSON is kept as it was read, and a write replaces only the fields that change. So fields that another
+processor added survive the writes of this library.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ START = "start"  # where a lease without continuation begins: a timestamp, or BE
 NOTES = "notes"  # the note that a handler leaves for the next owner, see `ports.Notes`
 SIGNATURE = "handover.owner"  # the owner, where it is a worker of this library
 WANTED_BY = "handover.wanted-by"  # the worker that asks for the lease
-STANDSTILL = "standstill"  # why the owner makes no progress, for those who only see the leases
+STANDSTILL = "standstill"  # why the owner makes no progress, for programs that only see the leases
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """One lease document: the fields we act on, and the raw JSON that is written back."""
+    """One lease document: the fields that this library uses, and the raw JSON that is written back."""
 
     id: str
     token: str  # LeaseToken: the physical range's id (version 0) or "min-max" (version 1)
@@ -57,8 +57,8 @@ class Lease:
         """
         Return when the lease was last written, on the service's clock (`_ts`, whole seconds).
 
-        .NET compares the owner's clock (`timestamp`) with the reader's; the service's clock needs neither to be right, so
-        `timestamp` is written, and never read.
+        .NET compares the owner's clock (`timestamp`) with the reader's clock, so both have to be right. This library
+        relies on the service's clock alone: it writes `timestamp` for .NET, and never reads it.
         """
         return datetime.fromtimestamp(self.raw.get("_ts", 0), UTC)
 
@@ -67,13 +67,15 @@ class Lease:
         return not self.owned or self.written_at() + expiration < now
 
     def with_changes(self, *, now: datetime, **changes: Any) -> Lease:
-        """Return the lease as a write stores it: with fields replaced and its timestamp set to now."""
+        """
+        Return a copy of the lease with the given fields replaced and its timestamp set to `now`, ready to be stored.
+        """
         changed = replace(self, raw={**self.raw, "timestamp": format_timestamp(now)}, **changes)
         return replace(changed, raw=to_document(changed))
 
 
 def lease_prefix(processor_name: str, container: MonitoredContainer) -> str:
-    """Return what every lease id of one processor on one container starts with, as .NET builds it."""
+    """Return the text with which the ids of all leases of one processor on one container begin, as in .NET."""
     host, database, rid = container.account_host.lower(), container.database_rid, container.container_rid
     return f"{processor_name}{host}_{database}_{rid}"
 
@@ -106,7 +108,7 @@ def new_lease(
 
 
 def to_document(lease: Lease) -> dict[str, Any]:
-    """Return the JSON to store; unknown fields of the document that was read are kept."""
+    """Return the JSON of a lease to store. Fields of the stored document that this library does not know are kept."""
     document = dict(lease.raw) | {
         "id": lease.id,
         "version": lease.version,
@@ -124,14 +126,15 @@ def to_document(lease: Lease) -> dict[str, Any]:
 
 def with_properties(lease: Lease, properties: Mapping[str, str]) -> dict[str, Any]:
     """
-    Return the JSON to store when a worker that does not own the lease changes its properties, and nothing else.
+    Return the JSON to store when a worker that does not own the lease changes the lease's properties. Nothing else
+    changes.
     """
     return strip_system({**lease.raw, "properties": dict(properties)})
 
 
 def from_document(document: Mapping[str, Any]) -> Lease:
     """
-    Read a lease as .NET (or we) wrote it.
+    Return the lease that a document holds, whether .NET or this library wrote it.
 
     Raises:
         ConfigurationError: the document is not a lease, or belongs to a Java processor or to another feed mode.
@@ -179,8 +182,8 @@ def readable(
     documents: Iterable[Mapping[str, Any]],
 ) -> tuple[tuple[Lease, ...], dict[str, ConfigurationError]]:
     """
-    Return the leases among the documents. For each document that is no readable lease, return by its id what is wrong
-    with it.
+    Return the leases among the documents and, by the id of each document that is no readable lease, what is wrong with
+    it.
     """
     leases, damaged = [], {}
     for document in documents:
@@ -193,7 +196,8 @@ def readable(
 
 def range_of(document: Mapping[str, Any]) -> FeedRange | None:
     """
-    Return the range that a lease document names, also where the rest of it is damaged; None where it names none.
+    Return the range that a lease document names, even if the rest of the document is damaged. Return None if it names
+    no range.
     """
     feed_range = document.get("FeedRange")
     inner = feed_range.get("Range") if isinstance(feed_range, Mapping) else None
@@ -204,13 +208,15 @@ def range_of(document: Mapping[str, Any]) -> FeedRange | None:
 
 
 def format_timestamp(moment: datetime) -> str:
-    """Return the UTC timestamp form that .NET, Java and KEDA all parse: `…Z`, never an offset."""
+    """
+    Return a time as a text in UTC that .NET, Java and KEDA can all parse: it ends with `Z` and never has an offset.
+    """
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_timestamp(text: str) -> datetime:
     """
-    Read a timestamp, as we or an operator wrote it; one without a zone is in UTC.
+    Return the time that a text states, as this library or an operator wrote it. A time without a zone is in UTC.
 
     Raises:
         ConfigurationError: the text is not a timestamp.
@@ -218,40 +224,40 @@ def parse_timestamp(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
-    except (ValueError, OverflowError):  # a thirteenth month; the year 0 in UTC
+    except (ValueError, OverflowError):  # such as a thirteenth month, or a year 0 in UTC
         raise ConfigurationError(f"{text!r} is not a valid timestamp.") from None
 
 
 def start_property(start: StartFrom | datetime, *, now: datetime) -> str:
     """
-    Return the property that stores a start. `NOW` becomes a time here, so that a lease which is read a minute later
-    skips nothing.
+    Return the text by which a lease's property stores where the lease begins. `NOW` is stored as the current time, so
+    that a lease which is first read a minute later skips nothing.
     """
     if start is StartFrom.BEGINNING:
         return BEGINNING
-    # One second earlier, as .NET does.
+    # `StartFrom.NOW` is stored as one second before now, as .NET does.
     return format_timestamp(start if isinstance(start, datetime) else now - timedelta(seconds=1))
 
 
 def start_of(lease: Lease) -> StartFrom | datetime:
     """
-    Return where a lease without continuation begins, as chosen when a worker created or first took it.
+    Return where a lease without a continuation begins, as the worker chose that created the lease or first took it.
     """
     return start_from(lease.properties.get(START, BEGINNING))
 
 
 def start_from(chosen: str) -> StartFrom | datetime:
-    """Return the start that a lease's property names."""
+    """Return the start that the text of a lease's property states: the beginning, or a time."""
     return StartFrom.BEGINNING if chosen == BEGINNING else parse_timestamp(chosen)
 
 
 def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) -> Lease:
     """
-    Return a lease with the start written into it, where another program created the lease and no position was saved
-    yet.
+    Return a lease with its start written into it, if another program created the lease and no position was saved yet.
 
-    If each owner chose again, "now" would skip what the owner before read and could not handle. It counts from
-    `since`, when this worker first saw the leases; or from the last write of the lease where that is earlier.
+    If each new owner chose the start again, `StartFrom.NOW` would skip changes that the owner before read and could not
+    handle. So `NOW` is counted from `since`, when this worker first saw the leases, or from the last write of the lease
+    if that was earlier.
     """
     if lease.continuation is not None or START in lease.properties:
         return lease
@@ -261,8 +267,8 @@ def with_start(lease: Lease, start: StartFrom | datetime, *, since: datetime) ->
 
 def with_signature(properties: Mapping[str, str], owner: str) -> dict[str, str]:
     """
-    Return the properties that an owner writes when it takes a lease: its signature is added, the request and the last
-    owner's standstill are removed.
+    Return the properties that a worker writes when it takes a lease: its signature is added; a handover request and the
+    standstill of the last owner are removed.
     """
     kept = {name: value for name, value in properties.items() if name not in (WANTED_BY, STANDSTILL)}
     return {**kept, SIGNATURE: owner}
@@ -274,7 +280,8 @@ def with_handover_request(properties: Mapping[str, str], worker: str) -> dict[st
 
 def handover_requested_by(lease: Lease) -> str | None:
     """
-    Return the worker that asks for the lease, or is promised it. A request counts only if the owner can read it.
+    Return the worker that asks for the lease, or for which a released lease is reserved. A request counts only if the
+    lease's owner understands requests.
     """
     worker = lease.properties.get(WANTED_BY)
     understood = not lease.owned or lease.properties.get(SIGNATURE) == lease.owner
@@ -294,8 +301,8 @@ def cut(
     lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Iterable[Lease]
 ) -> tuple[list[FeedRange], list[FeedRange]]:
     """
-    Return the physical ranges that overlap the range of a lease, each cut to it, and the parts of its range that its
-    children do not cover.
+    Return two lists: the physical ranges that overlap the range of a lease, and the parts of the lease's range that its
+    children do not cover, cut at the bounds of the physical ranges.
     """
     overlapping = [one for one in physical if one.overlaps(feed_range)]
     covered = [other.range for other in others if other.range and is_child_of(other, lease)]
@@ -305,7 +312,10 @@ def cut(
 
 
 class ByRange:
-    """Leases in the order of their ranges, so that a search need not compare a thousand with a thousand."""
+    """
+    Leases sorted by their ranges, so that a search does not have to compare each of a thousand leases with all the
+    others.
+    """
 
     def __init__(self, leases: Sequence[Lease]) -> None:
         self.leases = leases
@@ -314,8 +324,8 @@ class ByRange:
 
     def has_unfinished_split(self, lease: Lease) -> bool:
         """
-        Return whether a worker began to create the children of a lease and did not finish. The children come first,
-        even if the lease's range can still be read.
+        Return whether a worker began to create the children of a lease and did not finish. The remaining children have
+        to be created first, even if the lease's range can still be read.
         """
         if lease.range is None:
             return False

@@ -1,4 +1,4 @@
-"""ProcessorOptions: every knob of the change feed processor, checked once."""
+"""ProcessorOptions: all options of the change feed processor, which are checked when they are given."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ EXPIRATION = timedelta(seconds=60)
 
 def default_instance_name() -> str:
     """
-    Return a name that no other process has: host, process id and a random part. So a restarted process is a new
-    owner.
+    Return a name that no other process has: host, process id and a random part. A restarted process gets another name,
+    so it counts as a new owner.
     """
     return f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
 
@@ -36,30 +36,35 @@ class ProcessorOptions:
         processor_name: names the group of workers that share the leases; part of every lease id.
         instance_name: must differ between live workers. Defaults to `default_instance_name()`.
         start: where a range without continuation begins. Defaults to the beginning.
-        earlier_life: asked before the first bootstrap; returns what shows that this processor read the container before, so that its
-            leases are lost where there are none: `LeasesLost`, and what would begin now begins at the beginning. Defaults to nothing
-            but the memory of this processor.
-        max_items: page size asked for while a lease is behind (100 else); a page may be longer, and is shorter where memory asks for it.
-            Defaults to 1000.
-        memory_bytes: of memory that the pages of all leases may take, about; see `read_ahead`. Defaults to 256 MiB.
-        budget: that memory, where several processors share it; a `Budget` of `read_ahead`. Defaults to one of `memory_bytes`.
-        wanted: returns whether the handler gets a change; others are dropped as soon as they are read, and count as done.
-            It must not raise. Defaults to all.
-        acquire_interval: between balancing passes; they come sooner where leases expire or are waited for. Defaults to 13 s.
-        renew_interval: between renewals of an owned lease. Defaults to 17 s.
-        expiration: a lease not written for so long is free. Defaults to 60 s.
-        checkpoint_interval: least time between checkpoints. Defaults to 200 ms.
-        min_poll_interval: after the first empty page. Defaults to 20 ms.
-        recent_poll_interval: reached by doubling, while the last change is at most five seconds old; then it grows with the silence, to a
-            tenth of a second after ten seconds. Defaults to 50 ms.
-        max_poll_interval: reached after a hundred seconds without a change. Defaults to 1 s; with more than 250 leases on a worker it is longer, see `polling`.
+        earlier_life: awaited before the first bootstrap if there are no leases. It returns a text which proves that
+            this processor read the container before, or None. With a proof, the leases count as lost: `LeasesLost` is
+            emitted, and a start of now becomes the beginning. Defaults to None: then only this process's own memory is
+            a proof.
+        max_items: how many changes to ask for in one page while a lease is behind (otherwise 100). A page may be longer,
+            and is shorter if memory is scarce. Defaults to 1000.
+        memory_bytes: about how many bytes of memory the pages of all leases may take; see `read_ahead`. Defaults to
+            256 MiB.
+        budget: a `Budget` of `read_ahead`, if several processors share that memory. Defaults to one of `memory_bytes`.
+        wanted: returns whether the handler gets a change. Other changes are dropped as soon as they are read, and count
+            as handled. It must not raise. Defaults to all changes.
+        acquire_interval: the pause between balancing passes. A pass comes sooner if a lease expires, or if the worker
+            waits for a lease. Defaults to 13 s.
+        renew_interval: the time between renewals of an owned lease. Defaults to 17 s.
+        expiration: a lease that was not written for so long is free. Defaults to 60 s.
+        checkpoint_interval: the least time between checkpoints. Defaults to 200 ms.
+        min_poll_interval: the pause after the first empty page. Defaults to 20 ms.
+        recent_poll_interval: the longest pause between polls while the last change is at most five seconds old. Pauses
+            double until they reach it. Later the longest pause grows with the silence, to a tenth of a second after ten
+            seconds. Defaults to 50 ms.
+        max_poll_interval: the longest pause between polls, reached after a hundred seconds without a change. Defaults
+            to 1 s. With more than 250 leases on a worker the pauses are longer, see `polling`.
         grace_period: how long a stop waits for handlers. Defaults to 20 s.
-        backoff: between attempts after a failure.
-        halt_after_attempts: a page that failed so often raises the alarm `PageFailed`. Defaults to 10.
-        blocked_loop_after: code that holds the event loop for so long is reported. Defaults to 5 s.
+        backoff: the pauses between attempts after a failure.
+        halt_after_attempts: after so many failed attempts, a page raises the alarm `PageFailed`. Defaults to 10.
+        blocked_loop_after: code that blocks the event loop for so long is reported. Defaults to 5 s.
 
     Raises:
-        ConfigurationError: values that contradict each other, or mean nothing.
+        ConfigurationError: the values contradict each other, or one is out of its bounds.
     """
 
     processor_name: str
@@ -107,10 +112,10 @@ class ProcessorOptions:
     @property
     def trust_seconds(self) -> float:
         """
-        Return how long after sending a successful write the owner trusts its lease.
+        Return for how many seconds an owner trusts its lease, counted from when it sent a successful write.
 
-        Shorter than `expiration` by the whole second that `_ts` is rounded by and by a margin for clocks that run
-        at different speeds and for work that takes a moment to stop.
+        This is less than `expiration`. The difference allows for the rounding of `_ts` to whole seconds, for clocks
+        that run at different speeds, and for work that takes a moment to stop.
         """
         seconds = self.expiration.total_seconds()
         return seconds - min(max(1.0, seconds / 20), seconds / 2)

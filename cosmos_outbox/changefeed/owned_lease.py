@@ -1,8 +1,8 @@
 """
-OwnedLease: one worker's ownership of one lease; the only place that writes a lease while it is owned.
+OwnedLease: one worker's ownership of one lease. Only this class writes a lease while the lease is owned.
 
 One task does all the writing, so a renewal and a checkpoint never collide: whatever is due goes into one write, which
-carries the etag of the write before. The continuation written is always that of work that is done.
+carries the etag of the write before. The continuation that is written never includes a change that was not handled.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_CHARACTERS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """The facts and options that all leases of a worker share."""
+    """What all leases of one worker share: its ports, handler, options and hooks."""
 
     feed: ChangeFeed
     store: LeaseStore
@@ -46,12 +46,13 @@ class Worker:
 @dataclass(slots=True, kw_only=True)
 class Progress:
     """
-    How far the pump of a lease has come. Times are seconds on the loop's clock.
+    How far the work on a lease has come. Times are seconds on the event loop's clock.
 
-    lag: changes (transactions) known to wait; 0 at the end of the feed, None before the first and between changes far apart.
-    moved_at: when a page was last read empty or handled.
-    halted: nothing moves before an operator acts.
-    rest: seconds from `moved_at` until the feed is polled again, where nothing is known to wait.
+    lag: how many transactions are known to wait. It is 0 at the end of the feed, and None before the first page and
+        between changes that lie far apart.
+    moved_at: when a page was last handled, or was read and had no changes.
+    halted: the lease makes no progress before an operator acts.
+    rest: for how many seconds after `moved_at` the feed is not polled, because nothing is known to wait.
     """
 
     moved_at: float
@@ -73,10 +74,10 @@ class Progress:
 
     def standstill(self, now: float) -> str | None:
         """
-        Return why nothing moves: attempts have failed for half a minute, or one page has been at hand for a whole
-        minute. Return None if all is well.
+        Return why the lease makes no progress: attempts have failed for half a minute, or one page has been in work for
+        a whole minute. Return None if all is well.
 
-        The next renewal, within a minute, writes it into the lease, for programs that only see the leases.
+        The next renewal, within a minute, writes the text into the lease, for programs that only see the leases.
         """
         idle = now - self.moved_at - self.rest
         if not self.halted and idle <= (_LONG_SECONDS if self.error is None else _LONG_SECONDS / 2):
@@ -87,20 +88,22 @@ class Progress:
 
     def stalled(self, now: float, limit: timedelta) -> bool:
         """
-        Return whether nothing has moved for so long. Each empty page counts as a move, and an idle range may rest
-        after it.
+        Return whether the lease has made no progress for longer than `limit`. Each empty page counts as progress, and
+        the pause after it does not count as time without progress.
         """
         return self.halted or now - self.moved_at - self.rest > limit.total_seconds()
 
 
 class OwnedLease:
     """
-    The ownership of a lease from its acquisition to its release or loss, with all that the work on it needs.
+    The ownership of a lease from its acquisition to its release or loss, with all that the work on the lease needs.
 
-    drain: set when the work should finish and the lease be released: on stop, or when another worker asks.
-    unfinished_split: a worker began to create children of the lease; to be finished before anything else.
-    splitting: the range is gone: no page is handled, and others may own the children already.
-    pages: handled in this ownership.
+    drain: an event that is set when the work should finish and the lease be released, because the worker stops or
+        another worker asks for the lease.
+    unfinished_split: another worker began to create children of this lease. The split has to be finished before any
+        page is read.
+    splitting: the range is gone. No page is handled any more, and other workers may own the children already.
+    pages: how many pages were handled in this tenure.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class OwnedLease:
         self.notes = Notes(lease.properties.get(NOTES))
         self.drain = asyncio.Event()
         self.handover_requested = self.unfinished_split = self.splitting = self._ended = False
-        # all changes up to here are done; the stored lease may be behind
+        # All changes up to this position were handled. The stored lease may have an earlier position.
         self.continuation = lease.continuation
         self.pages = self._pages_saved = 0
         self._trust_seconds, self._checkpoint_seconds = worker.options.trust_seconds, 0.0
@@ -132,15 +135,15 @@ class OwnedLease:
         self._advanced = asyncio.Event()
 
     def end(self) -> None:
-        """Forbid all further work. Call this before you cancel the work."""
+        """Forbid all further work on the lease. Call this before you cancel the task that does the work."""
         self._ended = True
 
     def ensure_active(self) -> None:
         """
         Raise if no more work may begin, or be noted as done.
 
-        The cancellation alone is not enough: a handler, or a library below it, may swallow it. The task's `cancelling()`
-        does not help either, for some libraries leave their own timeouts counted in it.
+        Cancelling the task is not enough: a handler, or a library that it calls, may swallow the cancellation. The
+        task's `cancelling()` does not help either, because some libraries leave their own timeouts counted in it.
 
         Raises:
             asyncio.CancelledError: the work was ended.
@@ -152,11 +155,10 @@ class OwnedLease:
 
     def ensure_trusted(self) -> float:
         """
-        Raise if the lease may not be written any more. Return for how many seconds the machine has been asleep until
-        now.
+        Raise if the lease may not be written any more. Return for how many seconds in all the machine has been asleep.
 
-        To be called right before each write: the process may have been frozen, or its machine asleep, while the loop's
-        clock stood still.
+        Call this right before each write: the process may have been frozen, or its machine asleep, while the event
+        loop's clock stood still.
 
         Raises:
             LeaseLost: trust ran out.
@@ -164,7 +166,7 @@ class OwnedLease:
         suspended = self.worker.suspended()
         asleep = max(0.0, suspended - self._suspended_before)
         if asyncio.get_running_loop().time() >= self.trusted_until - asleep:
-            raise errors.LeaseLost(f"Lease {self.lease.id} was not renewed in time.")
+            raise errors.LeaseLost(f"Lease {self.lease.id} was not renewed in time: its work ends.")
         return suspended
 
     def advance(
@@ -177,11 +179,12 @@ class OwnedLease:
         handled: bool = False,
     ) -> None:
         """
-        Note that all changes up to a continuation are done; it is saved soon, or with the next renewal.
+        Note that all changes up to a continuation were handled.
 
         Args:
-            lag, rest: as in `Progress`.
-            handled: there were changes, so that one more page is handled.
+            lag, rest: see `Progress`.
+            soon: whether the next checkpoint saves the continuation; otherwise the next renewal does.
+            handled: whether the page had changes, so that it counts as a handled page.
         """
         self.progress.note_progress(asyncio.get_running_loop().time(), lag=lag, rest=rest)
         self.continuation = continuation
@@ -190,7 +193,7 @@ class OwnedLease:
             self._advanced.set()
 
     def mark(self, properties: Mapping[str, str | None]) -> None:
-        """Set properties of the lease, or remove those that are None; the next write saves them."""
+        """Set properties of the lease, and remove properties whose value is None. The next write saves this."""
         self._marks |= properties
         self._advanced.set()
 
@@ -200,7 +203,7 @@ class OwnedLease:
 
     async def keep(self) -> None:
         """
-        Renew and checkpoint until cancelled.
+        Renew the lease and write its checkpoints until this task is cancelled.
 
         Raises:
             LeaseLost: another worker owns the lease, it was deleted, or trust ran out before a write succeeded.
@@ -214,20 +217,20 @@ class OwnedLease:
 
     async def save(self) -> None:
         """
-        Write the lease now, with the continuation of the work that is done; this also renews it.
+        Write the lease now, with the position up to which all changes were handled. This also renews the lease.
 
         Raises:
-            LeaseLost: as `keep`.
+            LeaseLost: see `keep`.
         """
         self._advanced.clear()
         await self._write(continuation=self.continuation)
 
     async def release(self) -> None:
         """
-        Save what is done and give the lease up.
+        Save the position up to which all changes were handled, and give the lease up.
 
         Raises:
-            LeaseLost: as `keep`.
+            LeaseLost: see `keep`.
         """
         await self._write(continuation=self.continuation, owner=None)
 
@@ -249,8 +252,8 @@ class OwnedLease:
                 while True:
                     attempt += 1
                     sent_at, at_least, properties = loop.time(), None, self._properties()
-                    # The timeout above is noticed only when the loop runs. After a freeze, the request could be on
-                    # its way before that.
+                    # The timeout above takes effect only when the event loop runs. After the process was
+                    # frozen, a request could be sent before that, so check the trust here too.
                     suspended = self.ensure_trusted()
                     changed = self.lease.with_changes(now=worker.utcnow(), properties=properties, **changes)
                     try:
@@ -260,7 +263,7 @@ class OwnedLease:
                     except errors.PreconditionFailed:
                         await self._read_again()
                     except errors.NotFound as gone:
-                        raise errors.LeaseLost(f"Lease {self.lease.id} is gone.") from gone
+                        raise errors.LeaseLost(f"Lease {self.lease.id} was deleted.") from gone
                     except errors.TooManyRequests as error:
                         throttled, at_least = True, error.retry_after
                     except (errors.ConfigurationError, errors.StoreError):
@@ -275,8 +278,8 @@ class OwnedLease:
                         self._checkpoint_seconds = min(seconds, longest)
                         self._note_write(written, sent_at, pages)
                         return
-                    # Also after a 412: the lease that was read after it may be older than the write that refused
-                    # ours.
+                    # Pause also after a 412 (precondition failed): the lease that was read afterwards may be
+                    # older than the write because of which this one was refused.
                     await asyncio.sleep(_WRITE_BACKOFF.delay(attempt, at_least=at_least))
         except TimeoutError:
             raise errors.LeaseLost(f"Lease {self.lease.id} could not be renewed in time.") from None
@@ -288,14 +291,15 @@ class OwnedLease:
 
     async def _read_again(self) -> None:
         """
-        Read the lease after a 412. It is lost if it has another owner. It is still ours if another worker asked for
-        it, or if the answer to our own write was lost.
+        Read the lease after Cosmos DB refused a write with 412. The lease is lost if it has another owner. This worker
+        still owns it if another worker only asked for it, or if an earlier write of this worker succeeded and its
+        answer was lost.
         """
         try:
             found = from_document(await self.worker.store.read(self.lease.id, self.lease.partition_key))
         except (errors.NotFound, errors.ConfigurationError) as error:
             raise errors.LeaseLost(
-                f"Lease {self.lease.id} is gone, or belongs to another program now."
+                f"Lease {self.lease.id} was deleted, or is the document of another program now."
             ) from error
         except errors.StoreError:
             return

@@ -1,6 +1,4 @@
-"""
-Owned leases: those that this worker owns, and the life of each: taken, worked on, then released, split or lost.
-"""
+"""Owned leases: the leases that a worker owns, each from its acquisition to its release, split or loss."""
 
 from __future__ import annotations
 
@@ -27,22 +25,25 @@ class CloseReason(StrEnum):
     """Why the work on a lease ended."""
 
     STOPPED = "stopped"  # the worker stops; the lease is released
-    # Another worker asked for the lease, or has begun to split it; the lease is released.
+    # Another worker asked for the lease, or another program began to create its children. The lease is
+    # released.
     HANDED_OVER = "handed over"
     LOST = "lost"  # another worker owns it, or trust ran out; nothing more was written
-    # children took its place; if it ended with an error they are still missing, and the lease is released
+    # The range was split or merged, and children replace the lease. If the work ended with an error, some of
+    # them are still missing, and the lease is released.
     RANGE_GONE = "range gone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseStatus:
     """
-    A snapshot of the work on one lease, for health checks and status pages: of a lease that a worker owns, or cannot
-    begin to work on.
+    A snapshot of the work on one lease, for health checks and status pages. The worker owns the lease, or cannot begin
+    to work on it.
 
-    idle_seconds: since it moved, without the rest before the next poll of a range where nothing waits.
-    stalled: nothing moved for longer than the caller's limit, because the handler or the service fails or hangs; or nothing
-        will move before an operator acts.
+    idle_seconds: how long ago the lease last made progress, without the pause before the next poll of a range where
+        nothing waits.
+    stalled: the lease has made no progress for longer than the caller's limit, because the handler or the service fails
+        or hangs; or it will make none before an operator acts.
     """
 
     lease: str
@@ -57,11 +58,11 @@ class LeaseStatus:
 
 class OwnedLeases:
     """
-    The leases that a worker owns, by id. A lease enters when the worker takes it and leaves when the work on it has
+    The leases that a worker owns, by id. A lease enters when the worker takes it, and leaves when the work on it has
     ended.
 
     Args:
-        split: called when one of our leases was split, and its children can be taken.
+        split: called when one of these leases was split, and its children can be taken.
     """
 
     def __init__(self, worker: Worker, *, split: Callable[[], None]) -> None:
@@ -73,7 +74,7 @@ class OwnedLeases:
         self._draining = False
 
     def status(self, *, stalled_after: timedelta) -> tuple[LeaseStatus, ...]:
-        """Return the status of each lease. Leases on which no work could begin for `stalled_after` are included."""
+        """Return the status of each owned lease, and of each lease on which no work could begin for `stalled_after`."""
         now = asyncio.get_running_loop().time()
         found = {name: one for name, one in self._failing.items() if one.stalled(now, stalled_after)}
         found |= {name: owned.progress for name, owned in self._owned.items()}
@@ -93,7 +94,7 @@ class OwnedLeases:
         )
 
     def report_failure(self, lease_id: str, error: BaseException) -> None:
-        """Report that a lease could not be read, taken or split, and remember since when the worker has tried."""
+        """Report that a lease could not be read, taken or split. Remember since when the worker has tried."""
         progress = Progress(moved_at=asyncio.get_running_loop().time())
         self._failing.setdefault(lease_id, progress).note_failure(error)
         self._worker.notify(
@@ -101,11 +102,11 @@ class OwnedLeases:
         )
 
     def forget_failing_except(self, lease_ids: Collection[str]) -> None:
-        """Forget the failures of all leases but these: the others are gone, or other workers have them."""
+        """Forget the failures of all leases except these. The other leases are gone, or other workers own them."""
         self._failing = {name: progress for name, progress in self._failing.items() if name in lease_ids}
 
     def drain(self) -> None:
-        """Have all leases released, and take no more."""
+        """Have all owned leases released, and acquire no more leases."""
         self._draining = True
         for owned in self._owned.values():
             owned.drain.set()
@@ -114,7 +115,9 @@ class OwnedLeases:
         self._owned[lease.id].hand_over()
 
     def release_half_split(self, leases: ByRange) -> None:
-        """Have a lease released if another program created children of it: its next owner finishes the split."""
+        """
+        Have each owned lease released of which another program created children. The next owner finishes the split.
+        """
         for lease in leases.leases:
             owned = self._owned.get(lease.id)
             if owned is not None and not owned.splitting and leases.has_unfinished_split(lease):
@@ -128,7 +131,7 @@ class OwnedLeases:
         container: MonitoredContainer,
         group: asyncio.TaskGroup,
     ) -> None:
-        """Acquire a lease, unless another worker was faster, and work on it in a task of the group."""
+        """Acquire a lease, and work on it in a task of the group. If another worker was faster, do nothing."""
         if self._draining or lease.id in self._owned:
             return
         lease = lease if lease.range else await self._locate(lease, others)
@@ -144,13 +147,17 @@ class OwnedLeases:
             work = self._work(owned)
             try:
                 group.create_task(work)
-            # the group is ending; before Python 3.13 it does not close the coroutine that it refuses
+            # The task group is ending, so it refuses the coroutine. Before Python 3.13 it does not close the
+            # coroutine then.
             except RuntimeError:
                 work.close()
                 raise
 
     async def _locate(self, lease: Lease, others: ByRange) -> Lease:
-        """If a lease has a token and no range, give it the range of its partition, if the partition answers."""
+        """
+        If a lease has a token and no range, return it with the range of the physical partition that the token names. If
+        that partition does not answer, return the lease as it is.
+        """
         taken = {other.range for other in others.leases}
         physical = [one for one in await self._worker.feed.physical_ranges() if one not in taken]
         (placed,), silent = await locate([lease], physical, self._worker.feed)
@@ -164,10 +171,11 @@ class OwnedLeases:
 
     async def _work(self, owned: OwnedLease) -> None:
         lease_id = owned.lease.id
-        # A lease that failed before stays "stalled" until a page is handled; a new attempt alone does not reset it.
+        # A lease that failed before stays "stalled" until a page is handled. A new attempt alone does not
+        # reset that.
         owned.progress = self._failing.pop(lease_id, owned.progress)
-        # The lease is entered here, not in `take`: if the task is cancelled before its first step, nothing stays
-        # behind.
+        # Register the lease here and not in `take`: if the task is cancelled before its first step, no entry
+        # stays behind.
         self._owned[lease_id] = owned
         if self._draining:
             owned.drain.set()
@@ -189,12 +197,13 @@ async def acquire(
     lease: Lease, feed_range: FeedRange, worker: Worker, *, container: MonitoredContainer
 ) -> OwnedLease:
     """
-    Take a lease that is free, expired, promised to this worker, or to be robbed.
+    Acquire a lease: write this worker into it as its owner. The lease is free, expired, promised to this worker, or
+    taken by force from a .NET processor.
 
     Raises:
-        PreconditionFailed: another program wrote it since it was listed.
-        NotFound: it was deleted.
-        StoreError: the outcome is unknown; the next balancing pass finds out.
+        PreconditionFailed: another program wrote the lease since it was listed.
+        NotFound: the lease was deleted.
+        StoreError: it is unknown whether the write succeeded. The next balancing pass finds out.
     """
     sent_at, suspended = asyncio.get_running_loop().time(), worker.suspended()
     me = worker.options.instance_name
@@ -215,16 +224,17 @@ async def acquire(
 
 async def serve(owned: OwnedLease) -> LeaseMoved:
     """
-    Work on a lease until it is drained or lost, then release it or create its children, and return how it ended.
+    Work on a lease until it is drained or lost. Then release it or create its children, and return a record that says
+    how the work ended.
 
-    A drained pump has `grace_period` to finish its page, then its handler is cancelled. If the handler goes on all the
-    same, this task waits for it, and does nothing else on the lease before it ends. If this task itself is cancelled,
-    the lease expires by itself.
+    When the lease is drained, the handler has `grace_period` to finish its page, and is cancelled after that. If the
+    handler goes on all the same, this task waits for it, and does nothing else on the lease before the handler ends. If
+    this task itself is cancelled, it does not release the lease, which then expires.
     """
     error: BaseException | None = None
     try:
         if owned.unfinished_split:
-            raise errors.RangeGone  # noqa: TRY301 - the same end as if the pump had found out
+            raise errors.RangeGone  # noqa: TRY301 - ends as if the pump had found that the range is gone
         await _keep_and_pump(owned)
         error = await _release(owned)
         reason = CloseReason.HANDED_OVER if owned.handover_requested else CloseReason.STOPPED
@@ -239,10 +249,10 @@ async def serve(owned: OwnedLease) -> LeaseMoved:
 
 
 async def _keep_and_pump(owned: OwnedLease) -> None:
-    """Renew the lease and work on it; when one of the two ends, the other ends too."""
+    """Renew the lease and work on it at the same time. When one of the two ends, end the other."""
     async with asyncio.TaskGroup() as group:
         keeping = group.create_task(owned.keep())
-        # the watchdog's reports show this name
+        # The watchdog of the event loop shows this name in its reports.
         pumping = group.create_task(Pump(owned).run(), name=f"lease {owned.lease.id}")
         draining = group.create_task(owned.drain.wait())
         try:
@@ -255,7 +265,9 @@ async def _keep_and_pump(owned: OwnedLease) -> None:
 
 
 async def _release(owned: OwnedLease) -> Exception | None:
-    """Save what is done and give the lease up. If that fails, return why: the lease then expires by itself."""
+    """
+    Save the position and give the lease up. If that fails, return the error. The lease then expires after a while.
+    """
     seconds = max(1.0, owned.worker.options.grace_period.total_seconds() / 2)
     try:
         async with asyncio.timeout(seconds):
@@ -264,7 +276,7 @@ async def _release(owned: OwnedLease) -> Exception | None:
         return lost
     except TimeoutError:
         return errors.StoreUnavailable(
-            f"Lease {owned.lease.id} could not be released in time; it expires by itself."
+            f"Lease {owned.lease.id} could not be released in time; other workers can take it when it expires."
         )
     return None
 

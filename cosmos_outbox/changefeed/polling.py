@@ -1,5 +1,6 @@
 """
-Polling: a Pump reads a page of one range, has it handled, notes the position, and repeats. Only handled pages are checkpointed.
+Polling: a Pump reads a page of one range, calls the handler with it, notes the new position, and repeats. The position
+is saved only after the page was handled.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from cosmos_outbox.errors import ContainerRecreated, RangeGone
 from cosmos_outbox.ports import ChangeBatch, ChangePage
 from cosmos_outbox.records import PageFailed, PageHandled, PositionAhead
 
-# Pause once after this many consecutive filtered-out pages, so that a long empty stretch is not read in a tight loop.
+# Pause once after so many pages in a row from which all changes were filtered out, so that a long stretch
+# without changes is not read in a tight loop.
 _PAUSE_AFTER_EMPTY_PAGES = 300
 _ALARM_AGAIN_SECONDS = 60.0
 _MOST_POLLS_PER_SECOND = 250  # for all idle leases of a worker together: about a tenth of a core
-_PAUSE_PER_SILENCE = 0.01  # a range that was silent for ten seconds is asked ten times a second
+_PAUSE_PER_SILENCE = 0.01  # a range without changes for ten seconds is polled ten times a second
 _TOGETHER_SECONDS = 0.1
 
 
@@ -39,14 +41,16 @@ _Following = ChangePage | _From | None
 
 def together(seconds: float, *, now: float) -> float:
     """
-    Shorten a pause so that it ends together with those of other leases: each wake-up costs a fifth of a poll.
+    Shorten a pause so that it ends at the same moment as the pauses of other leases. Each wake-up of the process costs
+    a fifth of a poll, so several polls in one wake-up are cheaper.
     """
     return seconds if seconds < 10 * _TOGETHER_SECONDS else seconds - (now + seconds) % _TOGETHER_SECONDS
 
 
 class Pump:
     """
-    The work on one lease. The next page is read while the handler works on this one, if the memory budget allows it.
+    The work on one lease: reads its pages and has the handler process them. The next page is read while the handler
+    works on the current one, if the memory budget allows it.
     """
 
     def __init__(self, owned: OwnedLease) -> None:
@@ -71,7 +75,8 @@ class Pump:
         """
         Return the longest pause between two polls of a range whose last change was `silence` seconds ago.
 
-        A range that changed lately is likely to change again soon. Polled once a second, it would be read half a second late.
+        A range that changed recently is likely to change again soon. If it were polled once a second, a change would be
+        read half a second late on average.
         """
         recent = max(self._options.recent_poll_interval.total_seconds(), silence * _PAUSE_PER_SILENCE)
         longest = min(recent, self._options.max_poll_interval.total_seconds())
@@ -79,15 +84,16 @@ class Pump:
 
     async def run(self) -> None:
         """
-        Work until the lease is to be released. Then finish the page at hand, unless it fails.
+        Work on the lease until it is to be released. Then finish the current page, unless the page fails.
 
         Raises:
-            RangeGone: the range was split or merged; all changes up to the lease's continuation are done.
-            ContainerRecreated: the container was recreated.
-            LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`.
+            RangeGone: the range was split or merged. All changes up to the lease's continuation were handled.
+            ContainerRecreated: the container was deleted and created again.
+            LeaseLost, asyncio.CancelledError: see `OwnedLease.ensure_active`.
         """
         owned, properties = self._owned, self._owned.lease.properties
-        # the previous owner saw a position behind the lease, and could not tell whether only a replica lagged
+        # The previous owner saw that the range's newest LSN was below the lease's position, and could not
+        # tell whether only a replica lagged. So this owner goes on observing it.
         if BEHIND in properties:
             if (lowest := behind_in(properties, owned.continuation)) is not None:
                 self._regression = Regression(lowest, asyncio.get_running_loop().time())
@@ -105,22 +111,22 @@ class Pump:
                 following = await self._next(page)
                 del page  # frees the page's memory before the next read
         finally:
-            # The range may grow beyond the position before the next owner reads it.
+            # Tell the next owner that the range was behind: by then the range may have grown beyond the
+            # position, and would hide it.
             if self._regression is not None:
                 owned.mark({BEHIND: str(self._regression.lowest)})
 
     async def _next(self, page: ChangePage) -> _Following:
         """
-        Handle the page that was read from the lease's continuation, and return where to continue.
-
-        None ends the work.
+        Process the page that was read from the lease's continuation. Return where to continue, or None if the work is
+        to end.
         """
         owned, now = self._owned, asyncio.get_running_loop().time()
         before = self._regression
         if not page.documents and (newest := newest_below(owned.continuation, page)) is not None:
             lowest, since = (newest, now) if before is None else (min(before.lowest, newest), before.since)
             return await self._wait_for(Regression(lowest, since), now)
-        if before is not None:  # the changes between the lowest LSN and the position were not read
+        if before is not None:  # changes between the lowest LSN and the position were not read: go back
             self._regression = None
             self._notify(self._tell_ahead("rewound", before.lowest))
             owned.advance(position_at(before.lowest))
@@ -137,7 +143,8 @@ class Pump:
             if self._empty_pages % _PAUSE_AFTER_EMPTY_PAGES == 0:
                 await self._pause(self._longest())
         else:
-            # The first continuation is saved at once: until then KEDA and the estimator count all history as lag.
+            # Save the first continuation at once: until a lease has one, KEDA and the lag estimator count the
+            # whole history as lag.
             owned.advance(page.continuation, lag=0, rest=self._poll, soon=owned.continuation is None)
             await self._pause(together(self._poll, now=now))
             self._poll = min(self._poll * 2, self._longest(now - self._changed_at))
@@ -149,7 +156,8 @@ class Pump:
             if handled is None or not handled.documents:
                 return handled
             now = asyncio.get_running_loop().time()
-            # Poll four times as often as the last gap between changes suggests, and at once in a burst.
+            # Until the next poll, wait a quarter of the time between the last two changes. In a burst of
+            # changes, poll at once.
             self._poll = max(self._shortest, min(self._longest(0), (now - self._changed_at) / 4))
             self._changed_at = now
             if handled is page and ahead is not None:
@@ -160,15 +168,15 @@ class Pump:
         """
         Have the handler process a page, and repeat until it succeeds.
 
-        After each failure the page is read again. Events that were deleted meanwhile block no more, and new events may show
-        the relay that these messages are at fault, and not the topic.
+        After each failure the page is read again. Events that were deleted in the meantime then block the page no
+        longer, and new events may show the relay that the refused messages are at fault, and not the topic.
 
         Returns:
-            The page that is done, perhaps as it was read again. It has no documents where nothing is left to handle. None
-            where the work has to end first.
+            The page that was handled, as it was last read. If nothing was left to handle, it has no documents. None if
+                the work has to end first.
 
         Raises:
-            LeaseLost, asyncio.CancelledError: as `OwnedLease.ensure_active`; the page does not count as done.
+            LeaseLost, asyncio.CancelledError: see `OwnedLease.ensure_active`; the page does not count as handled.
         """
         owned, options, attempt = self._owned, self._options, 0
         started = asyncio.get_running_loop().time()
@@ -207,7 +215,9 @@ class Pump:
         self._progress.moved_at = asyncio.get_running_loop().time()
 
     def _finish_page(self, page: ChangePage, *, seconds: float, handled: bool = False) -> None:
-        """Note that all changes of a page are done, those that were dropped included."""
+        """
+        Note that all changes of a page were handled. Changes that `ProcessorOptions.wanted` dropped count as handled.
+        """
         last = page.last_lsn
         lag = page.latest_lsn - last if page.latest_lsn is not None and last is not None else None
         self._owned.advance(page.continuation, lag=lag, handled=handled)
@@ -217,7 +227,7 @@ class Pump:
     def _back_off(
         self, error: Exception, attempt: int, *, halted: bool = False, at_least: float | None = None
     ) -> float:
-        """Report a failed attempt to read or to hand over a page, and return how long to wait before the next."""
+        """Report a failed attempt to read or handle a page. Return how many seconds to wait before the next attempt."""
         self._progress.note_failure(error)
         delay = self._options.backoff.delay(attempt, at_least=at_least)
         outcome: Literal["retried", "halted"] = "halted" if halted else "retried"
@@ -240,7 +250,8 @@ class Pump:
     async def _ahead(self, lowest: int | None) -> None:
         position = self._owned.continuation
         alarm = self._tell_ahead("halted", lowest)
-        # Without the mark a later owner would skip changes unnoticed, once the range has grown past the position.
+        # Without this mark a later owner would skip changes unnoticed, once the range has grown beyond the
+        # position.
         self._owned.mark({AHEAD: "" if lowest is None else str(lowest), BEHIND: None})
         self._progress.halt(ahead_of(self._id, position, lowest))
         self._notify(alarm)
@@ -267,7 +278,7 @@ class Pump:
             await asyncio.gather(ahead, return_exceptions=True)
 
     async def _read(self, continuation: str | None) -> ChangePage | None:
-        """Return the next page. Return None if the work is to end and the read fails."""
+        """Return the next page. A read that fails is repeated; if it fails when the work is to end, return None."""
         attempt = 0
         while True:
             try:
@@ -284,12 +295,13 @@ class Pump:
                 continue
             lease_names_partition = self._owned.lease.version == 0 and page.range_id is not None
             if lease_names_partition and page.range_id != self._owned.lease.token:
-                # After a merge, our range can still be read, but .NET and KEDA look for the partition by its id.
+                # After a merge, the range of this lease can still be read. End the work all the same, because
+                # .NET and KEDA look for the partition by its id, which is gone.
                 raise RangeGone
             return page
 
     async def _pause(self, seconds: float) -> bool:
-        """Wait, unless the work is to end: then return False at once."""
+        """Wait so many seconds, and return True. If the work is to end, return False at once."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return not await self._owned.drain.wait()

@@ -1,4 +1,4 @@
-"""ChangeFeedProcessor: one worker of the group that shares the ranges of a container."""
+"""ChangeFeedProcessor: one of the workers that share the ranges of a container and hand its changes to a handler."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangeHandler, LeaseStore
 from cosmos_outbox.records import Hook, LeasesBalanced, guard, log_hook
 
-# Requests to the lease container at once: a worker that starts with a thousand leases must not throttle it for the
-# others.
+# How many leases are taken at the same time: a worker that starts with a thousand leases must not throttle
+# the lease container for the other workers.
 _TAKES_AT_ONCE = 8
-# Errors of a container that `run` waits out: they pass, or an operator mends them. At its start, `run` ends with
-# those that will not pass.
+# After these errors `run` waits and tries again, because they pass or an operator removes their cause. Before
+# the first leases are taken, `run` raises those that will not pass.
 _FAILURES = (ConfigurationError, RangeGone, StoreError)
 
 
@@ -64,9 +64,9 @@ class ChangeFeedProcessor:
         leases: the lease container; it must exist.
         handler: awaited with each page of changes; see `ChangeHandler`.
         options: see `ProcessorOptions`.
-        hooks: called with a record of everything that happens; must not block. An exception of a hook is logged and changes
-            nothing. `LoopBlocked` comes on a thread of its own, everything else on the loop's.
-        utcnow: the wall clock, for the timestamps that .NET and Java read; no decision depends on it.
+        hooks: called with a record of everything that happens. A hook must not block. An exception of a hook is logged, and
+            has no other effect. The record `LoopBlocked` comes on a thread of its own, every other record on the event loop's.
+        utcnow: returns the current time, for the timestamps that .NET and Java read. No decision depends on it.
     """
 
     def __init__(
@@ -101,30 +101,32 @@ class ChangeFeedProcessor:
 
     def status(self, *, stalled_after: timedelta = timedelta(seconds=60)) -> tuple[LeaseStatus, ...]:
         """
-        Return how each lease of this worker is doing; one that did not move for `stalled_after` is stalled.
+        Return the status of each lease of this worker. A lease that made no progress for `stalled_after` is stalled.
 
-        Among them are leases that this worker could not read, take or split for so long.
+        Leases that this worker has failed to read, take or split for so long are included.
         """
         return self._owned.status(stalled_after=stalled_after)
 
     @property
     def leases_owned(self) -> int:
-        """Return how many leases this worker has."""
+        """Return how many leases this worker owns."""
         return len(self._owned.ids)
 
     def stop(self) -> None:
-        """Ask `run` to end: pages at hand are finished within the grace period and all leases released."""
+        """Ask `run` to end. It finishes the current pages within the grace period, and releases all leases."""
         self._stopping.set()
         self._wake.set()
         self._owned.drain()
 
     async def run(self) -> None:
         """
-        Process changes until `stop` is called; cancelling it instead leaves the leases to expire.
+        Process changes until `stop` is called. If it is cancelled instead, the leases are not released and have to
+        expire.
 
         Raises:
-            ConfigurationError: the containers, or the leases found there, cannot be used; the message names the fix.
-            StoreError: the service refused the first requests for good (a passing fault is waited out).
+            ConfigurationError: the containers, or the leases found there, cannot be used; the message says how to mend
+                that.
+            StoreError: the service refused the first requests for good. After a fault that passes, `run` tries again.
         """
         with watch_loop(self._notify, after_seconds=self._options.blocked_loop_after.total_seconds()):
             recreations = 0
@@ -136,7 +138,8 @@ class ChangeFeedProcessor:
                     recreations += 1
                 raise_if_cancelled()
                 if recreations > 1 and not self._stopping.is_set():
-                    # Wait before the account is asked again: its answers contradict each other.
+                    # The container counts as recreated for at least the second time, so the service's answers
+                    # may contradict each other. Wait before the next requests.
                     self._wake.clear()
                     await self._pause(self._options.backoff.delay(recreations))
 
@@ -157,9 +160,10 @@ class ChangeFeedProcessor:
 
     async def _balance(self, group: asyncio.TaskGroup) -> timedelta:
         """
-        Run one balancing pass; return after how long the next is due.
+        Run one balancing pass. Return the pause before the next pass.
 
-        It is soon where a requested lease is pending, or a write was throttled.
+        The pause is short if this worker waits for a lease that it asked for, or if a step failed that may succeed
+        soon.
         """
         me, options, bootstrap = self._options.instance_name, self._options, self._bootstrap
         try:
@@ -169,7 +173,8 @@ class ChangeFeedProcessor:
             leases, damaged = readable(listing.documents)
             by_range = ByRange(leases)
             decided = plan(leases, options, running=self._owned.ids, now=listing.read_at)
-            # A range that has a lease is no longer left: if that lease is deleted, it had an owner.
+            # Forget the ranges in `left` that have a lease now. If such a lease is deleted later, it may have
+            # had an owner, and `_fill_gaps` has to wait before it creates the lease again.
             gaps = find_gaps([EVERY_KEY], leases)
             bootstrap.left = tuple(left for left in bootstrap.left if any(gap.contains(left) for gap in gaps))
             for lease_id, error in damaged.items():  # one damaged lease must not end the work on the others
@@ -194,7 +199,7 @@ class ChangeFeedProcessor:
         return soon(options) if again else decided.pause
 
     async def _take(self, leases: Sequence[Lease], *, others: ByRange, group: asyncio.TaskGroup) -> bool:
-        """Take leases, a few at a time. Return True if one should be tried again soon."""
+        """Take leases, a few at the same time. Return whether one of them should be tried again soon."""
         room = asyncio.Semaphore(_TAKES_AT_ONCE)
 
         async def take(lease: Lease) -> bool:
@@ -210,9 +215,9 @@ class ChangeFeedProcessor:
 
     async def _attempt_step(self, lease: Lease, step: Coroutine[Any, Any, None]) -> bool:
         """
-        Make one step on a lease. Return True if it failed and should be tried again soon.
+        Await one step for a lease, such as taking it. Return whether the step failed and should be tried again soon.
 
-        A failure is reported, and must not cost the leases behind it their turn.
+        A failure is reported and not raised, so that the next leases get their turn.
         """
         try:
             await step
@@ -228,10 +233,11 @@ class ChangeFeedProcessor:
 
     def _fill_gaps(self, gaps: Sequence[FeedRange], group: asyncio.TaskGroup) -> None:
         """
-        Have leases created for ranges that have none. This runs beside the balancing, so that silent partitions do
-        not delay it.
+        Start a task that creates leases for ranges that have none. The task runs beside the balancing, so that
+        partitions that do not answer do not delay the balancing.
 
-        Deleted leases come back once no owner can trust them any more; ranges that never had an owner need not wait.
+        A deleted lease is created again only after its last owner's trust in it has ended. Ranges that never had an
+        owner need not wait.
         """
         now, left = asyncio.get_running_loop().time(), self._bootstrap.left
         deleted = tuple(rest for gap in gaps for rest in gap.without(left))

@@ -1,7 +1,7 @@
 """
-Range coverage: which keys no lease covers, and which physical partition serves a range.
+Range coverage: find the ranges that no lease covers, and the physical partition that serves a range.
 
-All partitions are asked at once, so that one that is throttled or silent delays no other.
+Many partitions are asked at the same time, so that one that is throttled or silent does not delay the others.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from cosmos_outbox.retries import Backoff
 EVERY_KEY = FeedRange(min="", max="FF")
 ASK_AGAIN = Backoff(maximum_seconds=1.0)
 ANSWER_SECONDS = 5.0
-_AT_ONCE = 32  # so many partitions are asked at once: a container may have hundreds
+_AT_ONCE = 32  # how many partitions are asked at the same time: a container may have hundreds
 
 
 def find_gaps(physical: Sequence[FeedRange], leases: Sequence[Lease]) -> tuple[FeedRange, ...]:
     """
-    Return the parts of physical ranges that no lease covers. Return none if a lease has no range, for that lease may
-    cover any.
+    Return the parts of the physical ranges that no lease covers. Return none if a lease names no range, because that
+    lease may cover any of them.
     """
     known = [lease.range for lease in leases if lease.range is not None]
     if len(known) < len(leases):
@@ -41,10 +41,11 @@ async def identify(
     ranges: Iterable[FeedRange], feed: ChangeFeed
 ) -> tuple[Mapping[FeedRange, str], Mapping[FeedRange, OutboxError]]:
     """
-    Ask each range once for the id of its partition. Wait for no answer longer than `ANSWER_SECONDS`.
+    Ask Cosmos DB once for the id of the partition of each range. Wait at most `ANSWER_SECONDS` for each answer.
 
     Returns:
-        The ids of partitions by their ranges; and the errors of those that do not answer, or changed meanwhile.
+        The ids of the partitions by their ranges, and, also by range, the errors of partitions that did not answer or
+            changed in the meantime.
 
     Raises:
         OutboxError: a request was refused for good.
@@ -58,7 +59,8 @@ async def identify(
         if not (error.retriable or isinstance(error, RangeGone)):
             raise error
     ids = {one: answer for one, answer in answers.items() if isinstance(answer, str)}
-    # Two leases with one id would be one document, so the second range would have no lease.
+    # The leases of two ranges with one partition id would be one document, so the second range would have no
+    # lease. Neither id is used then.
     named = Counter(ids.values())
     for one in [one for one, partition in ids.items() if named[partition] > 1]:
         silent[one] = RangeGone(
@@ -82,10 +84,11 @@ async def locate(
     leases: Sequence[Lease], physical: Sequence[FeedRange], feed: ChangeFeed
 ) -> tuple[tuple[Lease, ...], Mapping[FeedRange, OutboxError]]:
     """
-    Give a lease without a range (written by an old .NET SDK) the range of the partition that its token names.
+    Give each lease without a range (as an old .NET SDK wrote it) the range of the partition that its token names.
 
     Returns:
-        The leases, still without a range where the partition is gone or did not answer; and the failed answers.
+        All leases, and the errors of the partitions that did not answer. A lease stays without a range if its partition
+            is gone or did not answer.
     """
     if all(lease.range for lease in leases):
         return tuple(leases), {}
@@ -97,5 +100,7 @@ async def locate(
 
 
 def retry_seconds(errors: Iterable[BaseException]) -> float | None:
-    """Return the longest wait, in seconds, for which the service asks in one of several answers."""
+    """
+    Return the longest wait, in seconds, that the service asked for in one of these errors; None if it asked for none.
+    """
     return max(filter(None, (getattr(error, "retry_after", None) for error in errors)), default=None)

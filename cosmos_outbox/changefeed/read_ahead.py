@@ -1,19 +1,23 @@
 """
-Read ahead: a Reader reads the pages of one lease without unwanted changes, within the memory that all leases of a worker share.
+Read ahead: a Reader reads the pages of one lease, and a Budget bounds the memory that the pages of all leases of a
+worker take.
 
-A lease has up to two pages in memory, for hours in an outage: the one at hand and the one read ahead. There is a third where a
-page that keeps failing was read again. So each read first reserves the memory that it expects to need. Afterwards the budget
-counts the page without its unwanted changes, until the last reference to the page is gone. Bytes are counted as JSON: Python
-makes several of each.
+A lease has up to two pages in memory: the page that the handler works on, and the page that was read ahead. In an
+outage they stay there for hours. There is a third page if a page that keeps failing was read again. So each read first
+reserves the memory that it expects to need. After the read, the budget counts the page, without the changes that
+`wanted` dropped, until the last reference to the page is gone. Sizes are counted in bytes of JSON; as Python objects,
+each of these bytes takes several bytes of memory.
 
-*How long a page.* 100 changes while a lease keeps up and, once a page brought as many, `max_items`: in a long page a change costs
-several times less. Never more than fit into the lease's share: an equal part of the budget, or a quarter of what is free if
-that is more, so that one busy lease among many idle ones is not held back, and none takes everything. A lease learns the
-likely size of a document from its pages; before the first one it uses the sizes that the other leases saw.
+*How long a page is.* A lease that keeps up asks for 100 changes. After a page that had so many, the lease asks for
+`max_items`, because a change of a long page costs several times less. It never asks for more than fit into its share of
+the budget. The share is an equal part of the budget, or a quarter of the free memory if that is more. So one busy lease
+among many idle ones is not held back, and no lease takes everything. A lease learns the likely size of a document from
+its pages. Before its first page it uses the sizes that the other leases saw.
 
-*No deadlock, no starvation.* Nothing here waits. A lease without room does not read ahead, and reads one change at a time
-(which comes with all others of its transactional batch), however long the others keep their pages: a lease that is halted
-never stops another. So the bound is the budget and one such batch for each lease beyond it.
+*No deadlock, no starvation.* No lease waits for memory. A lease without room does not read ahead, and asks for one
+change at a time, which comes with all other changes of its transactional batch. It can do so however long the other
+leases keep their pages, so a halted lease never stops another one. The memory in use is therefore at most the budget
+and one such batch for each lease.
 """
 
 from __future__ import annotations
@@ -29,8 +33,9 @@ from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import ChangeFeed, ChangePage, StartFrom
 from cosmos_outbox.stored_documents import Document
 
-# Bytes of memory for a byte of JSON. Once parsed, it takes 1 to 5 (text least, small numbers most). While it is
-# parsed, its bytes and text come on top, and later the messages made of it.
+# How many bytes of memory to reserve for a byte of JSON. Once parsed, a byte of JSON takes 1 to 5 bytes (text
+# takes least, small numbers take most). While it is parsed, the raw bytes and their text are in memory too,
+# and later the messages that are made of it.
 MEMORY_OF_A_BYTE = 7
 _LARGEST_PART = 4  # one lease may take a quarter of the memory that is free
 _KEEPING_UP = 100  # changes asked for at once; a page with as many shows that more may wait
@@ -39,8 +44,10 @@ _KEEPING_UP = 100  # changes asked for at once; a page with as many shows that m
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """
-    The expected size of a document of a lease, in bytes of JSON: as it is read, and after unwanted changes are
-    dropped.
+    The expected size of one document of a lease, in bytes of JSON.
+
+    read: over all changes that are read.
+    kept: over the changes that are left after unwanted ones were dropped.
     """
 
     read: float
@@ -48,12 +55,13 @@ class Sizes:
 
     def after(self, *, documents: int, read: int, kept: int) -> Sizes:
         """
-        Return the expectation after a page of so many documents. An increase counts at once, a decrease bit by bit.
+        Return the expected sizes after one more page. A larger size counts at once, a smaller size only gradually.
         """
         return Sizes(read=_after(self.read, read / documents), kept=_after(self.kept, kept / documents))
 
 
-# The estimate is rather too large: a page that turns out longer than expected is in memory already.
+# This estimate is too large rather than too small: when a page turns out larger than expected, it is in
+# memory already.
 _BEFORE_THE_FIRST = Sizes(read=40_000, kept=40_000)
 
 
@@ -67,33 +75,39 @@ def share_of(limit: float, *, free: float, leases: int) -> float:
 
 def longest_page(sizes: Sizes, *, most: int, share: float) -> int:
     """
-    Return how many documents to ask for when memory is free: a share holds one page as it is read, and two as they
-    are kept.
+    Return how many documents to ask for if enough memory is free. A lease's share has to hold one page as it is read,
+    and two pages without their unwanted changes.
 
-    Below `most` it is a power of two: an adapter can read on more cheaply while the number stays the same.
+    A number below `most` is rounded down to a power of two: while the number stays the same, an adapter can read the
+    next page at less cost.
     """
     items = int(max(share, 0) // max(sizes.read, 2 * sizes.kept, 1))
     return most if items >= most else 1 << max(items.bit_length() - 1, 0)
 
 
 def page_within(sizes: Sizes, *, most: int, share: float, room: float) -> int:
-    """Return how many documents to ask for now; 1 if there is no room at all."""
+    """Return how many documents to ask for with the memory that is free now; 1 if none is free."""
     return longest_page(sizes, most=longest_page(sizes, most=most, share=share), share=room)
 
 
 def size_of(documents: Iterable[Document]) -> int:
-    """Return about how many bytes of JSON some documents are. Writing the JSON would take many times as long."""
+    """
+    Return about how many bytes of JSON some documents take. The number is estimated, because writing the JSON would
+    take many times as long.
+    """
     return sum(len(marshal.dumps(document)) for document in documents)
 
 
 def lsn_of(continuation: str | None) -> int | None:
-    """Return the LSN of a position; None if the position has none that can be read."""
+    """Return the LSN of a position. Return None if there is no position, or it contains no LSN that can be read."""
     text = (continuation or "").strip('"')
     return int(text) if text.isdecimal() and text.isascii() else None
 
 
 def newest_below(position: str | None, page: ChangePage) -> int | None:
-    """Return the newest LSN of a range if it is below the position from which an empty page was read."""
+    """
+    Return the newest LSN of a range if it is below the position from which an empty page was read; otherwise None.
+    """
     reached, newest = lsn_of(position), page.latest_lsn
     if page.documents or page.dropped or reached is None or newest is None:
         return None
@@ -102,11 +116,11 @@ def newest_below(position: str | None, page: ChangePage) -> int | None:
 
 class Budget:
     """
-    The memory that the leases of a worker share.
+    The memory that the pages of all leases of a worker share.
 
     Args:
-        memory_bytes: of memory, for all of them together.
-        leases: returns how many there are.
+        memory_bytes: how many bytes of memory all pages together may take.
+        leases: returns how many leases there are.
     """
 
     def __init__(self, memory_bytes: int, *, leases: Callable[[], int]) -> None:
@@ -117,12 +131,14 @@ class Budget:
 
     @property
     def free(self) -> int:
-        """Return for how many bytes of JSON there is room; below 0 if leases read without any."""
+        """
+        Return for how many bytes of JSON there is room. The number is negative if leases without room have read pages.
+        """
         return self._limit - self._taken
 
     @property
     def share(self) -> float:
-        """Return how many bytes of JSON one lease may have."""
+        """Return how many bytes of JSON the pages of one lease may take."""
         return share_of(self._limit, free=self.free, leases=self.leases())
 
     @contextmanager
@@ -142,7 +158,7 @@ class Budget:
 
 
 class Reader:
-    """Reads the pages of one lease, without the changes that `ProcessorOptions.wanted` drops."""
+    """Reads the pages of one lease, and drops the changes that `ProcessorOptions.wanted` does not want."""
 
     def __init__(
         self,
@@ -168,16 +184,18 @@ class Reader:
         return self._max_items if self._behind else min(self._max_items, _KEEPING_UP)
 
     def has_room_ahead(self) -> bool:
-        """Return whether the budget has room for another whole page before the one at hand is done."""
+        """
+        Return whether the budget has room for one more whole page while the handler still works on the current page.
+        """
         sizes, budget = self._sizes, self._budget
         return longest_page(sizes, most=self._most, share=budget.share) * sizes.read <= budget.free
 
     async def read(self, continuation: str | None, *, start: StartFrom | datetime) -> ChangePage:
         """
-        Read as `ChangeFeed.read_page` does, but ask for no more changes than there is room for.
+        Read a page as `ChangeFeed.read_page` does, but ask for no more changes than there is memory for.
 
         Raises:
-            RangeGone, ContainerRecreated, StoreError: as there.
+            RangeGone, ContainerRecreated, StoreError: see `ChangeFeed.read_page`.
         """
         sizes, budget = self._sizes, self._budget
         items = page_within(sizes, most=self._most, share=budget.share, room=budget.free)

@@ -1,8 +1,9 @@
 """
-Splits and merges: create leases of the ranges that took the place of a range that is gone, then delete its lease.
+Splits and merges: when the range of a lease is gone, create leases for the ranges that replace it, and then delete the
+old lease.
 
-The table is .NET's (PartitionSynchronizerCore). All children exist before the parent goes, and each starts where the
-parent's work was done, so a crash between the steps repeats work and skips none.
+The rules are those of .NET's PartitionSynchronizerCore. All children exist before the parent is deleted, and each child
+starts at the position of the parent. So a crash between the steps repeats work, and skips none.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cosmos_outbox.errors import Conflict, NotFound, OutboxError, RangeGone, Sto
 from cosmos_outbox.partition_key import FeedRange
 from cosmos_outbox.ports import LeaseStore
 
-_TO_RELEASE_SECONDS = 5  # seconds of trust that are kept back, to release a lease that cannot be split now
+_TO_RELEASE_SECONDS = 5  # how much trust has to be left, to release a lease that cannot be split now
 
 
 def children_of(
@@ -30,9 +31,11 @@ def children_of(
     others: Sequence[Lease] = (),
 ) -> tuple[Lease, ...] | None:
     """
-    Return the children of a lease that are still to be created; None where the lease still fits one physical range.
+    Return the children of a lease that are still to be created. Return None if the lease still fits one physical range,
+    so that it goes on.
 
-    A child whose id is not among `ids` is left out; `to_identify` returns which are needed.
+    A child is left out if the id of its partition is not in `ids`. `to_identify` returns the ranges whose ids are
+    needed.
 
     | lease     | overlaps     | children                                                        |
     | version 0 | several      | one version 0 lease for each physical range                     |
@@ -40,9 +43,10 @@ def children_of(
     | version 1 | several      | one version 1 lease for each slice                              |
     | version 1 | one          | None: the lease goes on                                         |
 
-    No child is wider than the parent: where a merge was followed by a split at another key, a physical range reaches
-    into the neighbour's lease, and its part in ours becomes a version 1 lease. What `others` cover of the parent's range
-    already, because a worker crashed between the steps and the ranges changed again, gets no second lease.
+    No child is wider than its parent. If a merge was followed by a split at another key, a physical range reaches into
+    the range of the neighbouring lease. Then only its part inside the parent's range gets a lease, of version 1. Parts
+    of the parent's range that the leases in `others` cover already get no second lease. There are such leases if a
+    worker crashed between the steps and the ranges changed again.
     """
     overlapping, missing = cut(lease, feed_range, physical, others)
     fits = len(overlapping) == 1 and (lease.version == 1 or ids.get(overlapping[0]) == lease.token)
@@ -71,8 +75,8 @@ def to_identify(
     lease: Lease, feed_range: FeedRange, physical: Sequence[FeedRange], others: Sequence[Lease]
 ) -> tuple[FeedRange, ...]:
     """
-    Return the ranges whose partition ids `children_of` needs: those of version 0 children, and those where only the
-    id reveals a merge.
+    Return the ranges whose partition ids `children_of` needs: the ranges of children of version 0, and a range for
+    which only the id shows that there was a merge.
     """
     overlapping, missing = cut(lease, feed_range, physical, others)
     if lease.version == 0 and overlapping == [feed_range]:
@@ -93,12 +97,14 @@ async def write_children(
     complete: bool = True,
 ) -> None:
     """
-    Create the children, then delete the parent. What another worker has done already stays as it is.
+    Create the children of a lease, then delete the lease, their parent. A document that another worker created or
+    deleted already is left as it is.
 
     Args:
-        complete: no other child is to come; else the parent stays.
-        ensure_trusted: raises where the parent's owner may not write any more; called before each write. A child that
-            is created late, when others have split it already, would be processed beside its own children.
+        complete: whether these are all children; otherwise the parent stays.
+        ensure_trusted: called before each write; raises if the parent's owner may not write any more. If it created a
+            child late, after other workers had split that child already, the changes of the child would be processed a
+            second time.
     """
     for child in children:
         ensure_trusted()
@@ -113,11 +119,12 @@ async def write_children(
 
 async def split(owned: OwnedLease) -> None:
     """
-    Create all children and delete the parent. Repeat after a failure, as soon as the service allows, while there is
-    time.
+    Create all children of a lease and delete the lease. After a failure, try again as soon as the service allows it,
+    until the owner's trust in the lease has nearly run out.
 
     Raises:
-        LeaseLost, ConfigurationError: as the writing of leases.
+        LeaseLost: see `OwnedLease.keep`.
+        ConfigurationError: another lease of this range cannot be read.
         OutboxError: partitions did not return their ids, or the store failed, until trust had nearly run out.
     """
     loop, attempt = asyncio.get_running_loop(), 0
@@ -140,13 +147,13 @@ async def split(owned: OwnedLease) -> None:
 
 async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
     """
-    Create children for the partitions that answer. If that is all of them, delete the parent. Return the errors of
-    the others.
+    Create children for the partitions that answer. If all of them answer, delete the parent. Return the errors of the
+    partitions that did not answer.
     """
     lease, store, feed = owned.lease, owned.worker.store, owned.worker.feed
     physical = await feed.physical_ranges()
     listing = await store.list(lease.id.removesuffix(lease.token))
-    # Only leases of this range count: a damaged lease elsewhere must not block this split.
+    # Read only the leases of this range: a damaged lease elsewhere must not block this split.
     others = [
         from_document(document)
         for document in listing.documents
@@ -155,7 +162,7 @@ async def _split_what_answers(owned: OwnedLease) -> list[OutboxError]:
     ids, silent = await identify(to_identify(lease, owned.range, physical, others), feed)
     children = children_of(lease, owned.range, physical, ids=ids, others=others)
     if children is None:
-        raise RangeGone(f"The range of {lease.id} cannot be read, but one partition serves it.")
+        raise RangeGone(f"The range of lease {lease.id} cannot be read, although one partition serves it.")
     if [owned.range] == list(silent):
         return list(silent.values())  # it is not known yet whether the lease has to be split at all
     await write_children(lease, children, store, ensure_trusted=owned.ensure_trusted, complete=not silent)
