@@ -1,3 +1,1 @@
-"""
-The only code that knows a vendor: Cosmos DB and Service Bus behind the ports, and every port in memory beside them.
-"""
+"""The ports implemented on Azure Cosmos DB and Service Bus, and in memory. Only this package uses a vendor's SDK."""

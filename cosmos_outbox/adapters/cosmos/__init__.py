@@ -1,14 +1,14 @@
 """
-Azure Cosmos DB, through the vendor SDK: container, change feed, leases and parked keys.
+Adapters for Azure Cosmos DB on the vendor's SDK: container, change feed, leases and parked keys.
 
     containers             opens the containers of an outbox
-      client               the SDK's client, with the settings that correctness needs
+      client               opens the SDK's client, with the settings that correctness needs
     store                  reads, queries and commits of the write side
     feed                   pages of the change feed
-      lean_poll_requests   whether there is anything new, without the SDK's pipeline
+      lean_poll_requests   ask whether a range has anything new, without the SDK's pipeline
     leases                 the lease container
     parked                 the container of parked keys
-    errors                 the SDK's errors as ours
+    errors                 translates the SDK's errors into those of this library
 """
 
 from cosmos_outbox.adapters.cosmos.client import account_of, open_cosmos_client

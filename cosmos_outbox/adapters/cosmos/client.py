@@ -1,4 +1,4 @@
-"""Opening a Cosmos DB client with the settings that correctness depends on."""
+"""Open a Cosmos DB client with the settings on which correctness depends."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ from cosmos_outbox.errors import ConfigurationError
 from cosmos_outbox.http_proxies import any_proxy
 
 DEFAULT_READ_TIMEOUT_SECONDS = 10.0
-# The SDK's timeouts apply between bytes and to single requests, so a slow trickle, or requests that it repeats by itself, may
-# last without end. This bound is longer than three requests that time out.
+# The SDK's timeouts apply to single requests and to the time between bytes. So a slow trickle of bytes, or
+# requests that the SDK repeats by itself, could last without end. This limit ends such a call; it is longer
+# than three requests that time out.
 LONGEST_CALL_SECONDS = 35.0
 
 
@@ -44,20 +45,21 @@ async def open_cosmos_client(
     """
     Connect by connection string, or by endpoint and credential (an account key or a token credential).
 
-    The SDK's own retries are off: it would resend a write whose answer was lost, and report the success of the first one as a
-    conflict. After a 503, or a broken connection with several write regions, it does so; a commit with an event finds that out.
+    The SDK's own retries are switched off. With them the SDK would resend a write whose answer was lost, and report the
+    success of the first write as a conflict. After a 503, or after a broken connection to an account with several write
+    regions, the SDK resends all the same. A commit with an event finds that out.
 
     Args:
         connection_string: `AccountEndpoint=…;AccountKey=…;`.
         endpoint: the account's URL.
         credential: Defaults to DefaultAzureCredential, which is then closed with the client.
         read_timeout_seconds: how long to wait for an answer. Defaults to 10 s.
-        opening_seconds: how long to try to connect and to sign in. Defaults to as long as the SDK tries: four times with pauses, half a minute
-            where the account is silent.
-        answered: hears of each answer of the service, with its charge. Defaults to nothing.
+        opening_seconds: how long to try to connect and to sign in. Defaults to as long as the SDK tries: four times
+            with pauses, which takes half a minute if the account does not answer.
+        answered: called with each answer of the service, whose headers state its charge. Defaults to nothing.
 
     Raises:
-        ConfigurationError: neither or both ways to connect are given, or one that cannot be read.
+        ConfigurationError: neither or both ways to connect are given, or the given one cannot be read.
         AccessDenied, StoreUnavailable: the account refuses or does not answer.
     """
     if (connection_string is None) == (endpoint is None):
@@ -73,23 +75,23 @@ async def open_cosmos_client(
                 )
         _ensure_readable(url, credential)
         if credential is None:
-            from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - a tenth of a second
+            from azure.identity.aio import DefaultAzureCredential  # noqa: PLC0415 - takes a tenth of a second
 
             credential = DefaultAzureCredential()
             stack.push_async_callback(credential.close)
         description = "null"
 
         def note(response: PipelineResponse[Any, Any]) -> None:
-            # The id of the first answer that describes the account counts: the SDK reads it at start and drops the
-            # id.
+            # The account's id is in the answer that describes the account. The SDK reads this answer at its
+            # start and drops the id, so keep the text of the first such answer.
             nonlocal description
             request, answer = response.http_request, response.http_response
             first = description == "null" and urlsplit(request.url).path.strip("/") == ""
             if first and request.method == "GET" and answer.status_code == HTTPStatus.OK:
                 description = answer.text()
 
-        # aiohttp reads the environment only where it names a proxy: for each request two threads would look for a
-        # proxy and a .netrc, a third of what a call costs.
+        # Have aiohttp read the environment only if the environment names a proxy. Otherwise two threads would
+        # look for a proxy and a .netrc file for each request, which is a third of what a call costs.
         transport = _Transport(use_env_settings=any_proxy())
         transport.answered = answered
         client = CosmosClient(
@@ -101,7 +103,7 @@ async def open_cosmos_client(
             raw_response_hook=note,
             transport=transport,
         )
-        # Also closes after a failed start: `async with client` would leak the HTTP session then.
+        # Close the client also after a failed start: `async with client` would leak the HTTP session then.
         stack.push_async_callback(client.close)
         async with our_errors(), asyncio.timeout(opening_seconds):
             await client.__aenter__()
@@ -112,7 +114,8 @@ async def open_cosmos_client(
 
 class _Transport(AioHttpTransport):  # type: ignore[misc] # untyped, as all of its module
     """
-    A transport that reports each answer. A hook of the client would miss the calls that have a hook of their own.
+    A transport that reports each answer of the service. A hook of the client would not see the calls that have a hook
+    of their own.
     """
 
     answered: Answered | None = None
@@ -127,11 +130,11 @@ class _Transport(AioHttpTransport):  # type: ignore[misc] # untyped, as all of i
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """
-    The facts about an account that an open client has read.
+    What an open client has read about its account.
 
-    host: of its global endpoint, as .NET puts it into lease ids, whichever endpoint the client uses.
-    several_write_regions: whether it takes writes in several regions at once.
-    polls: returns what asks the feed of one container whether there is anything new.
+    host: the host of the account's global endpoint, as .NET puts it into lease ids, whichever endpoint the client uses.
+    several_write_regions: whether the account takes writes in several regions at the same time.
+    polls: returns a `LeanPolls`, which asks the change feed of one container whether there is anything new.
     """
 
     host: str
@@ -149,14 +152,16 @@ def account_of(client: CosmosClient) -> Account:
 
 def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
     """
-    Return the host of the account's global endpoint. If no endpoint is named after the account's id, as on an
-    emulator, return the host of the last one.
+    Return the host of the account's global endpoint. If no endpoint is named after the account's id, as on an emulator,
+    return the host of the last one.
 
-    .NET's processor names its leases after the URL that it was given, so there both sides have the same leases.
+    .NET's processor names its leases after the URL that it was given. On an emulator this library uses the same host,
+    so both have the same leases.
 
     Args:
-        account_id: as the account reports it.
-        endpoints: URLs of the account, such as https://NAME-westeurope.documents.azure.com:443/, the given one last.
+        account_id: the id that the account reports.
+        endpoints: URLs of the account, such as https://NAME-westeurope.documents.azure.com:443/. The URL that the
+            client was given comes last.
     """
     account, host = account_id.lower(), ""
     for endpoint in endpoints:
@@ -168,10 +173,10 @@ def global_host(account_id: str, *, endpoints: Iterable[str]) -> str:
 
 def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Account:
     """
-    Return an account from the description that the service gives of it.
+    Return the account that the service's description describes.
 
     Raises:
-        ConfigurationError: it has no id, so leases could not be named.
+        ConfigurationError: the description has no id, so leases could not be named.
     """
     try:
         said = json.loads(description)
@@ -194,7 +199,8 @@ def _account(description: str, url: str, polls: Callable[[], LeanPolls]) -> Acco
 def _without_retries() -> ConnectionPolicy:
     policy = ConnectionPolicy()
     try:
-        # The SDK takes `retry_throttle_total=0` for "not given"; an attempt count of 0 can only be set this way.
+        # The SDK takes `retry_throttle_total=0` for "not given", so the number of attempts can be set to 0
+        # only in this way.
         policy.RetryOptions = type(policy.RetryOptions)(max_retry_attempt_count=0)
     except (AttributeError, TypeError) as error:
         raise ConfigurationError(
@@ -206,15 +212,15 @@ def _without_retries() -> ConnectionPolicy:
 
 def connection_parts(connection_string: str) -> dict[str, str]:
     """
-    Return the values of a connection string by their names in lower case: .NET, which defined the form, reads names
-    in any case.
+    Return the values of a connection string by their names in lower case. .NET, which defined the format, ignores the
+    case of the names.
     """
     pairs = (part.strip().partition("=") for part in connection_string.split(";"))
     return {name.casefold(): value for name, _, value in pairs}
 
 
 def _ensure_readable(url: str, credential: object) -> None:
-    # The SDK would raise a ValueError that quotes the key, or one without a text.
+    # Check both values here: the SDK would raise a ValueError that quotes the key, or one without a text.
     if not is_url(url):
         raise ConfigurationError(
             f"The Cosmos DB endpoint {url!r} must be a URL such as https://NAME.documents.azure.com."
@@ -229,7 +235,7 @@ def _ensure_readable(url: str, credential: object) -> None:
 
 
 def is_url(text: str) -> bool:
-    """Say whether a text is a URL with a host and, if it names one, a valid port."""
+    """Return whether a text is a URL with a host and, if it names a port, a valid one."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -239,7 +245,8 @@ def is_url(text: str) -> bool:
 
 def lsn_in(session_token: str) -> int | None:
     """
-    Return the newest LSN in a session token of one range: `<range>:<version>#<lsn>#…`, or `<range>:<lsn>` in the old form.
+    Return the newest LSN in a session token of one range, or None if there is none. The token has the form
+    `<range>:<version>#<lsn>#…`, or the old form `<range>:<lsn>`.
     """
     text = session_token.partition(":")[2].split("#")[:2][-1]
     return int(text) if text.lstrip("-").isdigit() else None

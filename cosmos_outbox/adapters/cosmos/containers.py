@@ -1,4 +1,6 @@
-"""The containers of an outbox: events, leases and parked keys need one each."""
+"""
+The containers of an outbox: open an existing container, and check that events, leases and parked keys have one each.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,14 @@ NEEDED_BY_EVENTS = "partition key /partitionKey, or the paths that your entities
 
 def find_clashes(names: Mapping[str, str | None]) -> list[str]:
     """
-    Return one line for every two settings that name the same container.
+    Return one line of text for every two settings that name the same container.
 
-    Leases beside the events would be changes of the feed themselves: each renewal would be read, which moves the
-    position, which is written. And a program that may write events could write leases, and so make workers skip events.
+    If leases were stored beside the events, they would be changes of the feed themselves: the worker would read each
+    renewal, which moves its position, which it would write into the lease again. Besides, a program that may write
+    events could write leases too, and so make workers skip events.
 
     Args:
-        names: the container by the name of its setting; None if it is not set.
+        names: the name of a container by the name of its setting; None if the setting is not set.
     """
     return [
         f"{second}: names the container of {first}, {names[first]!r}; it needs one of its own"
@@ -37,7 +40,7 @@ def usable_key_paths(properties: Mapping[str, Any]) -> KeyPaths:
     Return the partition key paths of a container for entities and events.
 
     Raises:
-        ConfigurationError: it is partitioned so that no outbox can be in it.
+        ConfigurationError: the container's partition key is one that an outbox cannot use.
     """
     try:
         return key_paths_of((properties.get("partitionKey") or {}).get("paths") or ())
@@ -55,15 +58,16 @@ async def open_container(
     Return an existing container and its properties.
 
     Args:
-        client: of the account.
-        database: its name.
-        container: its name.
-        needed: the partition key and time to live that it needs, for the message if it is missing.
+        client: a client of the account.
+        database: the name of the database.
+        container: the name of the container.
+        needed: the partition key and time to live that the container needs, for the error text if it is missing.
 
     Raises:
-        ConfigurationError: it, or its database, is missing; or the client is none whose calls are awaited.
+        ConfigurationError: the container, or its database, is missing; or `client` is not a client of
+            `azure.cosmos.aio`.
     """
-    said = f"This takes (client, database, container), with a CosmosClient of azure.cosmos.aio, which awaits: {type(client)} is none."
+    said = f"Pass (client, database, container) with a CosmosClient of azure.cosmos.aio, whose calls are awaited; {type(client)} is none."
     require(hasattr(client, "__aenter__"), said, ConfigurationError)
     proxy = client.get_database_client(database).get_container_client(container)
     async with our_errors(needed=needed):

@@ -1,4 +1,4 @@
-"""The one place that translates errors of the Cosmos DB SDK."""
+"""The one place that translates errors of the Cosmos DB SDK into errors of this library."""
 
 from __future__ import annotations
 
@@ -56,20 +56,22 @@ async def our_errors(
     of_feed: bool = False,
 ) -> AsyncIterator[None]:
     """
-    Turn every error of the SDK that leaves the block into ours, with the SDK's as its cause.
+    Translate every error of the SDK that leaves the block into an error of this library, with the SDK's error as its
+    cause.
 
     Args:
-        document_ids, partition_key, needed: as `translate`.
-        of_feed: a range that is gone belongs to the monitored container. Elsewhere a split is an outage that passes, and a
-            worker would take RangeGone for a split of the range that it reads.
+        document_ids, partition_key, needed: see `translate`.
+        of_feed: whether the block reads the change feed of the monitored container. Only then a range that is gone
+            raises RangeGone. Elsewhere a split is an outage that passes, and a worker would take RangeGone for a split
+            of the range that it reads.
     """
     try:
         yield
     except (AzureError, ClientError, TimeoutError, ConnectionError, KeyError) as error:
         cause: BaseException | None = error
         if isinstance(error, KeyError):
-            # If no replica has caught up (404/1002), the SDK drops the session. If it had dropped the session before,
-            # it raises KeyError.
+            # If no replica has caught up (404/1002), the SDK drops its session. If it has dropped the session
+            # before, it raises KeyError while it handles that answer, so look at the error that it handled.
             cause = error.__context__
         if cause is None or (cause is not error and not isinstance(cause, AzureError)):
             raise
@@ -87,13 +89,13 @@ def translate(
     needed: str = "",
 ) -> errors.OutboxError:
     """
-    Return this library's error for one of the SDK.
+    Return this library's error for an error of the SDK.
 
     Args:
-        error: what the SDK raised.
-        document_ids: the documents that were written, in order, so that the error can name the one at fault.
-        partition_key: of these documents.
-        needed: what a container that is missing is to be created with.
+        error: the error that the SDK raised.
+        document_ids: the ids of the documents that were written, in order, so that the error can name the one at fault.
+        partition_key: the partition key of these documents.
+        needed: the partition key and time to live with which a missing container has to be created.
     """
     if isinstance(error, CosmosBatchOperationError):
         return _translate_batch(error, document_ids, partition_key)
@@ -113,8 +115,8 @@ def translate(
             needed=needed,
         )
         return answer.meaning()
-    # no answer: the connection failed, was lost or timed out, maybe after the service executed the request
-    # The time limit of a call raises a TimeoutError without a text.
+    # There is no answer: the connection failed, was lost or timed out, perhaps after the service executed the
+    # request. The time limit of a call raises a TimeoutError without a text.
     late = isinstance(error, TimeoutError) and not str(error)
     return errors.StoreUnavailable(f"{_NO_REPLY}: {'it took too long' if late else errors.error_line(error)}")
 
@@ -167,7 +169,7 @@ class _Answer:
         return error
 
     def after(self, advice: str) -> str:
-        """Return the advice, followed by the service's text as far as it is about the request."""
+        """Return the advice, followed by the part of the service's text that is about the request."""
         code = f"{self.status}/{self.sub_status}" if self.sub_status else f"{self.status}"
         known = [f"container {self.path[3]!r}"] if self.path[2:3] == ("colls",) and self.path[3:] else []
         known += [f"document {self.document_id!r}"] if self.document_id is not None else []
@@ -202,13 +204,14 @@ _outcome_unknown = _with_advice(errors.StoreUnavailable)
 
 
 def _failure(answer: _Answer) -> errors.StoreError:
-    # Unless the batch was rolled back, the service may have executed the request before it gave up.
+    # Unless the batch was rolled back, the service may have executed the request before it failed, so the
+    # outcome is unknown.
     return _refused(answer) if answer.rolled_back else _outcome_unknown(answer)
 
 
 def _forbidden(answer: _Answer) -> errors.AccessDenied:
-    # The service has no sub-status for these refusals. Its text for one of them names both the token and the
-    # firewall, for the service does not know which.
+    # These refusals have no sub-status, so their texts are told apart. One text names both the token and the
+    # firewall, because the service does not know which of the two is the cause.
     reason = answer.reason.lower()
     if "request originated from" in reason or "blocked by your cosmos db account firewall" in reason:
         return errors.AccessDenied(answer.after(_FIREWALL), refused_by="firewall")
@@ -231,14 +234,16 @@ def _missing(answer: _Answer) -> errors.ConfigurationError:
 
 
 def _not_found(answer: _Answer) -> errors.OutboxError:
-    # The SDK reads the container before its first request, and the answer to that read has no sub-status.
+    # The SDK reads the container before its first request. The answer to that read has no sub-status, so the
+    # path of the request has to show that the container is missing.
     match answer.path:
         case ["dbs", _, "colls", _]:
             return _missing(answer)
     return errors.NotFound()
 
 
-# By status and sub-status, or by status alone. Anything else is a fault of the service with an unknown outcome.
+# The error for each status with a sub-status, and for a status alone. Any other status is a fault of the
+# service with an unknown outcome.
 _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], errors.OutboxError]] = {
     (403, 3): _refused,  # the region takes no writes (now)
     (403, 1008): _refused,  # the account is moving
@@ -246,7 +251,8 @@ _BY_SUB_STATUS: Mapping[tuple[int, int], Callable[[_Answer], errors.OutboxError]
     (404, 1002): _refused,  # the replica has not caught up with the session token
     (404, 1003): _missing,
     (404, 1013): _refused,  # the container is being created
-    # With 1000 (the SDK's name cache is stale) and 1008 (a partition moves to other machines) the range still exists.
+    # Of the sub-statuses of 410, only these two mean that the range is gone. With 1000 (the SDK's name cache
+    # is stale) and 1008 (a partition moves to other machines) it still exists.
     (410, 1002): lambda _: errors.RangeGone(),
     (410, 1007): lambda _: errors.RangeGone(),  # a split is being completed
 }

@@ -1,12 +1,14 @@
 """
 CosmosChangeFeed: the ChangeFeed port on a Cosmos DB container, one page per call.
 
-The SDK reads the feed through a composite continuation token of its own. A lease stores the service's raw etag, as .NET does.
-Each call builds the token around that etag and takes the new etag from the response, so no token has to outlive a call. A range
-that had nothing new is first asked by a lean poll whether it has now; see `lean_poll_requests`.
+The SDK reads the change feed through a composite continuation token of its own. A lease stores the service's raw etag,
+as in .NET. So each call builds the SDK's token around that etag and takes the new etag from the response, and no token
+of the SDK has to outlive a call. If a range had nothing new at its last read, a lean poll first asks whether it has
+something new now; see `lean_poll_requests`.
 
-The SDK would send the session tokens of all ranges that the process has read with each request: bytes that grow with the
-square of the ranges, and with a thousand of them a header that the service refuses. Each read sends its own range's.
+By itself, the SDK would send the session tokens of all ranges that the process has read with each request. Their size
+grows with the square of the number of ranges, and with a thousand ranges the service refuses the header. So each read
+sends only the session token of its own range.
 """
 
 from __future__ import annotations
@@ -46,10 +48,12 @@ class CosmosChangeFeed:
 
     Args:
         container: the monitored container.
-        account_host: host of the account's global endpoint, as it appears in lease ids.
-        polls: those of the client's `account_of`, at a fraction of the SDK's CPU. Defaults to none: all is read through the SDK.
-        priority: of reads and polls, where the account has priority-based execution. Defaults to the account's.
-        throughput_bucket: that reads and polls are counted in, from 1 to 5. Defaults to none.
+        account_host: the host of the account's global endpoint, as it appears in lease ids.
+        polls: the lean polls of the client's `account_of`, which take a fraction of the SDK's CPU. Defaults to none:
+            everything is read through the SDK.
+        priority: the priority of reads and polls, if the account has priority-based execution. Defaults to the
+            account's.
+        throughput_bucket: the throughput bucket, from 1 to 5, in which reads and polls are counted. Defaults to none.
     """
 
     def __init__(
@@ -64,7 +68,7 @@ class CosmosChangeFeed:
         self._container = container
         self._account_host = account_host
         self._polls = polls
-        # Polls repeat the SDK's headers, so polls carry both of these.
+        # Lean polls repeat the headers of the SDK's requests, so these options apply to polls too.
         options = {"priority": priority, "throughput_bucket": throughput_bucket}
         self._options: dict[str, Any] = {name: one for name, one in options.items() if one is not None}
         self._open: dict[_Place, _Read] = {}
@@ -89,14 +93,17 @@ class CosmosChangeFeed:
         return tuple(FeedRange(min=one["min"], max=one["max"]) for one in ranges)
 
     async def range_of(self, partition_key: PartitionKey) -> FeedRange:
-        """Return the range of one full partition key: all its documents, and none of another key unless two hashes meet."""
+        """
+        Return the range of one full partition key. It contains all documents of that key, and documents of another key
+        only if the hashes of both keys are equal.
+        """
         async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             found = await self._container.feed_range_from_partition_key([*parts_of(partition_key)])
         place: str = found["Range"]["min"]
         return FeedRange(min=place, max=f"{int(place, 16) + 1:0{len(place)}X}")
 
     async def partition_id(self, feed_range: FeedRange) -> str:
-        # The SDK has no call that returns the partition's id, but every session token starts with it.
+        # The SDK has no call that returns the id of a partition, but every session token starts with that id.
         response = _Read()
         async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             async for _ in self._pages(response, 1, **_from_start(feed_range, StartFrom.NOW)):
@@ -127,36 +134,39 @@ class CosmosChangeFeed:
         if response.container_rid not in (None, container_rid) and (
             (await self._properties())["_rid"] != container_rid
         ):
-            # The SDK refreshed its cache and asked the new container with the position of the old one: the page is
-            # not of our container.
+            # The SDK refreshed its cache, and asked the new container with a position in the old one. So this
+            # page is not of the monitored container.
             raise ContainerRecreated
         if not response.of_one_range():
-            # The SDK followed a split by itself: it may have read more than the lease covers, or does not say what it
-            # read.
+            # The SDK followed a split by itself. It may have read more than the lease covers, or its answer
+            # does not say what it read.
             raise RangeGone
         if response.etag is None or not response.etag.startswith('"'):
             raise InvalidRequest(f"The change feed answered without the etag of a range: {response.etag!r}.")
         if not documents and response.status != _NOT_MODIFIED and not response.lists_nothing:
-            # The answer's headers may be right while its documents were lost on the way.
+            # Do not trust an answer whose headers are right and whose list of documents is missing: the
+            # documents may have been lost on the way.
             raise StoreUnavailable(
                 f"The change feed answered {response.status} without a list of documents; the worker reads the page again."
             )
         if documents and (continuation is not None or not isinstance(start, datetime)):
-            # The SDK's own iterator reads the next page at less cost. After a start at a time it cannot be used: it
-            # would send that start beside the continuation.
+            # Keep the SDK's iterator, because it reads the next page at less cost. After a start at a time it
+            # cannot be used: it would send that start together with the continuation.
             response.next_read = response.etag, max_items
             self._open[place] = response
         range_id = response.range_id()
         if range_id is not None:
             self._sessions[place] = response.session_token
-            # Where 200 says "nothing new", as an emulator may, each poll would cost two requests.
+            # Let a lean poll ask next time only if the service says "nothing new" with 304. If it says so
+            # with 200, as an emulator may, each poll would cost two requests.
             if self._polls is not None and response.request is not None and response.status == _NOT_MODIFIED:
                 self._polls.learn(place, response.request)
         return ChangePage(
             documents=documents,
             continuation=response.etag,
             latest_lsn=lsn_in(response.session_token),
-            # Azure answers 304 at the end of the feed. An emulator that answers 200 there does not advance the etag.
+            # Azure answers 304 at the end of the feed. An emulator that answers 200 there does not advance
+            # the etag, so an empty page was skipped only if it has another etag.
             skipped=not documents and response.status == _OK and response.etag != continuation,
             range_id=range_id,
             request_charge=response.charge,
@@ -186,8 +196,8 @@ class CosmosChangeFeed:
     ) -> tuple[_Read, tuple[Document, ...]]:
         container_rid, feed_range = place
         response = self._open.pop(place, None)
-        # A failed read forgets the session: after a restore no replica ever reaches the position that the session
-        # names.
+        # A read that fails forgets the session token: after a restore no replica may ever reach the position
+        # that the token names.
         session = self._sessions.pop(place, "")
         async with our_errors(of_feed=True), asyncio.timeout(LONGEST_CALL_SECONDS):
             if response is None or response.next_read != (continuation, max_items):
@@ -228,8 +238,8 @@ class CosmosChangeFeed:
 
 class _Read:
     """
-    A read of the feed, and the facts that its answers stated. The hook runs before the SDK overwrites the etag in the
-    same dict.
+    One read of the change feed, and what the answers to its requests said. The hook `note` gets the headers before the
+    SDK overwrites their etag.
     """
 
     def __init__(self, session_token: str = "") -> None:
@@ -247,7 +257,9 @@ class _Read:
         self._headers: Mapping[str, str] = {}
 
     def send(self, request: PipelineRequest[Any]) -> None:
-        """Send the session token of the range that is read; send none if it is not known."""
+        """
+        Send the session token of the range that is read, instead of the SDK's. If that token is not known, send none.
+        """
         headers = request.http_request.headers
         if headers.pop(SESSION_TOKEN, None) and self.session_token.partition(":")[0] == headers.get(RANGE_ID):
             headers[SESSION_TOKEN] = self.session_token
@@ -262,11 +274,11 @@ class _Read:
 
     def note_status(self, response: PipelineResponse[Any, Any]) -> None:
         """
-        Note the status, and end a read whose range is gone. The SDK would look up the ranges and call itself again at
-        each such answer, until the stack overflows and connections leak.
+        Note the status of an answer, and end a read whose range is gone. At each answer that says so, the SDK would
+        look up the ranges and call itself again, until the stack overflows and connections leak.
 
         Raises:
-            RangeGone: too many such answers came.
+            RangeGone: `_MOST_TIMES_GONE` answers to one read said that the range is gone.
         """
         answer = response.http_response
         self.request, self.status = response.http_request, answer.status_code
@@ -278,11 +290,17 @@ class _Read:
                 raise RangeGone
 
     def range_id(self) -> str | None:
-        """Return the id of the physical partition that answered, with which its session token starts."""
+        """
+        Return the id of the physical partition that answered, which its session token starts with. Return None if
+        several answered.
+        """
         return None if "," in self.session_token else self.session_token.partition(":")[0] or None
 
     def of_one_range(self) -> bool:
-        """Say whether the SDK's continuation token names one range, and so whether it spread the call over no other."""
+        """
+        Return whether the SDK's continuation token names exactly one range. Then the SDK did not spread the call over
+        several ranges.
+        """
         try:
             token = json.loads(base64.b64decode(self._headers["etag"], validate=True))
             return len(token["continuation"]["continuation"]) == 1
@@ -292,8 +310,8 @@ class _Read:
 
 def _move(document: Document) -> Document:
     """
-    Return a copy of a document and empty the SDK's own: the SDK's iterator keeps the whole page until it reads the
-    next one.
+    Return a copy of a document, and empty the SDK's own dict. The SDK's iterator keeps the whole page until it reads
+    the next one, so this frees the memory.
     """
     ours = dict(document)
     document.clear()
@@ -325,6 +343,6 @@ def _from_start(feed_range: FeedRange, start: StartFrom | datetime) -> dict[str,
     if isinstance(start, StartFrom):
         sdk_start: str | datetime = _SDK_START[start]
     else:
-        # The service takes whole seconds and returns changes after them, so this start is the second before.
+        # The service takes whole seconds and returns changes after that second, so ask for the second before.
         sdk_start = start.replace(microsecond=0) - timedelta(seconds=1)
     return {"feed_range": {"Range": _sdk_range(feed_range)}, "start_time": sdk_start}

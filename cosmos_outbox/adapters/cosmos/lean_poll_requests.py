@@ -1,12 +1,15 @@
 """
-Lean polls: ask whether a range has anything new by sending the SDK's last request for it once more, without the SDK's pipeline.
+Lean polls: ask whether a range has anything new by repeating the SDK's last request for that range, without the SDK's
+pipeline.
 
-An idle worker asks this over and over, and the SDK prepares retries, failover and sessions each time: three quarters of the CPU.
-A lean poll verifies itself. Only the answer 304 with the etag that was asked for is trusted; after any other, or none, the SDK
-reads, so nothing rests on a split, a refusal or an outage being understood here.
+An idle worker asks this over and over. For each request the SDK prepares retries, failover and sessions, which takes
+three quarters of the worker's CPU. A lean poll verifies itself: only the answer 304 with the etag that was sent is
+trusted. After any other answer, or none, the SDK reads the page. So this module does not have to understand a split, a
+refusal or an outage.
 
-Endpoint, signature and headers are those of the SDK's request, which went over the same transport. They hold for a few minutes;
-then the SDK sends one again, to the region that it uses by now. A token that it sent is good for as long.
+A poll takes endpoint, signature and headers from the SDK's request, and uses the same transport. They are used for a
+few minutes. Then the SDK sends a request again, to the region that it uses by then. A token of Microsoft Entra ID that
+the SDK sent is valid at least as long.
 """
 
 from __future__ import annotations
@@ -46,18 +49,18 @@ class SentRequest(Protocol):
     headers: Mapping[str, str]
 
 
-# A listener to each answer of the service: it gets the request, the status and the headers.
+# A function that is called with each answer of the service: the request, the status and the headers.
 Answered = Callable[[SentRequest, int, Mapping[str, str]], None]
 
 
 class LeanPolls:
     """
-    The polls of one container, by the range that they are about.
+    The lean polls of one container, by range.
 
     Args:
-        transport: of the SDK's client.
-        timeout_seconds: of a whole poll.
-        answered: hears of each answer. Defaults to nothing.
+        transport: the transport of the SDK's client.
+        timeout_seconds: how long a whole poll may take.
+        answered: called with each answer. Defaults to nothing.
     """
 
     def __init__(
@@ -69,14 +72,15 @@ class LeanPolls:
         self._pause, self._paused_until = _FIRST_PAUSE_SECONDS, 0.0
 
     def learn(self, about: Hashable, request: SentRequest) -> None:
-        """Note a request of the SDK that found nothing new."""
+        """Remember a request of the SDK that found nothing new, so that polls of the same range can repeat it."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         if not headers.keys() >= _NEEDED or "if-modified-since" in headers:
             self._known.pop(about, None)  # forget the request: the SDK sends the next one
             return
         self._endpoint = urlsplit(request.url).netloc
         until = asyncio.get_running_loop().time() + _KNOWN_SECONDS
-        # The SDK reads new changes again, so one document is enough. The answer is not decoded here, so no gateway may compress it.
+        # Ask for one document only, because the SDK reads new changes again. The answer is not decoded here,
+        # so it must not be compressed.
         headers |= {"x-ms-max-item-count": "1", "accept-encoding": "identity"}
         self._known[about] = _Known(
             request=request,
@@ -90,13 +94,13 @@ class LeanPolls:
         self, about: Hashable, continuation: str, *, session_token: str
     ) -> Mapping[str, str] | None:
         """
-        Return the headers which say that a range has nothing new after a continuation. Return None where this is
-        unknown, so that the SDK asks.
+        Ask whether a range has anything new after a continuation. If it has nothing new, return the headers of the
+        answer. Return None if this is unknown, so that the SDK reads the range.
 
         Args:
-            about: what the range was learned as.
-            continuation: the etag of its last answer.
-            session_token: of the range, for an account whose consistency is Session.
+            about: the value under which `learn` remembered the range.
+            continuation: the etag of the range's last answer.
+            session_token: the session token of the range, which is sent if the account's consistency is Session.
         """
         known, now = self._known.get(about), asyncio.get_running_loop().time()
         if known is None or known.endpoint != self._endpoint or not self._paused_until <= now < known.until:
@@ -121,7 +125,7 @@ class LeanPolls:
     async def _send(self, url: URL, headers: Mapping[str, str]) -> tuple[int, Mapping[str, str]]:
         session = self._transport.session
         if session is None:
-            raise ConnectionError("The client is closed.")
+            raise ConnectionError("The Cosmos DB client is closed.")
         async with (
             asyncio.timeout(self._timeout),
             session.get(
@@ -136,8 +140,8 @@ class LeanPolls:
             return answer.status, answer.headers
 
     def _stop(self) -> None:
-        # A poll that fails costs a second request. So the next polls are left to the SDK for a while, and for long
-        # where a gateway lets no poll through.
+        # A poll that fails costs a second request. So the SDK asks for a while, before polls are tried again.
+        # The pause grows to hours if a gateway lets no poll through.
         now = asyncio.get_running_loop().time()
         if now < self._paused_until:
             return  # the failed poll was of another range, and began before the pause
@@ -151,4 +155,4 @@ class _Known:
     url: URL
     headers: Mapping[str, str]
     endpoint: str
-    until: float  # the end of the pause, on the loop's clock
+    until: float  # until when the request may be repeated, on the loop's clock

@@ -20,10 +20,10 @@ from cosmos_outbox.ports import Document, Listing
 
 class CosmosLeases:
     """
-    The lease container; it must exist and be partitioned on `/id` or `/partitionKey`.
+    The leases in a Cosmos DB container. The container must exist and be partitioned on `/id` or `/partitionKey`.
 
     Args:
-        container: for leases only.
+        container: a container for leases only.
     """
 
     def __init__(self, container: ContainerProxy) -> None:
@@ -54,11 +54,13 @@ class CosmosLeases:
             items = self._container.query_items(
                 "SELECT * FROM c WHERE STARTSWITH(c.id, @prefix)",
                 parameters=[{"name": "@prefix", "value": prefix}],
-                # An answer without a list would count as an empty one, and all leases as lost.
+                # Raise if the answer has no list of documents: it would count as an empty list, and all
+                # leases as lost.
                 response_hook=lambda received, body: headers.update(received, listed=body["Documents"]),
             )
             documents = tuple([_check_stored(document) async for document in items])
-            # The service's clock decides expiry; our own is used if a proxy removed the header.
+            # Expiry is judged by the service's clock. This machine's clock is used only if a proxy removed
+            # the header.
             date = header(headers, "date")
             read_at = parsedate_to_datetime(date).astimezone(UTC) if date else datetime.now(UTC)
             return Listing(documents=documents, read_at=read_at)
@@ -90,8 +92,8 @@ def _condition(etag: str | None) -> dict[str, Any]:
 @asynccontextmanager
 async def _call(*, needed: str = "") -> AsyncIterator[None]:
     """
-    Turn every failure of a call into an error of this library. An answer that cannot be read counts as an outage that
-    passes.
+    Translate every failure of a call into an error of this library. An answer that cannot be read counts as an outage
+    that passes.
     """
     try:
         async with our_errors(needed=needed), asyncio.timeout(LONGEST_CALL_SECONDS):

@@ -18,7 +18,10 @@ _KEYS_A_PAGE = 1000  # the documents of keys have some hundred bytes each
 
 
 class CosmosParked(CosmosStore):
-    """A store on a container partitioned on `/partitionKey` in which nothing expires; `open_parked` checks both."""
+    """
+    A parked store in a container that is partitioned on `/partitionKey` and in which no document expires. `open_parked`
+    checks both.
+    """
 
     async def page(self, partition_key: str, *, after: str = "", limit: int = 100) -> tuple[Document, ...]:
         return await self._page(
@@ -50,9 +53,7 @@ class CosmosParked(CosmosStore):
         return frozenset(await self._all(query, {}))
 
     async def scopes(self) -> Counter[tuple[str, str]]:
-        """
-        Return how many keys are parked of each processor and container, those of other processors included.
-        """
+        """Return how many keys are parked for each processor and container. All processors are included."""
         query = "SELECT c.processor, c.container FROM c WHERE c.type = 'parkedKey'"
         return Counter((str(one["processor"]), str(one["container"])) for one in await self._all(query, {}))
 
@@ -63,7 +64,10 @@ class CosmosParked(CosmosStore):
     async def _page(
         self, query: str, parameters: Mapping[str, Any], partition_key: str, limit: int
     ) -> tuple[Document, ...]:
-        """Return the first page of the service's answer, so that large documents do not fill the memory."""
+        """
+        Return the first page of the answer to a query. Further pages are not read, so that large documents do not fill
+        the memory.
+        """
         page = await self.query(
             query, parameters, partition_key=partition_key, page_size=limit, continuation=None
         )
@@ -75,7 +79,7 @@ async def open_parked(client: CosmosClient, database: str, container: str) -> Co
     Return the parked store on an existing container.
 
     Raises:
-        ConfigurationError: the container is missing, or held events could not be found or would expire in it.
+        ConfigurationError: the container is missing, or held events could not be found in it, or would expire in it.
     """
     proxy, properties = await open_container(
         client, database, container, needed="partition key /partitionKey and no time to live"

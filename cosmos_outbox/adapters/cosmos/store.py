@@ -27,14 +27,15 @@ _MATCHES_NOTHING = '"-"'
 
 class CosmosStore:
     """
-    A container with time to live switched on; `open_store` checks that, and reads its partition key paths.
+    The store on a container whose time to live is switched on. `open_store` checks that, and reads the container's
+    partition key paths.
     """
 
     def __init__(self, container: ContainerProxy, key_paths: KeyPaths = ON_PARTITION_KEY) -> None:
         self._container = container
         self.key_paths = key_paths
-        # Session tokens by partition key, each with how new it is. The SDK drops the token of a batch, so a later
-        # read might miss what the batch wrote.
+        # The newest session token of each partition key, with its LSN. The SDK drops the session token of a
+        # batch, so without this a later read might miss what the batch wrote.
         self._sessions: OrderedDict[Hashable, tuple[int, str]] = OrderedDict()
 
     async def read(
@@ -61,8 +62,8 @@ class CosmosStore:
         except errors.StoreUnavailable as error:
             if getattr(error.__cause__, "sub_status", None) != _SESSION_NOT_AVAILABLE:
                 raise
-            # No replica caught up with the token, or after a split none ever will. The one that takes writes is never behind, and its
-            # answer brings a token that counts.
+            # No replica has caught up with the session token, or after a split none ever will. So read from
+            # the replica that takes writes: it is never behind, and its answer brings a usable token.
             self._sessions.pop(identity(partition_key), None)
             return await self.read(document_id, partition_key, newest=True)
         if not document and if_none_match is not None:  # the SDK returns a 304 as an empty item
@@ -71,8 +72,9 @@ class CosmosStore:
 
     async def commit(self, partition_key: PartitionKey, writes: Sequence[Write]) -> CommitResult:
         try:
-            # A single write is sent as a batch, too: when a reused connection breaks, aiohttp repeats a PUT or DELETE
-            # by itself. The success of the first would then look like a conflict with another program.
+            # A single write is sent as a batch, too. When a reused connection breaks, aiohttp repeats a PUT
+            # or DELETE by itself, and the success of the first request would then look like a conflict with
+            # another program. A batch is a POST, which aiohttp does not repeat.
             outcomes, headers = await self._batch(
                 partition_key, [write.id for write in writes], [_batch_operation(write) for write in writes]
             )
@@ -85,7 +87,7 @@ class CosmosStore:
         return CommitResult(etags=etags, request_charge=float(headers.get("x-ms-request-charge", 0.0)))
 
     async def _batch(self, key: PartitionKey, ids: Sequence[str], operations: Sequence[Any]) -> Any:
-        """Return the outcomes of a batch, and the headers of its answer."""
+        """Send a batch. Return the outcomes of its operations, and the headers of the answer."""
         headers: Mapping[str, Any] = {}
 
         def note(received: Mapping[str, Any], _: object) -> None:
@@ -132,7 +134,7 @@ class CosmosStore:
         continuation: str | None,
     ) -> Page:
         if continuation is not None and not (continuation.isascii() and continuation.isprintable()):
-            # A header could not carry such an etag.
+            # A header could not carry this text, so it is no token of the service.
             raise errors.InvalidRequest("The service did not issue this continuation token.")
         pages: Any = self.items(sql, parameters, page_size, partition_key).by_page(continuation)
         async with our_errors():
@@ -145,7 +147,7 @@ class CosmosStore:
     def items(
         self, sql: str, parameters: Mapping[str, Any], page_size: int, key: PartitionKey | None
     ) -> AsyncItemPaged[Any]:
-        """Return the pager through which the SDK reads the answer of a query."""
+        """Return the SDK's pager, which reads the answer of a query page by page."""
         named = [{"name": name, "value": value} for name, value in parameters.items()]
         where = {} if key is None else {"partition_key": sdk_key(key)}
         return self._container.query_items(sql, parameters=named, max_item_count=page_size, **where)
@@ -153,7 +155,7 @@ class CosmosStore:
     def _remember(self, partition_key: PartitionKey, session: str) -> None:
         key = identity(partition_key)
         known, progress = self._sessions.get(key), lsn_in(session) or 0
-        if known is None or progress >= known[0]:  # answers may overtake each other
+        if known is None or progress >= known[0]:  # keep the newest: answers may overtake each other
             self._sessions[key] = progress, session
         self._sessions.move_to_end(key)
         if len(self._sessions) > _REMEMBERED_SESSIONS:
@@ -165,7 +167,7 @@ async def open_store(client: CosmosClient, database: str, container: str) -> Cos
     Return the store on an existing container.
 
     Raises:
-        ConfigurationError: the container is missing, or is set up so that the outbox could not work.
+        ConfigurationError: the container is missing, or is set up in a way in which the outbox cannot work.
     """
     proxy, properties = await open_container(client, database, container, needed=NEEDED_BY_EVENTS)
     key_paths = usable_key_paths(properties)
@@ -187,10 +189,11 @@ def _batch_operation(write: Write) -> tuple[str, tuple[Any, ...], dict[str, Any]
 
 def _condition(etag: str) -> str:
     """Return an etag as a condition that a header can carry."""
-    # In a header, a text that is not an etag, such as *, has another meaning; here it must match no document.
+    # A text that is not an etag, such as *, would have another meaning in the header. It must match no
+    # document, so an etag is sent that no document has.
     return etag if _ETAG.fullmatch(etag) else _MATCHES_NOTHING
 
 
 def sdk_key(key: PartitionKey | None) -> Any:
-    """Return a partition key in the form that the SDK takes, also for a document without one (None)."""
+    """Return a partition key in the form that the SDK takes. None is the key of documents without a partition key."""
     return list(key) if isinstance(key, tuple) else key
