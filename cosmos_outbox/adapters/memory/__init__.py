@@ -1,5 +1,6 @@
 """
-All ports in memory, for tests and simulations: the reference semantics that the contract suites hold Azure to.
+All ports in memory, for tests and simulations. They define the behavior of each port, and contract tests hold the Azure
+adapters to the same behavior.
 """
 
 from cosmos_outbox.adapters.memory.broker import Arrival, Fault, MemoryBroker, MemoryPublisher

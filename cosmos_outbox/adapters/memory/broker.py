@@ -1,7 +1,8 @@
 """
-MemoryBroker: a topic with duplicate detection in memory, the reference semantics of the Publisher port.
+MemoryBroker: a topic with duplicate detection in memory, which defines the behavior of the Publisher port.
 
-Shipped for tests and simulations of programs built on this library: it fails on demand in every way a remote broker fails.
+It is for tests and simulations of programs that use this library: on demand it fails in every way in which a remote
+broker fails.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cosmos_outbox.message_format import OutboundMessage, require_properties_tha
 
 
 class Fault(StrEnum):
-    """The fault that a batch meets."""
+    """A fault that a test lets a batch meet."""
 
     LOST = "lost"  # the connection breaks before the broker has the batch
     ACK_LOST = "ack-lost"  # the connection breaks after the broker stored the batch
@@ -30,7 +31,7 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A message the broker received, and when."""
+    """A message that the broker received, when, and whether it was a duplicate."""
 
     message: OutboundMessage
     at: float
@@ -42,20 +43,21 @@ class MemoryBroker:
     A topic in memory, and every message that arrived at it.
 
     Args:
-        clock: seconds since 1970; decides what is a duplicate, and when a message for later enters. Defaults to the system's clock.
+        clock: returns the seconds since 1970; decides what is a duplicate, and when a message for later enters.
+            Defaults to the system's clock.
         dedup_window_seconds: how long a message id is remembered; None detects no duplicates. Defaults to 600 s.
         max_message_bytes: body plus properties, roughly. Defaults to 256 KiB.
-        rejects: says which messages the broker will never take. Defaults to none.
+        rejects: returns whether the broker will never take a message. Defaults to none.
 
     Attributes:
-        chokes: says on which messages the broker reports a fault of its own. Defaults to none.
-        faults: what happens to the next batches, one entry per batch; None lets one through.
+        chokes: returns whether the broker reports a fault of its own for a message. Defaults to none.
+        faults: what happens to the next batches, one entry per batch; None lets a batch through.
         down: whether the broker refuses everything.
         latency_seconds: how long a batch takes to arrive, and its acknowledgement to come back.
         late_seconds: how long after the failure a LATE batch arrives.
-        arrivals: everything received, including duplicates and what is for later, in order.
-        scheduled: messages for later, whose time had not come when `accepted` was last asked.
-        entered: what `accepted` returned then.
+        arrivals: all messages that were received, including duplicates and messages for later, in order.
+        scheduled: the messages for later whose time had not come when `accepted` was last read.
+        entered: the messages that `accepted` returned then.
     """
 
     def __init__(
@@ -81,8 +83,8 @@ class MemoryBroker:
     @property
     def accepted(self) -> list[OutboundMessage]:
         """
-        Return what entered the topic until now, in order, without dropped duplicates. A scheduled message enters at
-        its time.
+        Return the messages that have entered the topic until now, in order, without dropped duplicates. A scheduled
+        message enters at its time.
         """
         self._let_due_enter()
         return [*self.entered]
@@ -93,12 +95,15 @@ class MemoryBroker:
         return sum(arrival.duplicate for arrival in self.arrivals)
 
     def publisher(self, *, lanes: int = 8, batch_size: int = 100) -> MemoryPublisher:
-        """Return a new publisher to this topic; two publishers send as two processes would."""
+        """
+        Return a new publisher to this topic. Two publishers send independently of each other, as two processes would.
+        """
         return MemoryPublisher(self, lanes=lanes, batch_size=batch_size)
 
     async def send(self, batch: Sequence[OutboundMessage]) -> None:
         """
-        Deliver one atomic batch to the topic and return its acknowledgement, unless a fault says otherwise.
+        Deliver one batch to the topic, all of its messages or none, and return when it is acknowledged. A fault that a
+        test has set happens instead.
         """
         fault = self.faults.popleft() if self.faults else None
         await asyncio.sleep(self.latency_seconds)

@@ -1,8 +1,8 @@
 """
-MemoryContainer: a Cosmos DB container in memory, the reference semantics of the Store and ChangeFeed ports.
+MemoryContainer: a Cosmos DB container in memory, which defines the behavior of the Store and ChangeFeed ports.
 
-Shipped for tests and simulations of programs built on this library. Every operation is atomic and takes one turn of the event
-loop, so concurrent tasks interleave between operations as they would on a network.
+It is for tests and simulations of programs that use this library. Every operation is atomic and takes one turn of the
+event loop, so concurrent tasks interleave between operations as they would on a network.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class MemoryContainer:
 
     Args:
         ranges: number of physical partitions.
-        key_paths: the partition key path, or up to three of a hierarchical key. Defaults to `/partitionKey`.
-        now: seconds since 1970; decides `_ts` and expiry. Defaults to the system clock.
+        key_paths: the partition key path, or up to three paths of a hierarchical key. Defaults to `/partitionKey`.
+        now: returns the seconds since 1970; decides `_ts` and expiry. Defaults to the system clock.
     """
 
     def __init__(
@@ -200,11 +200,11 @@ class MemoryContainer:
             range_id=partition.id,
         )
 
-    # What operators and the service do:
+    # What operators and the service do to a container, for tests:
 
     def recreate(self, *, ranges: int = 1) -> None:
         """
-        Delete the container with all that is in it and create it again under its name, with another resource id.
+        Delete the container with all its documents, and create it again under the same name, with another resource id.
         """
         bounds = ["", *(f"{_KEY_SPACE * i // ranges:032X}" for i in range(1, ranges)), "FF"]
         self._rid = next(self._rids)
@@ -255,7 +255,7 @@ class MemoryContainer:
         }
 
     def documents(self) -> tuple[Document, ...]:
-        """Return all documents that have not expired, for assertions of a test."""
+        """Return all documents that have not expired, for the assertions of a test."""
         found = (document for partition in self._partitions for document in partition.documents.values())
         return tuple(copy_of(document) for document in found if self._alive(document))
 
@@ -330,21 +330,23 @@ class MemoryContainer:
 
 
 def copy_of(document: Mapping[str, Any]) -> Document:
-    """Return a copy that shares nothing, as if the document had come over the network."""
+    """Return a deep copy of a document, as if it had come over the network."""
     copy: Document = marshal.loads(marshal.dumps(dict(document)))  # noqa: S302 - our own; several times as fast as deepcopy
     return copy
 
 
 def effective_partition_key(partition_key: PartitionKey) -> str:
     """
-    Return where a partition key lies in the key space: 32 upper-case hexadecimal digits (not Cosmos DB's own hash).
+    Return where a partition key lies in the key space, as 32 upper-case hexadecimal digits. The hash is not Cosmos DB's
+    own.
     """
     digest = hashlib.blake2b(key_text(partition_key).encode(), digest_size=16).digest()
     return f"{int.from_bytes(digest) % _KEY_SPACE:032X}"
 
 
 def _container_rid(number: int) -> str:
-    # Built like the service's: four bytes of the database, then four of the container with the highest bit set.
+    # A resource id is built like the service's: four bytes of the database, then four of the container with
+    # the highest bit set.
     return base64.b64encode(bytes(4) + (0x80000000 + number).to_bytes(4)).decode()
 
 

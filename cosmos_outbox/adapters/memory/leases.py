@@ -1,4 +1,4 @@
-"""MemoryLeases: a lease container in memory, the reference semantics of the LeaseStore port."""
+"""MemoryLeases: a lease container in memory, which defines the behavior of the LeaseStore port."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from cosmos_outbox.ports import Document, Listing
 
 class MemoryLeases:
     """
-    Lease documents with compare-and-set. Each operation yields to the event loop once, as a request would.
+    Lease documents in memory. A write with an etag succeeds only if the document still has it. Each operation yields to
+    the event loop once, as a request would.
 
     Args:
-        now: seconds since 1970; decides `_ts` and when a `ttl` has passed. Defaults to the system clock.
+        now: returns the seconds since 1970; decides `_ts` and when a `ttl` has passed. Defaults to the system clock.
         by_id: whether the container counts as partitioned on `/id`.
     """
 

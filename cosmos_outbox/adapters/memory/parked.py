@@ -1,4 +1,4 @@
-"""MemoryParked: a container of parked keys in memory, the reference semantics of the ParkedStore port."""
+"""MemoryParked: a container of parked keys in memory, which defines the behavior of the ParkedStore port."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cosmos_outbox.ports import Document
 
 class MemoryParked(MemoryContainer):
     """
-    A container that also finds parked keys and their events. Each operation yields to the event loop once, as a
+    A MemoryContainer that also finds parked keys and their events. Each operation yields to the event loop once, as a
     request would.
     """
 

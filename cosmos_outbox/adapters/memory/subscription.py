@@ -1,7 +1,7 @@
 """
-MemorySubscription: a subscription in memory, the reference semantics of the Subscription port.
+MemorySubscription: a subscription in memory, which defines the behavior of the Subscription port.
 
-Shipped for tests and simulations of programs built on this library: it loses locks and fails on demand.
+It is for tests and simulations of programs that use this library: it loses locks and fails on demand.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from cosmos_outbox.message_format import Message, OutboundMessage
 from cosmos_outbox.ports import DeadLetter, Defer, Retry, Settlement
 
 MAX_DELIVERIES = "MaxDeliveryCountExceeded"
-# a timer may fire this early: without the allowance, a loop on virtual time would spin for ever
+# Wait so much longer than the end of a lock. A timer may fire so early, and an event loop on virtual time
+# would then spin for ever.
 _EARLY_SECONDS = 0.001
 
 
@@ -30,8 +31,8 @@ FoundT = TypeVar("FoundT")
 @dataclass(slots=True, eq=False)
 class _Queue:
     """
-    The messages of one session and the receiver that has it; on an entity without sessions, all messages and
-    receivers.
+    The messages of one session, and the receiver that has locked it. On an entity without sessions, one queue has all
+    messages and all receivers.
     """
 
     ready: deque[Message] = field(default_factory=deque)
@@ -40,21 +41,22 @@ class _Queue:
 
 class MemorySubscription:
     """
-    Messages by session, each session for one receiver at a time.
+    Messages by session. Each session is locked by one receiver at a time.
 
     Args:
         sessions: whether receivers lock sessions. Defaults to True; else they lock one message at a time.
         lock_seconds: how long a lock lasts. Defaults to 60 s.
         max_deliveries: after so many deliveries a message is dead-lettered. Defaults to 10.
-        trust_seconds: how long receivers believe that it lasts. Defaults to `lock_seconds`.
+        trust_seconds: how long receivers believe that a lock lasts. Defaults to `lock_seconds`.
 
     Attributes:
         down: whether the broker refuses everything.
-        dead_letters: messages with the reason and its description.
-        deferred: messages that were deferred, by sequence number.
-        settled: what was settled, in order, with its settlement.
-        changed: wakes the calls that wait.
-        confirms: says whether a settlement is confirmed; one that is not is carried out all the same.
+        dead_letters: the dead-lettered messages, each with the reason and its description.
+        deferred: the deferred messages, by sequence number.
+        settled: the settled messages, in order, each with its settlement.
+        changed: an event that wakes the calls that wait for a message.
+        confirms: returns whether a settlement is confirmed to the receiver. A settlement that is not confirmed takes
+            effect all the same.
     """
 
     def __init__(
@@ -78,7 +80,8 @@ class MemorySubscription:
 
     def deliver(self, message: Message | OutboundMessage, **said: Any) -> Message:
         """
-        Put a message at the end of its session. A message without a session is dead-lettered, as Service Bus does.
+        Put a message at the end of its session, and return it as it is delivered. A message without a session is
+        dead-lettered, as Service Bus does.
         """
         self._last_number += 1
         if isinstance(message, OutboundMessage):
@@ -114,7 +117,7 @@ class MemorySubscription:
     def _available(self) -> MemorySession | None:
         for name, queue in self._queues.items():
             if queue.ready and not (self.with_sessions and queue.holders):
-                # At the next call, the other sessions come first.
+                # Move this session behind the others, so that the next call prefers them.
                 self._queues[name] = self._queues.pop(name)
                 return MemorySession(self, queue, name if self.with_sessions else None)
         return None
@@ -122,7 +125,7 @@ class MemorySubscription:
     # The methods below are called by the sessions.
 
     async def until(self, found: Callable[[], FoundT | None], seconds: float) -> FoundT | None:
-        """Wait until `find` finds something and return that; return None if it finds nothing in time."""
+        """Wait until `found` returns something, and return that. Return None if it returns nothing in time."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + seconds
         while True:
@@ -151,7 +154,10 @@ class MemorySubscription:
                     holder.give_back(counted=True)
 
     def put_back(self, message: Message, *, counted: bool) -> None:
-        """Have the broker deliver a message again, or dead-letter it if it was delivered too often."""
+        """
+        Deliver a message again, or dead-letter it if it was delivered too often. `counted` says whether the last
+        delivery counts.
+        """
         again = replace(message, delivery_count=message.delivery_count + counted)
         if again.delivery_count >= self._max_deliveries:
             self.dead_letters.append((again, MAX_DELIVERIES, ""))
@@ -165,8 +171,8 @@ class MemorySubscription:
 
 class MemorySession:
     """
-    The Session port on a MemorySubscription. A session without an id locks one message at a time, the first one when
-    it is accepted.
+    The Session port on a MemorySubscription. A session without an id locks one message at a time; it locks the first
+    one when it is accepted.
     """
 
     def __init__(self, subscription: MemorySubscription, queue: _Queue, session_id: str | None) -> None:
@@ -225,7 +231,10 @@ class MemorySession:
             self.give_back(counted=self.id is None)
 
     def give_back(self, *, counted: bool) -> None:
-        """End the lock; a message that is not settled is delivered again, and may count as delivered."""
+        """
+        End the lock. A message that is not settled is delivered again; `counted` says whether the delivery that ends
+        counts.
+        """
         self._queue.holders.remove(self)
         message, self.message = self.message, None
         if message is not None:
