@@ -1,13 +1,14 @@
 """
-Azure Service Bus, through the vendor SDK: the publisher, the subscription, and the trace of a received message.
+Adapters for Azure Service Bus on the vendor's SDK: the publisher, the subscription, and the trace of a received
+message.
 
-    publisher        a topic, with some lanes
-      batch_sender   one sender, replaced after an unknown outcome
-      encoding       the bytes of a message, compared with the SDK's
-    subscription     sessions of a subscription or queue, and the trace of a received message
+    publisher        publishes to a topic through several lanes
+      batch_sender   one lane: a sender that is replaced after a send whose outcome is unknown
+      encoding       writes the bytes of a message, and compares them with the SDK's
+    subscription     receives the sessions of a subscription or queue; the trace of a received message
       receiving      what all receivers share: options, trust in a lock, limits
-    administration   settings of topics and subscriptions as they are
-    errors           the SDK's errors as ours
+    administration   reads the settings of topics and subscriptions
+    errors           translates the SDK's errors into those of this library
 """
 
 from cosmos_outbox.adapters.servicebus.publisher import (

@@ -1,5 +1,6 @@
 """
-Administration: the settings of topics, subscriptions and queues as they are, and whether they can be sent to and received from.
+Administration: read the settings of topics, subscriptions and queues, and find out whether messages can be received
+from them.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class Entity:
     """
     A topic, subscription or queue as the service describes it.
 
-    label: how a message names it.
-    settings: None where it does not exist, or the name is that of an entity of another kind.
-    exists: whether there is something of that name.
-    subscriptions: of a topic.
+    label: the text by which messages to people name the entity.
+    settings: None if the entity does not exist, or if an entity of another kind has the name.
+    exists: whether any entity has the name.
+    subscriptions: the subscriptions of a topic.
     """
 
     label: str
@@ -51,7 +52,7 @@ class Entity:
 
 
 class Refusal(StrEnum):
-    """The cause that keeps a receiver from its subscription or queue."""
+    """The reason for which the broker refuses a receiver of a subscription or queue."""
 
     MISSING = "missing"
     DISABLED = "disabled"
@@ -71,10 +72,10 @@ async def reading_settings(
     *, connection_string: str | None, namespace: str | None, credential: AsyncTokenCredential | None
 ) -> AsyncIterator[ServiceBusAdministrationClient]:
     """
-    Open a client that reads settings; needs the Manage right, which sending and receiving do not.
+    Open a client that reads settings. It needs the Manage right, which sending and receiving do not need.
 
     Raises:
-        SettingsUnknown: they could not be read, also out of the block.
+        SettingsUnknown: the client could not be opened, or a read inside the block failed.
     """
     emulator = "usedevelopmentemulator=true" in (connection_string or "").lower()
     options: dict[str, Any] = {
@@ -92,14 +93,15 @@ async def reading_settings(
         async with client:
             yield client
     except (AzureError, ValueError, TimeoutError) as error:
-        needs = "it needs the Manage right on the namespace (role Azure Service Bus Data Owner), sending and receiving do not."
+        needs = "reading settings needs the Manage right on the namespace (role Azure Service Bus Data Owner); sending and receiving do not."
         why = "this emulator answers no management requests on its port." if emulator else needs
         raise SettingsUnknown(f"{type(error).__name__}; {why}") from error
 
 
 def _plain_http(options: dict[str, Any]) -> Any:
     """
-    Return a transport that replaces https by http: the client insists on https, and an emulator has no certificate.
+    Return a transport that sends requests over http although their URLs say https. The client insists on https, and an
+    emulator has no certificate.
     """
     transport = AioHttpTransport(**options)
     send = transport.send
@@ -113,7 +115,7 @@ def _plain_http(options: dict[str, Any]) -> Any:
 
 
 async def topic_described(client: ServiceBusAdministrationClient, name: str) -> Entity:
-    """Return a topic and its subscriptions."""
+    """Return a topic and its subscriptions, with their settings."""
     topic = await _describe(f"Topic {name!r}", client.get_topic(name))
     if topic.settings is None:
         return topic
@@ -125,9 +127,7 @@ async def topic_described(client: ServiceBusAdministrationClient, name: str) -> 
 async def source_described(
     client: ServiceBusAdministrationClient, entity: str, subscription: str | None
 ) -> tuple[Entity, Entity]:
-    """
-    Return a subscription or queue, and the entity that its messages enter first: the topic, or the queue itself.
-    """
+    """Return a subscription or queue, and the entity that its messages enter first: the topic, or the queue itself."""
     label = source_label(entity, subscription)
     if subscription is None:
         queue = await _describe(label, client.get_queue(entity))
@@ -145,7 +145,7 @@ async def _describe(
         return Entity(label=label, settings=await reading)
     except ResourceNotFoundError:
         return Entity(label=label, exists=False)
-    # if the name is that of a queue, the SDK looks in vain for a topic's settings in its entry
+    # If a queue has the name, the SDK looks for a topic's settings in the queue's entry, and finds none.
     except AttributeError:
         return Entity(label=label)
 
@@ -154,7 +154,7 @@ async def messages_counted(
     entity: str, subscription: str | None, **namespace: Any
 ) -> tuple[int | None, int | None]:
     """
-    Return how many messages a subscription or queue has, and how many are dead-lettered. A count is None where the
+    Return how many messages a subscription or queue has, and how many dead-lettered messages. A count is None if the
     caller may not read it.
     """
     try:
@@ -174,7 +174,8 @@ async def messages_counted(
 
 def duration(value: timedelta | str | None) -> timedelta | None:
     """
-    Return a duration of the settings; the service returns a timedelta, the SDK's type also allows an ISO 8601 string.
+    Return a duration from the settings. The service returns a timedelta. The SDK's type also allows an ISO 8601 string,
+    for which this returns None.
     """
     return value if isinstance(value, timedelta) else None
 
@@ -183,13 +184,14 @@ async def receiving_refused(
     bus: ServiceBusClient, entity: str, subscription: str | None, *, sessions: bool
 ) -> tuple[Refusal, str] | None:
     """
-    Open a receiver that takes no message, and close it again. Return what keeps it from receiving, with the broker's
-    words.
+    Open a receiver that takes no message, and close it again. Return why the broker refused the receiver, with the
+    broker's words; None if it did not refuse.
 
     Raises:
         SubscriptionUnavailable: the broker does not answer.
     """
-    # The receiver asks for a session that no producer uses, so its lock stands in no consumer's way.
+    # The receiver asks for a session that no producer uses, so its lock does not keep a session from a
+    # consumer.
     options: dict[str, Any] = {"session_id": f"cosmos-outbox-doctor-{uuid.uuid4()}"} if sessions else {}
     receiver = receiver_of(bus, entity, subscription, **options)
     try:
@@ -206,7 +208,7 @@ async def receiving_refused(
             return Refusal.DENIED, said
         raise SubscriptionUnavailable(said) from error
     except TimeoutError as error:
-        raise SubscriptionUnavailable(f"no answer in {_ANSWER_SECONDS} s") from error
+        raise SubscriptionUnavailable(f"the broker did not answer in {_ANSWER_SECONDS} s") from error
     finally:
         with suppress(Exception):
             await within(CLOSE_SECONDS, receiver.close())

@@ -1,5 +1,6 @@
 """
-One lane of a topic: a sender used by one call at a time, and replaced whenever the outcome of a send is unknown.
+One lane of a topic: a sender that one call at a time uses, and that is replaced whenever the outcome of a send is
+unknown.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from cosmos_outbox.event_loop import retrieve, within
 from cosmos_outbox.message_format import OutboundMessage, require_properties_that_fit
 
 _Payload = ServiceBusMessageBatch | ServiceBusMessage
-# When the SDK counts a batch, it leaves out the ids of the first message, which it also writes into the envelope.
+# When the SDK counts the bytes of a batch, it leaves out the ids of the first message, which it writes into
+# the envelope too. So a batch is filled to this much less than its maximum.
 _UNCOUNTED_BYTES = 1024
 
 
 class Lane:
     """
-    An ordered stream of batches.
+    An ordered stream of batches to one topic.
 
     Args:
-        topic: the name that errors mention.
+        topic: the name of the topic, which errors mention.
         open_sender: returns a sender whose link is not open yet.
         discard: closes a sender in the background, after its last send (if one is given) has ended.
         sdk_only: whether the SDK encodes all messages.
@@ -48,15 +50,16 @@ class Lane:
         self._sdk_only = sdk_only
         self._topic, self._open_sender, self._discard = topic, open_sender, discard
         self._timeout, self._grace = timeout_seconds, grace_seconds
-        # Two tasks on one sender resend each other's deliveries and then wait without end.
+        # Only one task at a time uses the sender: two tasks would resend each other's deliveries, and then
+        # wait without end.
         self._lock = asyncio.Lock()
         self._sender: ServiceBusSender | None = None
         self._proven = False  # this link has sent a batch
-        # the largest batch that the link takes; known once a link was open
+        # The size of the largest batch that the link takes. It is known once a link was open.
         self.batch_bytes: int | None = None
 
     async def publish(self, runs: Sequence[Sequence[OutboundMessage]]) -> None:
-        """Send all messages in order; messages of two runs never share a batch."""
+        """Send the messages of all runs in order. Messages of two runs never share a batch."""
         accepted = 0
         async with self._lock:
             try:
@@ -72,12 +75,12 @@ class Lane:
                 raise
 
     async def close(self) -> None:
-        """Close the sender after the call at hand."""
+        """Wait for the call that is in progress, then close the sender."""
         async with self._lock:
             self._drop()
 
     async def _fill(self, run: Sequence[OutboundMessage], position: int) -> tuple[_Payload, int]:
-        """Put as many messages into one batch as it holds; return the batch and their number."""
+        """Put as many messages of a run into one batch as fit. Return the batch and the number of its messages."""
         batch = await self._new_batch()
         self.batch_bytes = batch.max_size_in_bytes
         own = not self._sdk_only and encoding.fallback_cause() is None
@@ -88,7 +91,8 @@ class Lane:
                     outgoing = encoding.sdk_message(message)
                     batch.add_message(outgoing)
             except MessageSizeExceededError:
-                # A single message may be larger than a batch (Premium). The broker decides whether it is too large.
+                # In the Premium tier a single message may be larger than a batch, so send it alone. The
+                # broker decides whether it is too large.
                 return (batch, count) if count else (outgoing, 1)
             except (TypeError, ValueError) as error:
                 if count:
@@ -117,8 +121,9 @@ class Lane:
         try:
             await self._send(payload)
         except BrokerUnavailable as error:
-            # The service cuts links that were idle for minutes, and only the next send shows it. Nothing was sent on this
-            # link since its last success, so the same batch is sent once more on a new link.
+            # The service cuts links that were idle for minutes, and only the next send shows it. Nothing else
+            # was sent on this link since its last success, so the same batch is sent once more, on a new
+            # link.
             if not (self._proven and says_link_was_cut(error.__cause__)):
                 raise
             await self._new_batch()
@@ -126,8 +131,8 @@ class Lane:
 
     async def _send(self, payload: _Payload) -> None:
         sender = self._usable_sender()
-        # The send runs in a task of its own: a send that is cancelled half-way stays on the link and goes out with
-        # the next one.
+        # The send runs in a task of its own, so that a cancelled call can wait for it: a send that is
+        # cancelled half-way stays on the link, and goes out with the next one.
         sending = asyncio.create_task(sender.send_messages(payload, timeout=self._timeout))
         try:
             await asyncio.wait((sending,), timeout=self._timeout + self._grace)
@@ -144,8 +149,8 @@ class Lane:
 
     def _failure(self, sending: asyncio.Task[None]) -> BaseException | None:
         """
-        Return the error of a failed send, or None. The sender is kept only if the outcome is known and the link is
-        open.
+        Return the error of a failed send, or None. Drop the sender unless the outcome of the send is known and the link
+        is open.
         """
         if not sending.done():
             sending.cancel()

@@ -1,10 +1,11 @@
 """
-Encoding: the AMQP 1.0 bytes of a message, written once and appended to the SDK's batch.
+Encoding: write the AMQP 1.0 bytes of a message once, and append them to the SDK's batch.
 
-The SDK's `add_message` makes several objects of a message and encodes it twice, the first time to count its bytes; that was two
-thirds of the relay's CPU. This module writes the same bytes and rests on three private attributes of a batch: `_message`, `_size`
-and `_count`. `difference` compares both ways before the first use. Where they differ, and for whatever a message seldom
-holds, the SDK does it. Connection, link, frames and settlement stay the SDK's.
+The SDK's `add_message` makes several objects of a message and encodes it twice, the first time only to count its bytes.
+That took two thirds of the relay's CPU. This module writes the same bytes. It relies on three private attributes of a
+batch: `_message`, `_size` and `_count`. Before the first use, `difference` compares a batch that was filled in this way
+with one that the SDK filled. If they differ, the SDK encodes all messages. It also encodes each message with unusual
+values. Connection, link, frames and settlement are always the SDK's.
 """
 
 from __future__ import annotations
@@ -35,28 +36,28 @@ _MOST = 255  # the largest size that one byte can hold
 _pack_sized, _pack_compound = struct.Struct(">BI").pack, struct.Struct(">BII").pack
 _pack_int, _pack_milliseconds = struct.Struct(">Bi").pack, struct.Struct(">q").pack
 
-# Small sets of values, encoded once at import:
+# The bytes of common values, encoded once at import:
 _STRING_HEADS = tuple(bytes((_STRING[0], size)) for size in range(_MOST + 1))
 _INTS = {value: bytes((_SMALL_INT, value & 0xFF)) for value in range(-128, 128)}
 
 
 def fallback_cause() -> str | None:
     """
-    Return why the SDK has to add all messages: it adds traces of its own, or encodes otherwise than `append`. Return
-    None if it need not.
+    Return why the SDK has to encode all messages: it adds traces of its own, or its bytes differ from those of
+    `append`. Return None if it need not.
     """
     return "the SDK traces messages" if settings.tracing_implementation() is not None else difference()
 
 
 def append(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:
     """
-    Add a message to a batch. The SDK has added the first message of the batch, and with it the envelope.
+    Add a message to a batch. The SDK has already added the first message of the batch, and with it the envelope.
 
     Returns:
-        Whether it was added; False where the SDK has to add it, or to say why it cannot be sent.
+        Whether the message was added. If not, the SDK has to add it, or to say why it cannot be sent.
 
     Raises:
-        MessageSizeExceededError: it does not fit into what is left of the batch.
+        MessageSizeExceededError: the message does not fit into the rest of the batch.
     """
     encoded = encode(message)
     if encoded is None:
@@ -72,7 +73,8 @@ def append(batch: ServiceBusMessageBatch, message: OutboundMessage) -> bool:
 
 def encode(message: OutboundMessage) -> bytes | None:
     """
-    Encode a message as the SDK does. Return None if the message has a value that only the SDK writes or refuses.
+    Return the bytes that the SDK would write for a message. Return None if the message has a value that has to be left
+    to the SDK, which encodes or refuses it.
     """
     if not 0 < len(message.message_id) <= MAX_ID_LENGTH or len(message.session_id) > MAX_ID_LENGTH:
         return None
@@ -96,7 +98,7 @@ def encode(message: OutboundMessage) -> bytes | None:
     if values:
         properties = b"".join(values)
         if len(properties) > MAX_PROPERTY_BYTES // 2:
-            return None  # perhaps more than the service accepts: the SDK's way checks that
+            return None  # perhaps more than the service accepts: `require_properties_that_fit` checks that
         parts += (_APPLICATION_PROPERTIES, _compound(_MAP, len(properties), len(values)), properties)
     parts += (_DATA, _header(_BINARY, len(body)), body)
     return b"".join(parts)
@@ -104,9 +106,7 @@ def encode(message: OutboundMessage) -> bytes | None:
 
 @cache
 def difference() -> str | None:
-    """
-    Return where a batch that `append` filled differs from one that the SDK filled; None if they are equal.
-    """
+    """Fill one batch with `append` and one with the SDK, and return where they differ; None if they are equal."""
     theirs, ours = ServiceBusMessageBatch(), ServiceBusMessageBatch()
     try:
         for message in _SAMPLES:
@@ -118,13 +118,13 @@ def difference() -> str | None:
         for what in ("_message", "_size", "_count"):
             if getattr(theirs, what) != getattr(ours, what):
                 return f"{what} of a batch"
-    except Exception as error:  # noqa: BLE001 - another version of the SDK may have anything else in their place
+    except Exception as error:  # noqa: BLE001 - in another version of the SDK these attributes may be anything
         return repr(error)
     return None
 
 
 def sdk_message(message: OutboundMessage) -> ServiceBusMessage:
-    """Return a message as the SDK takes it."""
+    """Return a message as an object that the SDK sends."""
     return ServiceBusMessage(
         message.body,
         application_properties=dict(message.properties.items()),
@@ -141,7 +141,8 @@ def _header(kind: tuple[int, int], size: int) -> bytes:
 
 
 def _compound(kind: tuple[int, int], size: int, count: int) -> bytes:
-    # The size includes the count; AMQP allows the short form for one byte more than the SDK uses it.
+    # The size includes the count. AMQP allows the short form for one byte more, but the SDK does not use it
+    # then.
     if size < _MOST and count <= _MOST:
         return bytes((kind[0], size + 1, count))
     return _pack_compound(kind[1], size + 4, count)
@@ -170,10 +171,10 @@ def _symbol(value: str) -> bytes:
     return _header(_SYMBOL, len(written)) + written
 
 
-# Exact types only: a bool, a subclass of int, is another type of AMQP.
+# An encoder is found by the exact type of a value: a bool is an int in Python, but another type in AMQP.
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {str: _string, int: _int}
 
-# Texts, maps and bodies just below and above each size at which the encoding changes
+# Messages whose texts, maps and bodies lie just below and above each size at which the encoding changes
 _SAMPLES = tuple(
     OutboundMessage(
         message_id=f"id-{size}",

@@ -1,4 +1,4 @@
-"""The one place that translates exceptions of the Service Bus SDK."""
+"""The one place that translates exceptions of the Service Bus SDK into errors of this library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ QUOTA_SECONDS = 10.0  # a full topic has to be read by its receivers first
 
 _UNAUTHORIZED, _NOT_FOUND = 401, 404
 
-# Any other condition is a fault that passes, unless its text says more.
+# The error of this library for each exception of the SDK. Any other exception is a fault that passes, unless
+# its condition or its text says more.
 _MEANING: dict[type[Exception], type[errors.PublishError]] = {
     sdk.MessageSizeExceededError: errors.MessageRejected,
     sdk.MessagingEntityDisabledError: errors.TopicUnavailable,
@@ -21,7 +22,7 @@ _MEANING: dict[type[Exception], type[errors.PublishError]] = {
     sdk.ServiceBusAuthorizationError: errors.TopicUnavailable,
 }
 
-# Conditions that blame the message or its batch, and for which the SDK has no class.
+# AMQP conditions that blame the message or its batch, and for which the SDK has no exception class.
 _REJECTIONS = frozenset(
     {
         "amqp:decode-error",
@@ -44,7 +45,7 @@ _RETRY_AFTER: dict[type[Exception], float] = {
 
 
 def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishError:
-    """Return this library's error for one of the SDK."""
+    """Return this library's error for an error that the SDK raised while it sent messages."""
     # Only the inner exception says what the broker answered about a missing topic or a wrong key.
     inner = str(error.inner_exception or "")
     repeated = inner.rpartition("Error Description:")[2].strip() in str(error)
@@ -55,7 +56,7 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishEr
         return meaning(
             f"Topic {topic!r} {full or 'cannot be reached for now:'} {said}",
             retry_after=_RETRY_AFTER.get(type(error)),
-            # The SDK has a class for every other condition that names a fault of the broker.
+            # For every other condition that names a fault of the broker, the SDK has an exception class.
             condition=_condition(error) if type(error) is sdk.ServiceBusError else None,
         )
     if meaning is errors.TopicUnavailable:
@@ -69,10 +70,10 @@ def publish_error(error: sdk.ServiceBusError, *, topic: str) -> errors.PublishEr
 
 
 def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavailable:
-    """Return this library's error for one of the SDK that a receiver raised."""
+    """Return this library's error for an error that a receiver of the SDK raised."""
     said = " ".join(f"{errors.error_line(error)} {getattr(error, 'inner_exception', None) or ''}".split())
     if not isinstance(error, sdk.ServiceBusError) or _meaning(error) is errors.BrokerUnavailable:
-        advice = "it is tried again"
+        advice = "the consumer tries again"
     elif _status(error) == _UNAUTHORIZED:
         advice = "correct the key, see that this machine's clock is right, or grant Azure Service Bus Data Receiver on it"
     else:
@@ -88,26 +89,28 @@ def receive_error(error: Exception, *, entity: str) -> errors.SubscriptionUnavai
 
 def is_refused_use(error: sdk.ServiceBusError) -> bool:
     """
-    Say whether the broker refused the link itself, as it does with a receiver with sessions where there are none.
+    Return whether the broker refused the link itself, as it refuses a receiver with sessions on an entity without
+    sessions.
     """
     return _condition(error) in ("amqp:not-allowed", "amqp:not-implemented")
 
 
 def names_nothing(error: sdk.ServiceBusError) -> bool:
     """
-    Say whether the entity does not exist; the broker answers so already when it is given a token for the entity.
+    Return whether an error says that the entity does not exist. The broker may say so already when it is given a token
+    for the entity.
     """
     return isinstance(error, sdk.MessagingEntityNotFoundError) or _status(error) == _NOT_FOUND
 
 
 def leaves_link_usable(error: BaseException) -> bool:
-    """Say whether the broker answered on a link that stays open, so that the sender may continue."""
-    # After a rejected disposition the link would stay open too, but the SDK closes it anyway.
+    """Return whether the broker answered on a link that stays open, so that the sender can go on."""
+    # After the broker rejected a message the link would stay open too, but the SDK closes it anyway.
     return isinstance(error, sdk.ServiceBusServerBusyError | sdk.ServiceBusQuotaExceededError)
 
 
 def says_link_was_cut(error: BaseException | None) -> bool:
-    """Say whether an error means that the connection or the link is gone."""
+    """Return whether an error means that the connection or the link is gone."""
     return isinstance(error, sdk.ServiceBusConnectionError | sdk.ServiceBusCommunicationError)
 
 
@@ -116,10 +119,11 @@ def _meaning(error: sdk.ServiceBusError) -> type[errors.PublishError]:
         return errors.MessageRejected
     if isinstance(error, sdk.ServiceBusQuotaExceededError) and _ROOM in str(error):
         return errors.TopicFull
-    # an error of the credential, which the SDK wraps as unknown
+    # The credential failed, and the SDK wraps its error in one that has no class of its own.
     if isinstance(error.inner_exception, ClientAuthenticationError):
         return errors.TopicUnavailable
-    # A refused token: for a namespace at an address of its own, the SDK reports a lost connection.
+    # The broker refused the token, or does not know the entity. For a namespace at a custom address, the SDK
+    # reports that as a lost connection.
     if _status(error) in (_UNAUTHORIZED, _NOT_FOUND):
         return errors.TopicUnavailable
     return next(
@@ -132,6 +136,6 @@ def _status(error: sdk.ServiceBusError) -> int | None:
 
 
 def _condition(error: sdk.ServiceBusError) -> str | None:
-    # This class is private in the SDK; without it, a malformed message would look like a passing fault.
+    # `_condition` is private in the SDK. Without it, a malformed message would look like a fault that passes.
     condition = getattr(error, "_condition", None)
     return None if condition is None else str(condition)

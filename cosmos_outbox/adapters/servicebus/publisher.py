@@ -1,4 +1,4 @@
-"""ServiceBusPublisher: the Publisher port on a Service Bus topic, one sender a lane."""
+"""ServiceBusPublisher: the Publisher port on a Service Bus topic, with one sender for each lane."""
 
 from __future__ import annotations
 
@@ -29,20 +29,22 @@ from cosmos_outbox.event_loop import Background, end, within
 from cosmos_outbox.message_format import OutboundMessage
 from cosmos_outbox.records import Hook, SdkFallback, log_hook
 
-# How long the SDK's keep-alive may delay a send, every 30 s; its default is 200 ms
+# How long the SDK's keep-alive may delay a send, every 30 s. The SDK's default is 200 ms.
 _SOCKET_SECONDS = 0.02
 _LINK_SECONDS = 15.0
-# Seconds that closing one link may take: the SDK needs up to one, and never ends on a broken link.
+# How many seconds the closing of one link may take. The SDK needs up to one second, and never ends on a
+# broken link.
 CLOSE_SECONDS = 5.0
-# The port of an emulator: for WebSockets the SDK takes port 443 unless an argument beside the connection string names
-# another.
+# Finds the port of an emulator in a connection string. For WebSockets the SDK takes port 443, unless an
+# argument beside the connection string names another port.
 _OWN_PORT = re.compile(r"Endpoint=(sb://[^;/]+:\d+)", re.IGNORECASE)
 
 
 class BatchScope(StrEnum):
     """Which messages may share a batch."""
 
-    # messages of any sessions: for topics that are not partitioned, the default of the service
+    # Messages of any sessions may share a batch. This is for topics that are not partitioned, the default of
+    # Service Bus.
     TOPIC = "topic"
     SESSION = "session"  # messages of one session: for partitioned topics
     MESSAGE = "message"  # no two messages: for partitioned topics with duplicate detection
@@ -64,20 +66,22 @@ def open_service_bus_client(
     proxy: str | None = None,
 ) -> ServiceBusClient:
     """
-    Return a client (to be entered with `async with`) with the settings that a publisher's order depends on.
+    Return a client with the settings on which the order of published messages depends. The caller enters it with `async
+    with`.
 
     Args:
-        connection_string: of the namespace; or namespace and credential.
-        namespace: its host, like `contoso.servicebus.windows.net`.
+        connection_string: the connection string of the namespace. Instead, `namespace` and `credential` may be given.
+        namespace: the host of the namespace, like `contoso.servicebus.windows.net`.
         credential: signs in to the namespace.
         websockets: whether AMQP goes over a WebSocket, to port 443. Defaults to TCP, to port 5671.
-        proxy: the URL of one on the way, for WebSockets.
+        proxy: the URL of an HTTP proxy, for WebSockets.
 
     Raises:
         ConfigurationError: neither way is complete, or the connection string cannot be read.
     """
-    # The SDK's own retries would resend without the knowledge of `Lane`, which keeps the order. The TLS context is given
-    # because the SDK would else read the certificates for each connection, which blocks the event loop for 40 ms.
+    # The SDK's own retries are switched off: they know nothing of `Lane`, which keeps the order. The TLS
+    # context is given because the SDK would otherwise read the certificates for each connection, which blocks
+    # the event loop for 40 ms.
     options: dict[str, Any] = {"retry_total": 0, "ssl_context": tls_context()}
     if websockets:
         options["transport_type"] = TransportType.AmqpOverWebsocket
@@ -101,8 +105,8 @@ def open_service_bus_client(
 
 def tls_context() -> ssl.SSLContext:
     """
-    Return the TLS context that verifies the broker's certificate: by `certifi`, or by the files that the environment
-    names instead.
+    Return the TLS context that verifies the broker's certificate. It uses the certificates of `certifi`, or the files
+    that the environment names instead.
     """
     named = any(os.environ.get(name) for name in ("SSL_CERT_FILE", "SSL_CERT_DIR"))
     return ssl.create_default_context(cafile=None if named else certifi.where())
@@ -110,7 +114,7 @@ def tls_context() -> ssl.SSLContext:
 
 class ServiceBusPublisher:
     """
-    Publishes to one topic. A lane opens its link at its first use and again after a failure.
+    Publishes messages to one topic. A lane opens its link at its first use, and again after a failure.
 
         async with open_service_bus_client(connection_string=...) as client:
             async with ServiceBusPublisher(client, "events") as publisher:
@@ -118,13 +122,13 @@ class ServiceBusPublisher:
 
     Args:
         client: made by `open_service_bus_client`; stays open.
-        topic: its name.
-        lanes: ordered streams, each with a connection of its own. Defaults to 8.
+        topic: the name of the topic.
+        lanes: how many ordered streams there are, each with a connection of its own. Defaults to 8.
         batch_scope: which messages may share a batch. Defaults to `topic`.
         send_timeout: how long the opening of a link, and each send, may take. Defaults to 15 s.
         cancel_grace: how long a cancelled call waits for the outcome of a send. Defaults to 2 s.
         sdk_only: whether the SDK encodes all messages, at several times the CPU. Defaults to False.
-        notify: receives a record where the SDK has to encode the messages. Defaults to logging it.
+        notify: receives a record if the SDK has to encode the messages. Defaults to logging it.
     """
 
     def __init__(
@@ -151,7 +155,8 @@ class ServiceBusPublisher:
             Lane(
                 topic=topic,
                 open_sender=partial(client.get_topic_sender, topic, socket_timeout=_SOCKET_SECONDS),
-                # The old link closes in the background: a lane must not wait for it before it opens a new one.
+                # The old link is closed in the background, because a lane must not wait for that before it
+                # opens a new link.
                 discard=lambda sender, sending: self._closing.add(_close(sender, sending)),
                 sdk_only=sdk_only,
                 timeout_seconds=send_timeout.total_seconds(),
@@ -183,7 +188,7 @@ class ServiceBusPublisher:
 
     async def check(self) -> None:
         """
-        Open a link to the topic as a lane does, send nothing, and close it again.
+        Open a link to the topic as a lane does, send nothing, and close the link again.
 
         Raises:
             PublishError: the topic cannot be sent to, or does not answer.
@@ -206,5 +211,5 @@ class ServiceBusPublisher:
 async def _close(sender: ServiceBusSender, sending: asyncio.Task[None] | None) -> None:
     if sending is not None:
         await end({sending})
-    with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
+    with suppress(Exception):  # a broken link may raise any error here; no caller waits for it
         await within(CLOSE_SECONDS, sender.close())

@@ -1,5 +1,6 @@
 """
-What all receivers of Service Bus share, whatever client they use: their options, how long they trust a lock, the limits of their texts.
+What all receivers of Service Bus share, whichever client they use: their options, how long they trust a lock, and the
+limits of their texts.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import Any
 from cosmos_outbox.errors import ConfigurationError
 
 _REASON_LENGTH = 4000  # Service Bus takes 4096 characters
-# The shortest lock that Service Bus grants. A lock is trusted for as long even where this host's clock says that less
-# is left.
+# The shortest lock that Service Bus grants. A lock is trusted for at least so long, even if this host's clock
+# says that less time is left.
 _SHORTEST_LOCK_SECONDS = 5.0
 
 
@@ -22,24 +23,26 @@ def check_options(*, sessions: bool, prefetch: int, lock_duration: timedelta) ->
     Check the options of a receiver.
 
     Raises:
-        ConfigurationError: no broker locks for so short, or messages would wait longer than their locks.
+        ConfigurationError: Service Bus grants no lock as short as `lock_duration`, or prefetched messages would wait
+            longer than their locks.
     """
     if lock_duration.total_seconds() < _SHORTEST_LOCK_SECONDS:
         raise ConfigurationError(f"lock_duration must be at least 5 s, not {lock_duration}.")
     if prefetch and not sessions:
-        raise ConfigurationError("prefetch needs sessions: without one, a waiting message loses its lock.")
+        raise ConfigurationError("prefetch needs sessions: without them, a waiting message loses its lock.")
 
 
 def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: float) -> float:
     """
     Return for how many seconds a lock is trusted, counted from the request for it.
 
-    The broker's time against this host's clock: a clock that is ahead makes the lock seem shorter, which costs renewals; one that is
-    behind makes it seem longer, so it is not trusted for longer than the subscription locks.
+    The time that the broker states is compared with this host's clock. If the clock is ahead, the lock seems shorter,
+    which only costs renewals. If the clock is behind, the lock seems longer, so it is not trusted for longer than
+    `lock_seconds`.
 
     Args:
-        until: when the lock ends, as the broker says, in UTC where it names no zone. None if it says nothing.
-        now: on this host's clock.
+        until: when the lock ends, as the broker says; in UTC if it has no zone. None if the broker says nothing.
+        now: the time on this host's clock.
         lock_seconds: for how long the subscription locks.
     """
     if until is None:
@@ -50,8 +53,8 @@ def trusted_seconds(until: datetime | None, *, now: datetime, lock_seconds: floa
 
 def body_bytes(sections: Sequence[Any]) -> bytes:
     """
-    Return the body of a message as bytes: data unchanged, an AMQP value that is text as UTF-8, other values and
-    sequences as JSON.
+    Return the body of a message as bytes. Data sections are unchanged, an AMQP value that is text becomes UTF-8, and
+    other values and sequences become JSON.
     """
     if all(isinstance(section, bytes) for section in sections):
         return b"".join(sections)
@@ -76,6 +79,6 @@ def _plain(value: Any) -> Any:
 
 
 def sendable(text: str) -> str:
-    """Return a text that the broker accepts as the reason of a dead letter."""
-    # Half a surrogate pair has no UTF-8; JSON may contain one, and errors repeat it.
+    """Return a text in a form that the broker accepts as the reason of a dead letter."""
+    # Half a surrogate pair cannot be encoded in UTF-8. JSON may contain one, and errors quote it.
     return text[:_REASON_LENGTH].encode("utf-8", "replace").decode()

@@ -1,5 +1,6 @@
 """
-ServiceBusSubscription: the Subscription port on a topic's subscription or a queue, one connection for each session held.
+ServiceBusSubscription: the Subscription port on a topic's subscription or a queue, with one connection for each session
+that is held.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ _FOR_EACH = 8  # receivers for each session that is handled at once
 
 def receivers_for(sessions: int) -> int:
     """
-    Return how many receivers serve so many sessions at once: a receiver takes half a second to open, and another to
-    close.
+    Return how many receivers are needed to handle so many sessions at once. There are more receivers than sessions,
+    because a receiver takes half a second to open, and another to close.
     """
-    # Microsoft's emulator takes ten connections in all, so where few sessions are to be held, only one receiver is
-    # opened ahead.
+    # Microsoft's emulator takes ten connections in all. So for few sessions, only one receiver is opened
+    # ahead.
     return _FOR_EACH * sessions if sessions >= _FOR_EACH else sessions + 1
 
 
@@ -53,13 +54,16 @@ class ServiceBusSubscription:
     Args:
         client: made by `open_service_bus_client`; stays open.
         entity: the topic, or the queue if there is no subscription.
-        subscription: its name.
-        sessions: whether it requires sessions. Defaults to True.
-        prefetch: messages that the broker delivers ahead, for each session; none without sessions, where each is locked by itself. The
-            lock is the session's, and a session that is given back counts no delivery of them. Defaults to 20.
-        receivers: most receivers at a time, opening, open and closing, each with a connection: opening one takes half a second, and
-            closing it up to a second. Defaults to 256, which is enough for 32 sessions at once, as `receivers_for` says.
-        lock_duration: of the subscription, or less: a lock is trusted for no longer. Defaults to 60 s, as Service Bus does.
+        subscription: the name of the subscription.
+        sessions: whether the entity requires sessions. Defaults to True.
+        prefetch: how many messages the broker delivers ahead for each session. Their lock is that of the session, and
+            giving the session back does not count as a delivery of them. Without sessions it is 0, because each message
+            is locked by itself. Defaults to 20.
+        receivers: how many receivers there are at most, opening, open or closing, each with a connection. Opening one
+            takes half a second, and closing it up to a second. Defaults to 256, which is enough for 32 sessions at
+            once, as `receivers_for` says.
+        lock_duration: the lock duration of the subscription, or less. A lock is trusted for no longer. Defaults to
+            60 s, as in Service Bus.
     """
 
     def __init__(
@@ -100,7 +104,8 @@ class ServiceBusSubscription:
         if self._sessions:
             options |= {"session_id": NEXT_AVAILABLE_SESSION, "max_wait_time": wait_seconds}
         receiver = receiver_of(self._client, self._entity, self._subscription, **options)
-        # In a task of its own: if it is cancelled, it closes the link, which takes a second.
+        # The link is opened in a task of its own. If that task is cancelled, it first closes the link, which
+        # takes a second. This call does not wait for that.
         opening = asyncio.create_task(receiver.__aenter__())
         opened = session = None
         try:
@@ -127,13 +132,13 @@ class ServiceBusSubscription:
         *,
         abandon: ServiceBusReceivedMessage | None = None,
     ) -> None:
-        """Close a receiver while others work, so that the broker gives its session to another receiver at once."""
+        """Close a receiver in the background, so that the broker gives its session to another receiver at once."""
 
         async def close_receiver() -> None:
             try:
                 if opening is not None:
                     await end({opening})
-                with suppress(Exception):  # a broken link closes with any error, and no caller waits for it
+                with suppress(Exception):  # a broken link may raise any error here; no caller waits for it
                     if abandon is not None:
                         await within(CLOSE_SECONDS, receiver.abandon_message(abandon))
                     await within(CLOSE_SECONDS, receiver.close())
@@ -175,8 +180,8 @@ class ServiceBusSession:
 
     async def fetch_first(self, wait_seconds: float) -> bool:
         """Have the broker deliver a message, which `receive` returns later. Return whether a message came."""
-        # Trust in a lock counts from the request. So ask often: else the lock of a message that comes late seems to
-        # have ended.
+        # Trust in a lock is counted from the request for the message, so send short requests. After one long
+        # request, the lock of a message that came late would seem to have ended.
         ends_at = self._loop.time() + wait_seconds
         while (left := ends_at - self._loop.time()) > 0:
             if await self._fetch(min(left, _SLICE_SECONDS)):
@@ -191,9 +196,10 @@ class ServiceBusSession:
         return bool(self._ahead)
 
     async def _deliver(self, wait_seconds: float) -> None:
-        # Settle each message before the next is read. Without a prefetch the SDK hands back what arrives between two
-        # calls, on credit that an earlier call left over. The broker has then sent the next message already, and the
-        # session comes out of order.
+        # Read one message at a time: each has to be settled before the next is read. Without a prefetch, a
+        # message may arrive between two calls, on credit that an earlier call left over, and the SDK hands it
+        # back to the broker. The broker has then sent the message after it already, so the session would come
+        # out of order.
         receive, ahead = self._receiver.receive_messages, self._subscription.prefetch
         self._ahead.extend(await receive(1, max_wait_time=wait_seconds))
         if self._ahead and ahead:
@@ -229,7 +235,8 @@ class ServiceBusSession:
         if self._closed:
             return
         self._closed, message, self._message = True, next(iter(self._ahead), self._message), None
-        # Without sessions the lock of a message outlives the link, unless the message is given back.
+        # Without sessions, the lock of a message outlives the link. So give the message back before the link
+        # is closed.
         self._subscription.close(self._receiver, abandon=None if self._session else message)
 
     def _note_lock(self, asked_at: float, until: datetime | None) -> None:
@@ -252,8 +259,10 @@ class ServiceBusSession:
 
 
 def message_from(received: ServiceBusReceivedMessage) -> Message:
-    """Return a message of the SDK with plain values: text is text, whichever way it came."""
-    body = received.body  # the body is no iterator but an AMQP value, from a sender in another language
+    """
+    Return this library's message for a message of the SDK. Its texts are `str`, whether they came as text or as bytes.
+    """
+    body = received.body  # an iterator, or an AMQP value from a sender in another language
     return Message(
         message_id=amqp_id(received.message_id) or "",
         session_id=amqp_text(received.session_id),
@@ -269,7 +278,7 @@ def message_from(received: ServiceBusReceivedMessage) -> Message:
 
 
 def properties_of(received: ServiceBusReceivedMessage) -> dict[str, Any]:
-    """Return the application properties of a message of the SDK, with their names and texts as text."""
+    """Return the application properties of a message of the SDK, with names and texts as `str`."""
     return {
         amqp_text(name): amqp_text(value) for name, value in (received.application_properties or {}).items()
     }
@@ -288,15 +297,16 @@ def processing(
     """
     Handle a message inside this block: `with processing(message, topic="events", subscription="billing"):`.
 
-    A span `process` continues the trace of the commit that raised the event. Commits inside the block carry the
+    A span `process` continues the trace of the commit that recorded the event. Commits inside the block carry the
     correlation id of the conversation and, as their cause, the id of this message.
 
     Args:
-        message: as received.
-        topic: where it was sent.
-        subscription: where it was received.
-        server_address: host of the namespace. Defaults to none.
-        tracer_provider, meter_provider: receive the span, and how long the block took. Default to OpenTelemetry's global ones.
+        message: the message as it was received.
+        topic: the topic to which it was sent.
+        subscription: the subscription from which it was received.
+        server_address: the host of the namespace. Defaults to none.
+        tracer_provider, meter_provider: receive the span, and how long the block took. Default to OpenTelemetry's
+            global ones.
     """
     with processing_message(
         message.message_id or "",
